@@ -19,7 +19,7 @@ from athanor.scheduling.start_forecast import CalibrationFactors, Forecast, Shar
 
 SLOTS, DAYS, JOBS_PER_DAY, FIRST_IN_LINE = 64, 28, 120, 60
 TEAMS = ("vision", "speech", "product")
-LONGEST = 7 * 86_400
+MAX_RUN_SECONDS = 7 * 86_400
 
 
 @dataclass
@@ -67,7 +67,7 @@ class World:
 
 
 def limit_of(job: PastJob) -> int:
-    return job.limit or LONGEST
+    return job.limit or MAX_RUN_SECONDS
 
 
 def measure() -> dict[str, Any]:

@@ -102,7 +102,7 @@ def step_batch(packed: bool) -> MicroBatch:
 
 def built(mesh: Mesh, training: TrainingSpec, *, by_block: bool = False) -> tuple[ParallelModel, RankShare]:
     """`by_block`: sharded as a large model is, each block by itself."""
-    data.ONE_GROUP_BYTES = 0 if by_block else 64 * 2**20
+    data.MAX_SINGLE_GROUP_BYTES = 0 if by_block else 64 * 2**20
     sizes = plan_mesh(training, VOCABULARY, mesh.world_size)
     assert not isinstance(sizes, list), sizes
     mesh = mesh.with_sizes(sizes)

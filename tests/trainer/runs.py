@@ -154,7 +154,7 @@ def work_block_by_block(assignment: Assignment) -> None:
     """A worker that shards as a large model would be, each block by itself; stands in for `run_worker`."""
     import trainer.parallel.data
 
-    trainer.parallel.data.ONE_GROUP_BYTES = 0
+    trainer.parallel.data.MAX_SINGLE_GROUP_BYTES = 0
     run_worker(assignment)
 
 

@@ -14,7 +14,7 @@ import torch
 from tests.trainer.ranks import RankPool
 from trainer.contract.optimisation import CompressionSpec
 from trainer.parallel.compression import make_compressor
-from trainer.parallel.quantisation import BLOCK, LARGEST, dequantised, packed_bytes, quantised
+from trainer.parallel.quantisation import BLOCK, MAX_VALUE, dequantised, packed_bytes, quantised
 
 SHAPES = {
     "matrix": (96, 40),
@@ -205,7 +205,7 @@ def test_the_bytes_that_are_counted_are_those_that_the_network_gets(
     assert sent == pytest.approx(counted, rel=0.02, abs=20_000 * world_size)
 
 
-@pytest.mark.parametrize("dtype", LARGEST)
+@pytest.mark.parametrize("dtype", MAX_VALUE)
 def test_a_number_in_a_byte_is_off_by_a_part_of_its_blocks_largest(dtype: torch.dtype) -> None:
     scales = torch.logspace(-30, 30, 16).repeat_interleave(BLOCK)
     numbers = (torch.randn(2, 16 * BLOCK, generator=torch.Generator().manual_seed(1)) * scales).contiguous()

@@ -106,7 +106,7 @@ def test_a_skipped_step_leaves_no_trace_in_the_steps_after_it(name: Any) -> None
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_offloaded_state_changes_no_bit(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """In buckets of a few numbers, so that tensors are taken in pieces and both rooms are used again and again."""
-    monkeypatch.setattr(adamw, "OFFLOADED_BUCKET_NUMBERS", 256)
+    monkeypatch.setattr(adamw, "MAX_OFFLOAD_BUCKET_ELEMENTS", 256)
     offloaded, plain = make_model(), make_model()
     first = optimizer_of(offloaded, OptimizerSpec(name=name, offload=True))
     second = optimizer_of(plain, OptimizerSpec(name=name))

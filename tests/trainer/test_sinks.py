@@ -210,7 +210,7 @@ def test_offering_points_does_not_wait_for_the_sink_and_losses_are_reported() ->
 
 
 def test_what_does_not_fit_goes_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeding, "MAX_QUEUED", 100)
+    monkeypatch.setattr(feeding, "MAX_QUEUED_POINTS", 100)
     sink = Slow()
     with fed(sink) as (feed, events):
         feed.offer([point(step) for step in range(150)])

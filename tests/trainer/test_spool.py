@@ -118,7 +118,7 @@ def test_a_full_spool_drops_log_lines_and_says_so_but_never_metrics(
     api: AgentApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one_batch = LogLine(time=datetime.now(UTC), rank=0, stream="stdout", text="line 0").model_dump_json()
-    monkeypatch.setattr(spool_module, "MOST_LOG_BYTES", len(one_batch) + 100)
+    monkeypatch.setattr(spool_module, "MAX_SPOOLED_LOG_BYTES", len(one_batch) + 100)
     logs, metrics = SpoolWriter(tmp_path, "logs", "agent0"), SpoolWriter(tmp_path, "metrics", "rank0-g0")
     for number in range(5):
         logs.add(LogLine(time=datetime.now(UTC), rank=0, stream="stdout", text=f"line {number}"))

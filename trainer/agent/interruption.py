@@ -11,8 +11,8 @@ import httpx
 
 logger = logging.getLogger(__name__)
 
-SECONDS = 1.0  # an address on the node answers immediately, or not at all
-MOST = 200
+READ_TIMEOUT_SECONDS = 1.0  # an address on the node answers immediately, or not at all
+MAX_NOTICE_CHARACTERS = 200
 NO_NOTICE = frozenset({"", "NONE", "FALSE"})
 
 
@@ -25,17 +25,17 @@ def read_interruption_notice(place: str) -> str:
     except (httpx.HTTPError, OSError) as error:
         logger.debug("no notice at %s: %s", place, error)
         return ""
-    said = text.replace("\x00", "").strip()[:MOST]
+    said = text.replace("\x00", "").strip()[:MAX_NOTICE_CHARACTERS]
     return "" if said.upper() in NO_NOTICE else said
 
 
 def _fetched(address: str) -> str:
     headers = {"Metadata-Flavor": "Google"}  # without it Google's answers nothing; others do not mind
-    answer = httpx.get(address, headers=headers, timeout=SECONDS, trust_env=False)
+    answer = httpx.get(address, headers=headers, timeout=READ_TIMEOUT_SECONDS, trust_env=False)
     return answer.text if answer.status_code == httpx.codes.OK else ""
 
 
 def _read(path: Path) -> str:
     if not path.exists():
         return ""
-    return path.read_text(errors="replace")[:MOST] or "the notice appeared"
+    return path.read_text(errors="replace")[:MAX_NOTICE_CHARACTERS] or "the notice appeared"

@@ -12,8 +12,8 @@ from trainer.contract.run import LogLine
 from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.forking import Forked
 
-LONGEST_LINE = 8_192  # bytes; a longer line is cut into several
-SHORTEST_REDACTED = 4  # characters: to mask what is shorter would only tear words apart
+MAX_LINE_BYTES = 8_192  # bytes; a longer line is cut into several
+MIN_REDACTED_CHARACTERS = 4  # characters: to mask what is shorter would only tear words apart
 MASK = "***"
 _FLUSH_SECONDS = 0.5
 _READ_BYTES = 65_536
@@ -48,7 +48,7 @@ class LogFollower:
     def redact_values(self, secrets: Iterable[str]) -> None:
         """Redact these values from now on in all output. Longest first: one may contain another."""
         lines = {line.strip() for secret in secrets for line in secret.splitlines()}
-        self._secrets = sorted((line for line in lines if len(line) >= SHORTEST_REDACTED), key=len, reverse=True)
+        self._secrets = sorted((line for line in lines if len(line) >= MIN_REDACTED_CHARACTERS), key=len, reverse=True)
 
     def redact(self, text: str) -> str:
         """Return the text with every secret replaced."""
@@ -58,7 +58,7 @@ class LogFollower:
 
     def say(self, text: str) -> None:
         """Write a log line of the agent itself."""
-        text = self.redact(text)[:LONGEST_LINE]
+        text = self.redact(text)[:MAX_LINE_BYTES]
         self._writer.add(LogLine(time=datetime.now(UTC), rank=-1, stream="agent", text=text))
 
     def drain(self, patience_seconds: float) -> None:
@@ -76,11 +76,11 @@ class LogFollower:
     def _read(self, tail: _Tail) -> None:
         chunk = os.read(tail.pipe.fileno(), _READ_BYTES)
         *lines, tail.rest = (tail.rest + chunk).split(b"\n")
-        if not chunk or len(tail.rest) > LONGEST_LINE:
+        if not chunk or len(tail.rest) > MAX_LINE_BYTES:
             lines, tail.rest = [*lines, tail.rest], b""
         for line in filter(None, lines):
-            for start in range(0, len(line), LONGEST_LINE):
-                text = line[start : start + LONGEST_LINE].decode(errors="replace").rstrip("\r")
+            for start in range(0, len(line), MAX_LINE_BYTES):
+                text = line[start : start + MAX_LINE_BYTES].decode(errors="replace").rstrip("\r")
                 masked = self.redact(text)
                 self._writer.add(LogLine(time=datetime.now(UTC), rank=tail.rank, stream=tail.stream, text=masked))
         if not chunk:

@@ -13,7 +13,7 @@ from trainer.contract.parallelism import MeshSizes
 logger = logging.getLogger(__name__)
 
 REJOIN_PATIENCE_SECONDS = 120.0  # for the others, when a round follows another; before the first, limits end the wait
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 3.0
+_MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 3.0
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class RendezvousClient:
         first = self.place is None
         asked = max(self.round + 1, self.wanted)
         deadline = None if first else time.monotonic() + REJOIN_PATIENCE_SECONDS
-        pause, missing = _FIRST_PAUSE, -1
+        pause, missing = _MIN_PAUSE_SECONDS, -1
         while not self._is_ended():
             place = self._platform.rendezvous(
                 Join(
@@ -81,7 +81,7 @@ class RendezvousClient:
                 missing = place.missing
                 logger.info("round %d waits for %d more nodes", place.round, missing)
             self._wait(pause)
-            pause = min(pause * 1.5, _LONGEST_PAUSE)
+            pause = min(pause * 1.5, _MAX_PAUSE_SECONDS)
         return None
 
 

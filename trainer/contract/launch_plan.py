@@ -7,8 +7,8 @@ from trainer.contract.hugging_face import layout_of
 from trainer.contract.parallelism import MeshProblem, MeshSizes, mesh_problems, mesh_sizes, pipeline_problem
 from trainer.contract.training import TrainingSpec
 
-LARGEST_LOGITS_BYTES = 256 * 2**20
-"""Of one micro-batch in fp32, where its size is left to us."""
+MAX_LOGITS_BYTES = 256 * 2**20
+"""Maximum size of a micro-batch's logits in fp32 if `micro_batch_sequences` is `auto`."""
 
 
 def plan_mesh(training: TrainingSpec, vocab_size: int, world: int) -> MeshSizes | list[MeshProblem]:
@@ -42,7 +42,7 @@ def micro_batch_size(training: TrainingSpec, sizes: MeshSizes, vocab_size: int, 
     asked, full = training.parallelism.micro_batch_sequences, training.batch_size_schedule.full
     share = -(-full // sizes.data)
     if asked == "auto":
-        most = max(1, LARGEST_LOGITS_BYTES // (4 * vocab_size * training.sequence_length))
+        most = max(1, MAX_LOGITS_BYTES // (4 * vocab_size * training.sequence_length))
         if sizes.pipeline > 1:  # as many micro-batches as keep a pipeline busy
             most = min(most, max(1, share // (2 * training.parallelism.num_stages)))
     else:

@@ -21,9 +21,9 @@ Schedule = Literal[
 
 STATE_BYTES_PER_PARAMETER = 16
 """Weight, gradient and two moments in fp32."""
-REPLICATED_STATE_BYTES = 2 * 2**30
-"""`zero: auto` keeps the whole state on every data rank up to this size: sharding it would cost more time than the
-memory is worth."""
+MAX_REPLICATED_STATE_BYTES = 2 * 2**30
+"""`zero: auto` replicates weights, gradients and optimizer state on every data rank up to this size: sharding so little
+costs more time than it saves memory."""
 TWO_STAGES_PER_RANK = ("zbv_zero_bubble", "dualpipe_v")
 MANY_STAGES_PER_RANK = ("interleaved_1f1b", "interleaved_zero_bubble", "looped_bfs")
 SPLIT_BACKWARD = ("interleaved_zero_bubble", "zbv_zero_bubble", "dualpipe_v")
@@ -171,7 +171,7 @@ def mesh_sizes(spec: ParallelismSpec, shape: ModelShape, vocab_size: int, world:
     replicate = data if spec.replicate == "auto" and zero == 0 else 1 if spec.replicate == "auto" else spec.replicate
     if zero == "auto":
         state = shape.num_parameters(vocab_size) * STATE_BYTES_PER_PARAMETER // (spec.tensor * spec.pipeline)
-        is_small = state <= REPLICATED_STATE_BYTES
+        is_small = state <= MAX_REPLICATED_STATE_BYTES
         # A pipeline passes every stage many times a step: gathering parameters each time would cost too much.
         sharded = 3 if spec.pipeline == 1 else 1
         zero = 0 if is_small and spec.replicate in ("auto", data) else sharded

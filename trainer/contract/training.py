@@ -21,7 +21,7 @@ from trainer.contract.optimisation import (
 )
 from trainer.contract.parallelism import ParallelismSpec
 
-LARGEST_SEED = 2**63 - 1
+MAX_SEED = 2**63 - 1
 
 
 PresetName = Literal["llama-1m", "llama-10m", "llama-100m", "llama-1b", "llama-8b", "llama-70b", "llama-405b", "moe-1m"]
@@ -137,7 +137,7 @@ class TrainingSpec(SpecModel):
     """Whether to record the compiled blocks as CUDA graphs, which saves the time to launch kernels one by one. Needs
     `compile`; refused with a mixture of experts, pipeline, tensor or context parallelism, `zero` above 0, `batch_ramp`
     or `evaluation.prompts`. Without a CUDA device it has no effect."""
-    seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 1
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 1
     """Seed of the initial weights and of the order of the data."""
 
     @model_validator(mode="after")

@@ -17,8 +17,8 @@ from trainer.data.packing import IGNORED, Rows
 from trainer.data.sampler import share
 from trainer.data.source import Source, evenly_spaced
 
-_AHEAD = 2  # steps gathered ahead
-_REMEMBERED = 1024  # steps whose wait is kept until it is read
+_PREFETCHED_STEPS = 2  # steps whose micro-batches are prepared in advance
+_MAX_RECORDED_STALLS = 1024  # steps whose wait is recorded until it is read
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class Loader:
         self.counts_vary = corpus.is_packed
         """Whether some targets of a step are not counted, so that their number must be found out."""
         self._corpus, self._schedule, self._part, self._device = corpus, schedule, part, device
-        self.stalls: deque[float] = deque(maxlen=_REMEMBERED)
+        self.stalls: deque[float] = deque(maxlen=_MAX_RECORDED_STALLS)
         self.skipped_sequences = 0.0
-        self._ready: queue.Queue[_Gathered | BaseException] = queue.Queue(maxsize=_AHEAD)
+        self._ready: queue.Queue[_Gathered | BaseException] = queue.Queue(maxsize=_PREFETCHED_STEPS)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._fill, args=(first_step,), name="prefetch", daemon=True)
         self._thread.start()

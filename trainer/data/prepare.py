@@ -12,7 +12,7 @@ from trainer.contract.training import TrainingSpec
 from trainer.data.chat import ChatTemplate, Conversation, counted_tokens, read_conversations
 from trainer.data.documents import RawObject, data_error, read_documents
 from trainer.data.masks import MASKED_DTYPE, masked
-from trainer.data.shards import LARGEST_SHARD_BYTES, SPLITS, TOKENIZER_NAME, DatasetIndex, ShardWriter, token_dtype
+from trainer.data.shards import MAX_SHARD_BYTES, SPLITS, TOKENIZER_NAME, DatasetIndex, ShardWriter, token_dtype
 from trainer.data.source import row_counts
 from trainer.data.tokenizer import END_OF_TEXT, TRAINING_CHARACTERS, EvenSample, GivenTokenizer, train_tokenizer
 
@@ -24,7 +24,7 @@ def prepare(
     part: MixturePart,
     tokenizer: TokenizerSpec | GivenTokenizer,
     folder: Path,
-    shard_bytes: int = LARGEST_SHARD_BYTES,
+    shard_bytes: int = MAX_SHARD_BYTES,
 ) -> DatasetIndex:
     """Tokenise into `folder` (made if need be), with a tokenizer trained here or one that is in a file.
 

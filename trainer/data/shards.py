@@ -24,7 +24,7 @@ from trainer.contract.manifest import PART_PLAINTEXT_BYTES, is_file_name
 INDEX_NAME = "dataset.json"
 TOKENIZER_NAME = "tokenizer.json"
 SPLITS = ("train", "validation")
-LARGEST_SHARD_BYTES = PART_PLAINTEXT_BYTES
+MAX_SHARD_BYTES = PART_PLAINTEXT_BYTES
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def document_lengths(folder: Path, index: DatasetIndex, split: str) -> list[NDAr
 class ShardWriter:
     """Writes the shards of one split; at most one shard of tokens is in memory."""
 
-    def __init__(self, folder: Path, split: str, dtype: str, shard_bytes: int = LARGEST_SHARD_BYTES) -> None:
+    def __init__(self, folder: Path, split: str, dtype: str, shard_bytes: int = MAX_SHARD_BYTES) -> None:
         self._folder, self._split, self._dtype = folder, split, np.dtype(dtype).newbyteorder("<")
         self._capacity = shard_bytes // self._dtype.itemsize
         self._pending: list[NDArray[np.integer]] = []

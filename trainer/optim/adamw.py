@@ -11,7 +11,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from trainer.contract.cost import OFFLOADED_BUCKET_NUMBERS
+from trainer.contract.cost import MAX_OFFLOAD_BUCKET_ELEMENTS
 from trainer.contract.optimisation import OptimizerSpec
 from trainer.optim.sharded_param import ShardedParam
 from trainer.optim.state_offload import OptimizerStateOffload, state_like
@@ -93,13 +93,13 @@ def _buckets(params: Sequence[ShardedParam], *, offload: bool) -> Iterator[list[
         bucket: list[Piece] = []
         for param in group:
             size = param.shard.numel()
-            if bucket and size + sum(piece.param.shard.numel() for piece in bucket) > OFFLOADED_BUCKET_NUMBERS:
+            if bucket and size + sum(piece.param.shard.numel() for piece in bucket) > MAX_OFFLOAD_BUCKET_ELEMENTS:
                 yield bucket
                 bucket = []
-            if size <= OFFLOADED_BUCKET_NUMBERS:
+            if size <= MAX_OFFLOAD_BUCKET_ELEMENTS:
                 bucket.append(Piece(param))
             else:
-                starts = range(0, size, OFFLOADED_BUCKET_NUMBERS)
-                yield from ([Piece(param, slice(start, start + OFFLOADED_BUCKET_NUMBERS))] for start in starts)
+                starts = range(0, size, MAX_OFFLOAD_BUCKET_ELEMENTS)
+                yield from ([Piece(param, slice(start, start + MAX_OFFLOAD_BUCKET_ELEMENTS))] for start in starts)
         if bucket:
             yield bucket

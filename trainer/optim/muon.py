@@ -12,7 +12,7 @@ from trainer.optim.orthogonal import orthogonalize, working_dtype
 from trainer.optim.sharded_param import ShardedParam
 from trainer.optim.state_offload import OptimizerStateOffload, state_like
 
-LARGEST_BATCH = 2**26
+MAX_BATCH_ELEMENTS = 2**26
 """Maximum number of elements of matrices processed together; a larger single matrix is processed alone."""
 
 
@@ -92,14 +92,14 @@ def _axes_that_share(param: ShardedParam) -> tuple[str, ...]:
 
 
 def _alike(full_tensors: Sequence[Tensor]) -> Iterator[list[int]]:
-    """Yield the indices of matrices of one shape, in batches of at most LARGEST_BATCH elements."""
+    """Yield the indices of matrices of one shape, in batches of at most MAX_BATCH_ELEMENTS elements."""
     by_shape: dict[tuple[int, ...], list[int]] = {}
     for index, whole in enumerate(full_tensors):
         by_shape.setdefault(tuple(whole.shape[-2:]), []).append(index)
     for indices in by_shape.values():
         batch: list[int] = []
         for index in indices:
-            if batch and sum(full_tensors[each].numel() for each in (*batch, index)) > LARGEST_BATCH:
+            if batch and sum(full_tensors[each].numel() for each in (*batch, index)) > MAX_BATCH_ELEMENTS:
                 yield batch
                 batch = []
             batch.append(index)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 _aten = torch.ops.aten
-LARGEST_FUSED_HEAD = 256
+MAX_FUSED_HEAD_SIZE = 256
 
 
 def attend_part(
@@ -69,7 +69,7 @@ def _is_fused(query: Tensor, mask: Tensor | None) -> bool:
         return True
     is_half = query.dtype in (torch.bfloat16, torch.float16)
     return (
-        query.device.type == "cuda" and is_half and query.shape[-1] % 8 == 0 and query.shape[-1] <= LARGEST_FUSED_HEAD
+        query.device.type == "cuda" and is_half and query.shape[-1] % 8 == 0 and query.shape[-1] <= MAX_FUSED_HEAD_SIZE
     )
 
 

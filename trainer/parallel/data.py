@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from trainer.contract.cost import ONE_GROUP_BYTES
+from trainer.contract.cost import MAX_SINGLE_GROUP_BYTES
 from trainer.contract.training import TrainingSpec
 from trainer.models.decoder import Decoder
 from trainer.models.moe import MixtureOfExperts
@@ -36,7 +36,7 @@ def shard_over_data(model: Decoder, mesh: Mesh, training: TrainingSpec, *, sums_
     num_bytes = sum(parameter.numel() * 4 for parameter in model.parameters())
     # As one group where a collective per block would cost more in waiting for the other ranks than gathering block by
     # block saves in memory.
-    if num_bytes > ONE_GROUP_BYTES:
+    if num_bytes > MAX_SINGLE_GROUP_BYTES:
         for block in model.blocks.values():
             fully_shard(block, mesh=dense, mp_policy=policy, reshard_after_forward=frees)
         if model.head is not None and model.norm is not None and model.head.weight is not None:

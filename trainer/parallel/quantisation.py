@@ -1,12 +1,12 @@
-"""Numbers as bytes in blocks: one byte for each and a scale in fp32 for each block, together in one buffer of bytes."""
+"""Block quantisation: one byte for each number and an fp32 scale for each block, packed in one buffer of bytes."""
 
 import torch
 from torch import Tensor
 
 BLOCK = 256
-"""Numbers that share a scale: small enough that an outlier spoils few, large enough that scales are 1.6 % on top."""
-LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
-"""What the largest number of a block becomes."""
+"""Numbers that share a scale. An outlier costs the others of its block precision; the scales add 1.6 % of bytes."""
+MAX_VALUE = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+"""The value that the largest magnitude of a block is scaled to."""
 
 
 def packed_bytes(count: int) -> int:
@@ -20,7 +20,7 @@ def quantised(numbers_RN: Tensor, dtype: torch.dtype) -> Tensor:
     A block with a number that is not finite has a scale that is not, and none of it is finite afterwards.
     """
     blocks_RKB = numbers_RN.view(len(numbers_RN), -1, BLOCK)
-    scales_RK1 = blocks_RKB.abs().amax(dim=-1, keepdim=True) / LARGEST[dtype]
+    scales_RK1 = blocks_RKB.abs().amax(dim=-1, keepdim=True) / MAX_VALUE[dtype]
     scaled_RKB = blocks_RKB / torch.where(scales_RK1 > 0, scales_RK1, 1.0)
     if dtype is torch.int8:
         scaled_RKB = scaled_RKB.round_()

@@ -12,7 +12,7 @@ from trainer.contract.run import PresignReply
 from trainer.storage.base import MissingObject, StorageError
 
 RETRY_SECONDS = 120.0  # a store that is away for 20 s, or restarts in a minute, must lose nothing
-_LONGEST_PAUSE = 5.0
+_MAX_PAUSE_SECONDS = 5.0
 _TRANSFER_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 
 
@@ -71,4 +71,4 @@ class PresignedStorage:
                     "check that the object store is up and reachable from the nodes"
                 )
             self._wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            pause = min(pause * 2, _MAX_PAUSE_SECONDS)

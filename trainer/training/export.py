@@ -27,7 +27,7 @@ from trainer.parallel.full_tensors import gather_full_tensors
 from trainer.storage.encrypted import encrypt_file
 from trainer.training.build import TrainState
 
-LARGEST_FILE_BYTES = 4 * 2**30
+MAX_FILE_BYTES = 4 * 2**30
 BASE_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt", "tokenizer.model", "chat_template.jinja", "generation_config.json",
@@ -88,7 +88,7 @@ def write_files(state: TrainState, tensors: dict[str, Tensor], folder: Path) -> 
     base = state.assignment.base_folder
     if base is not None:
         config |= _kept_of(read_config(base), length)
-    write_weights(tensors, folder, LARGEST_FILE_BYTES)
+    write_weights(tensors, folder, MAX_FILE_BYTES)
     _write_json(folder / CONFIG_NAME, config)
 
 
