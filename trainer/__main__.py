@@ -17,22 +17,32 @@ def main() -> int:
     """Run `python -m trainer`. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m trainer", description="Train as a job file says, on this machine.")
     parser.add_argument(
-        "job", type=Path, help="job spec (YAML); of it training, checkpoint, resources, retry and telemetry are read"
+        "job", type=Path, help="job spec (YAML); its fields training, checkpoint, resources, retry and telemetry apply"
     )
-    parser.add_argument("--output", type=Path, help="folder of the run (default: the job's name); again: resume")
-    parser.add_argument("--data", type=Path, nargs="+", default=[], help="train on these text or JSONL files instead")
-    parser.add_argument("--model", type=Path, help="go on from this model (Hugging Face's layout) instead")
-    parser.add_argument("--dry-run", action="store_true", help="train nothing: print mesh, memory and communication")
-    parser.add_argument("--ranks", type=int, help="with --dry-run: processes of the run (default: the job's)")
     parser.add_argument(
-        "--profile", type=steps_of, metavar="FIRST:LAST", help="trace these steps of every rank into OUTPUT/profile"
+        "--output", type=Path, help="output folder (default: the job's name); a run that is there is resumed"
     )
-    parser.add_argument("--tensorboard", action="store_true", help="write TensorBoard's files into OUTPUT/tensorboard")
+    parser.add_argument(
+        "--data", type=Path, nargs="+", default=[], help="text or JSONL files to train on instead of the job's data"
+    )
+    parser.add_argument(
+        "--model", type=Path, help="folder of a model in Hugging Face's layout to start from instead of the job's model"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print mesh, memory and communication, and exit without training"
+    )
+    parser.add_argument("--ranks", type=int, help="with --dry-run: number of processes (default: the job's)")
+    parser.add_argument(
+        "--profile", type=steps_of, metavar="FIRST:LAST", help="write traces of these steps to OUTPUT/profile"
+    )
+    parser.add_argument(
+        "--tensorboard", action="store_true", help="write TensorBoard event files to OUTPUT/tensorboard"
+    )
     arguments = parser.parse_args()
     if arguments.tensorboard and importlib.util.find_spec("tensorboard") is None:
         parser.error("--tensorboard needs the package tensorboard: pip install 'athanor[tensorboard]'")
     if arguments.ranks is not None and not (arguments.dry_run and arguments.ranks > 0):
-        parser.error("--ranks goes with --dry-run, and is 1 or more; a run has resources.processes_per_node processes")
+        parser.error("--ranks needs --dry-run and must be 1 or more; a run has resources.processes_per_node processes")
     if arguments.dry_run:
         return show_dry_run(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
@@ -82,7 +92,9 @@ def steps_of(text: str) -> tuple[int, int]:
     """`3:5`. Raises argparse.ArgumentTypeError."""
     first, _, last = text.partition(":")
     if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no FIRST:LAST, two step numbers from 1 on, for example 10:12")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not FIRST:LAST, two step numbers of 1 or more, for example 10:12"
+        )
     return int(first), int(last)
 
 

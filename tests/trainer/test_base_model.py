@@ -154,7 +154,7 @@ def test_a_job_file_names_a_folder(first: FinishedRun, tmp_path: Path) -> None:
     [
         ({"tokenizer": {"vocab_size": 300}}, "model.base comes with its own tokenizer"),
         ({"model": {"base": "x", "preset": "llama-1m"}}, "give either preset or base"),
-        ({"tokenizer": {"kind": "model"}, "model": {"preset": "llama-1m"}}, "which is missing"),
+        ({"tokenizer": {"kind": "model"}, "model": {"preset": "llama-1m"}}, "needs model.base"),
     ],
 )
 def test_what_contradicts_a_base_is_refused(changes: dict[str, Any], message: str) -> None:

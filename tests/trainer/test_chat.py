@@ -93,9 +93,9 @@ def test_where_earlier_turns_are_written_anew_the_last_answer_counts() -> None:
         ('{"text": "a"}', r"x.jsonl line 1: no field 'messages' \(it has: text\)"),
         ('{"messages": []}', "line 1: messages must be a list of messages, and not empty"),
         ('{"messages": [{"role": "user"}]}', r"messages\[0\] must have a role and a content"),
-        ('{"messages": [{"role": "user", "content": "a"}]}', "no message of the role assistant"),
+        ('{"messages": [{"role": "user", "content": "a"}]}', "no message with the role assistant"),
         ('{"messages": [{"role": "assistant", "content": "a"}]}', "line 1: a conversation begins with the user"),
-        ('{"messages": [{"role": "assistant", "content": "\\ue0f1"}]}', "private characters"),
+        ('{"messages": [{"role": "assistant", "content": "\\ue0f1"}]}', "private-use character"),
     ],
 )
 def test_what_is_no_conversation_is_refused_with_its_place(line: str, message: str) -> None:

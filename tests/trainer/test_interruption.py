@@ -20,7 +20,7 @@ def test_a_file_that_appears_is_a_notice(tmp_path: Path) -> None:
     path = tmp_path / "notice"
     assert read_interruption_notice("") == read_interruption_notice(str(path)) == ""
     path.write_text("")
-    assert read_interruption_notice(str(path)) == "the notice appeared"
+    assert read_interruption_notice(str(path)) == "the notice file exists"
     path.write_text("terminate at 12:00\n")
     assert read_interruption_notice(str(path)) == "terminate at 12:00"
     path.write_text("FALSE\n")

@@ -149,7 +149,9 @@ def test_a_group_has_a_decay_and_a_rate_of_its_own() -> None:
 def test_a_pattern_that_matches_no_parameter_is_refused_with_names_that_are_near() -> None:
     names = [name for name, _ in make_model().named_parameters()]
     check_patterns([ParameterGroup(pattern="*.norm"), ParameterGroup(pattern="*")], [*names, "a.norm"])
-    with pytest.raises(TrainerError, match=r"'blocks.0.mpl.up.weight'; near are blocks.0.mlp.up.weight") as refused:
+    with pytest.raises(
+        TrainerError, match=r"'blocks.0.mpl.up.weight'; similar names: blocks.0.mlp.up.weight"
+    ) as refused:
         check_patterns([ParameterGroup(pattern="blocks.0.mpl.up.weight")], names)
     assert refused.value.end_class is EndClass.BAD_SPEC
 

@@ -399,8 +399,8 @@ def test_two_nodes_train_together_and_the_second_takes_the_data_of_the_first(tmp
         assert [each.node_index for each in api.placed[1]] == [1, 0]
         assert [event["nodes"] for event in api.events("nodes.placed")] == [["node1", "node0"]]
         said = "\n".join(line["text"] for line in api.records("logs", "lines"))
-        assert "ranks 0 to 0: node1 (127.0.0.1) below a" in said
-        assert "replicate (2): over 2 nodes, at most 3 switches between neighbours" in said
+        assert "ranks 0 to 0: node1 (127.0.0.1) under switch a" in said
+        assert "replicate (2): across 2 nodes, at most 3 switches between neighbours" in said
 
 
 def test_the_agent_is_free_of_torch() -> None:

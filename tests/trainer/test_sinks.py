@@ -123,7 +123,7 @@ def test_an_address_inside_is_not_connected_to_unless_an_administrator_allows_it
     with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path / "work") as process:
         assert process.wait(120) == EXIT_STATUS[EndClass.COMPLETED]
         (failed,) = api.events("sink.failed")
-    expected = "is not a public address" if host == "127.0.0.1" else f"{host} does not lead to a public address"
+    expected = "is not a public address" if host == "127.0.0.1" else f"{host} does not resolve to a public address"
     assert expected in failed["because"]
     assert Refusing.asked == []
 

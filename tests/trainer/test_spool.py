@@ -130,7 +130,7 @@ def test_a_full_spool_drops_log_lines_and_says_so_but_never_metrics(
     shipper_to(api, tmp_path).deliver_all()
     texts = [line["text"] for line in api.records("logs", "lines")]
     assert texts[:2] == ["line 0", "line 1"]
-    assert texts[2].startswith("3 log lines were dropped here")
+    assert texts[2].startswith("3 log lines were dropped")
     assert texts[3] == "line 5"
     assert steps_of(api) == [0, 1, 2, 3, 4]
 

@@ -46,7 +46,7 @@ def main() -> int:
     try:
         return EXIT_STATUS[supervisor.run()]
     except Exception:
-        logging.getLogger(__name__).exception("the agent failed")
+        logging.getLogger(__name__).exception("internal error in the agent")
         return EXIT_STATUS[EndClass.INTERNAL_ERROR]
 
 

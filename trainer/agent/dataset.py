@@ -132,7 +132,7 @@ class DatasetPreparer:
         def watched(raw: RawObject) -> Iterator[bytes]:
             for block in raw.read():
                 if self._is_stopping():
-                    raise TrainerError(EndClass.STOPPED, "stopped while the data was prepared")
+                    raise TrainerError(EndClass.STOPPED, "stopped while preparing the data")
                 yield block
 
         return (RawObject(raw.name, partial(watched, raw)) for raw in objects())
@@ -182,8 +182,8 @@ class _RawObjects:
             return builtin_stdlib()
         if not self._source.raw:
             raise data_error(
-                f"training.data.source {self._part.source!r} has no objects here; give files with --data in a "
-                "standalone run, or upload the data set to the platform"
+                f"training.data.source {self._part.source!r} has no files; pass them with --data in a standalone run, "
+                "or upload the data set to the platform"
             )
         return (self._stored(file) for file in self._source.raw)
 

@@ -23,7 +23,7 @@ def read_interruption_notice(place: str) -> str:
     try:
         text = _fetched(place) if "://" in place else _read(Path(place))
     except (httpx.HTTPError, OSError) as error:
-        logger.debug("no notice at %s: %s", place, error)
+        logger.debug("cannot read the interruption notice at %s: %s", place, error)
         return ""
     said = text.replace("\x00", "").strip()[:MAX_NOTICE_CHARACTERS]
     return "" if said.upper() in NO_NOTICE else said
@@ -38,4 +38,4 @@ def _fetched(address: str) -> str:
 def _read(path: Path) -> str:
     if not path.exists():
         return ""
-    return path.read_text(errors="replace")[:MAX_NOTICE_CHARACTERS] or "the notice appeared"
+    return path.read_text(errors="replace")[:MAX_NOTICE_CHARACTERS] or "the notice file exists"

@@ -64,7 +64,7 @@ class ProfileUploader:
             except AttemptOver:
                 return
             except (TrainerError, OSError) as error:
-                logger.warning("a profile was not delivered: %s", error)
+                logger.warning("could not deliver a profile: %s", error)
             if is_last:
                 return
 
@@ -86,7 +86,7 @@ class ProfileUploader:
         except AttemptOver:
             raise
         except (TrainerError, OSError) as error:
-            self._report(request, problem=f"the traces could not be stored: {error}")
+            self._report(request, problem=f"could not store the traces: {error}")
         shutil.rmtree(folder, ignore_errors=True)
 
     def _deliver(self, request: ProfileRequest, folder: Path, found: list[re.Match[str]]) -> None:

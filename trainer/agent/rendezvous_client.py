@@ -79,7 +79,7 @@ class RendezvousClient:
                 return None
             elif place.missing != missing:
                 missing = place.missing
-                logger.info("round %d waits for %d more nodes", place.round, missing)
+                logger.info("rendezvous round %d: waiting for %d more nodes", place.round, missing)
             self._wait(pause)
             pause = min(pause * 1.5, _MAX_PAUSE_SECONDS)
         return None
@@ -87,13 +87,15 @@ class RendezvousClient:
 
 def mapping(place: Place, sizes: MeshSizes, processes_per_node: int) -> str:
     """Which node has which ranks, and how far each axis reaches: for the log."""
-    lines = [f"round {place.round}: {len(place.nodes)} nodes of {processes_per_node} processes"]
+    lines = [f"rendezvous round {place.round}: {len(place.nodes)} nodes with {processes_per_node} processes each"]
     for rank, node in enumerate(place.nodes):
         first = rank * processes_per_node
-        above = f" below {'/'.join(node.topology)}" if node.topology else ""
+        above = f" under switch {'/'.join(node.topology)}" if node.topology else ""
         lines.append(f"  ranks {first} to {first + processes_per_node - 1}: {node.name} ({node.address}){above}")
     for axis, (nodes, farthest) in spans(sizes, processes_per_node, place.nodes).items():
-        where = "within a node" if nodes == 1 else f"over {nodes} nodes, at most {farthest} switches between neighbours"
+        where = (
+            "within one node" if nodes == 1 else f"across {nodes} nodes, at most {farthest} switches between neighbours"
+        )
         lines.append(f"  {axis} ({sizes.named[axis]}): {where}")
     return "\n".join(lines)
 

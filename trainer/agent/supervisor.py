@@ -112,7 +112,7 @@ class Supervisor:
         except Exception as error:
             failure = classify_exception(error, rank=-1)
             if failure.end_class is EndClass.INTERNAL_ERROR:
-                logger.exception("the agent failed")
+                logger.exception("internal error in the agent")
             outcome = Outcome(failure.end_class, failure.message, self._last_step(run), {})
         if self._store is not None:
             self._store.process.kill()
@@ -162,16 +162,16 @@ class Supervisor:
                 store_micro_batch(storage, Encryptor(keys.job), run, vocab_size, smaller)
                 self._report_event("memory.micro_batch_halved", before=tried, after=smaller, step=outcome.last_step)
                 if run.layout.nodes > 1:  # their agents learn of it when the next attempt begins
-                    message = f"{outcome.message}; the next attempt takes micro-batches of {smaller} sequences"
+                    message = f"{outcome.message}; the next attempt uses micro-batches of {smaller} sequences"
                     return replace(outcome, message=message)
                 largest = smaller
             elif self._rendezvous.has_moved_on and outcome.end_class is not EndClass.COMPLETED:
-                outcome = replace(outcome, message="another node began a new round")
+                outcome = replace(outcome, message="another node started a new rendezvous round")
             elif outcome.end_class in RESTARTABLE and restarts < run.max_restarts_in_place + run.spare_nodes:
                 restarts += 1
             else:
                 return outcome
-            self._logs.say(f"{outcome.end_class}: {outcome.message}; restarting in place")
+            self._logs.say(f"{outcome.end_class}: {outcome.message}; restarting the workers in place")
             redacted = self._logs.redact(outcome.message)
             self._report_event("generation.started", generation=self._rendezvous.round, because=redacted)
             run = self._platform.run()  # `resume` names the newest durable checkpoint by now
@@ -187,7 +187,7 @@ class Supervisor:
         try:
             self._platform.end(end)
         except TrainerError as refusal:
-            logger.warning("the end could not be reported: %s", refusal)
+            logger.warning("could not report the end of the attempt: %s", refusal)
 
     def _check_resume(self, run: RunConfig, keys: DataKeys) -> None:
         """Raise TrainerError for a checkpoint that is not this job's, or older than the one this agent resumed from."""
@@ -195,11 +195,11 @@ class Supervisor:
         if now is not None:
             check_manifest(now, Encryptor(keys.job), job_id=run.job_id)
         if before is not None and (now is None or now.created_at < before.created_at):
-            named = f"that of step {now.step}" if now is not None else "none"
+            named = f"the older checkpoint of step {now.step}" if now is not None else "no checkpoint"
             raise TrainerError(
                 EndClass.STORAGE_ERROR,
-                f"the newest checkpoint was that of step {before.step}, and the platform now names {named}: its "
-                "database was set back; restore it, or start a new job",
+                f"this attempt resumed from the checkpoint of step {before.step}, but the platform now names {named}: "
+                "its database was restored from an older backup; restore a newer one, or submit a new job",
             )
         self._resumed = now
 
@@ -319,7 +319,7 @@ class Supervisor:
             room.upload()
         except TrainerError as error:
             # Nothing of this run depends on it; a later attempt prepares the data again.
-            self._logs.say(f"the prepared data set was not stored: {error}")
+            self._logs.say(f"could not store the prepared data set: {error}")
 
     def _report_event(self, kind: str, **data: object) -> None:
         rounded = {name: round(value, 3) if isinstance(value, float) else value for name, value in data.items()}
@@ -346,7 +346,7 @@ class Supervisor:
                 self._over.set()
                 return
             except httpx.HTTPError as error:
-                logger.warning("heartbeat: %s", error)  # training continues while the platform is unreachable
+                logger.warning("heartbeat failed: %s", error)  # training continues while the platform is unreachable
             else:
                 self._rendezvous.wanted = reply.round
                 if reply.stop is not None:
@@ -385,7 +385,7 @@ class Supervisor:
         if self._profiles is not None:
             self._profiles.finish(DELIVERY_PATIENCE_SECONDS)
         if not self._shipper.finish(DELIVERY_PATIENCE_SECONDS):
-            logger.error("the platform did not take all reports within %.0f s", DELIVERY_PATIENCE_SECONDS)
+            logger.error("the platform did not acknowledge all reports within %.0f s", DELIVERY_PATIENCE_SECONDS)
         self._shipper.finish_sinks(outcome.end_class)
         try:
             if self._rendezvous.place is None or self._rendezvous.place.node_rank == 0:
@@ -393,7 +393,7 @@ class Supervisor:
             if not self._was_spare:
                 self._platform.end(end)
         except TrainerError as error:
-            logger.warning("the end could not be reported: %s", error)
+            logger.warning("could not report the end of the attempt: %s", error)
         self._ended.set()
         return outcome.end_class
 

@@ -57,7 +57,7 @@ class WorkerGroup:
             connection.wait(alive, _POLL_SECONDS)
             if over():
                 self.kill()
-                return self._outcome(EndClass.STOPPED, "the attempt was ended from outside")
+                return self._outcome(EndClass.STOPPED, "the workers were ended without a checkpoint")
             stop = stop_wanted()
             if stop is not None:
                 self.shared_status.request_stop(stop)
@@ -65,7 +65,7 @@ class WorkerGroup:
                 if time.monotonic() > deadline:
                     self.kill()
                     return self._outcome(
-                        EndClass.STOPPED, f"no checkpoint within {STOP_GRACE_SECONDS:.0f} s of the request"
+                        EndClass.STOPPED, f"no checkpoint was saved within {STOP_GRACE_SECONDS:.0f} s of the request"
                     )
             codes = self._exit_codes()
             ended = [code for code in codes if code is not None]

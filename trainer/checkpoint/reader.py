@@ -27,8 +27,9 @@ def load(
     if manifest.dataset_fingerprint != fingerprint:
         raise TrainerError(
             EndClass.DATA_ERROR,
-            f"the checkpoint of step {manifest.step} was trained on data {manifest.dataset_fingerprint[:12]}, this run "
-            f"has {fingerprint[:12]}; its order would be another one: give the same data, or start a new job",
+            f"the checkpoint of step {manifest.step} was trained on data with the fingerprint "
+            f"{manifest.dataset_fingerprint[:12]}, but this run's data has {fingerprint[:12]}; resume with the same "
+            "data, or submit a new job",
         )
     mesh = weights.mesh
     wanted: dict[str, list[Shard]] = {}
@@ -55,7 +56,7 @@ def load(
     absent = [shard.stored for shard in shards if missing[id(shard)]]
     if absent:
         raise TrainerError(
-            EndClass.STORAGE_ERROR, f"the checkpoint of step {manifest.step} lacks {', '.join(absent[:3])}"
+            EndClass.STORAGE_ERROR, f"the checkpoint of step {manifest.step} does not contain {', '.join(absent[:3])}"
         )
 
 

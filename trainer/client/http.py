@@ -129,7 +129,9 @@ class PlatformClient:
         headers = {} if body is None else {"Content-Type": "application/json"}
         response = self._http.request(method, path, content=content, headers=headers)
         if response.status_code in _ATTEMPT_OVER_STATUS:
-            raise AttemptOver(EndClass.STOPPED, f"the platform has ended this attempt (HTTP {response.status_code})")
+            raise AttemptOver(
+                EndClass.STOPPED, f"the platform no longer accepts this attempt (HTTP {response.status_code})"
+            )
         return response.raise_for_status()
 
 

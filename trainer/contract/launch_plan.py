@@ -89,17 +89,17 @@ def _graph_problems(training: TrainingSpec, sizes: MeshSizes) -> list[MeshProble
     if not training.cuda_graphs:
         return []
     moves = {
-        "compile false: what is recorded are compiled blocks; set compile to true": not training.compile,
+        "compile false: only compiled blocks are recorded; set compile to true": not training.compile,
         "a mixture of experts, whose numbers of rows change from step to step": training.model.resolve().moe
         is not None,
         "a pipeline, which runs several micro-batches at the same time": sizes.pipeline > 1,
         f"zero {sizes.zero}, which gathers weights at new addresses; take zero 0": sizes.zero > 0,
         "tensor or context parallelism, whose exchanges are inside the blocks": sizes.tensor * sizes.context > 1,
         "batch_ramp, which changes the size of micro-batches": training.batch_ramp is not None,
-        "evaluation.prompts, which go through the blocks word by word": bool(training.evaluation.prompts),
+        "evaluation.prompts, which are generated token by token": bool(training.evaluation.prompts),
     }
     return [
-        MeshProblem("cuda_graphs", "no_graph", f"cuda_graphs cannot go with {reason}")
+        MeshProblem("cuda_graphs", "no_graph", f"cuda_graphs cannot be combined with {reason}")
         for reason, is_there in moves.items()
         if is_there
     ]
@@ -110,11 +110,11 @@ def _overlap_problems(training: TrainingSpec, sizes: MeshSizes) -> list[MeshProb
         return []
     against = {
         "tensor 1, where nothing is exchanged; take tensor 2 or more": sizes.tensor == 1,
-        "lora, whose adapters are products of their own": training.lora is not None,
-        "precision fp8, whose products are others; take bf16": training.precision == "fp8",
+        "lora, whose adapters are separate matrix products": training.lora is not None,
+        "precision fp8, which has other matrix products; use bf16": training.precision == "fp8",
     }
     return [
-        MeshProblem("parallelism/tensor_overlap", "no_overlap", f"tensor_overlap cannot go with {reason}")
+        MeshProblem("parallelism/tensor_overlap", "no_overlap", f"tensor_overlap cannot be combined with {reason}")
         for reason, is_there in against.items()
         if is_there
     ]

@@ -112,8 +112,8 @@ class LoraSpec(SpecModel):
         refused = [target for target in self.targets if target in ("gate", "up", "down")]
         if self.export == "adapter" and shape.moe is not None and shape.adapter_parameters(1, refused):
             raise ValueError(
-                f"lora.export adapter: peft knows no adapters of {', '.join(refused)} in a mixture of experts; leave "
-                "them out of lora.targets, or take lora.export merged"
+                f"lora.export adapter: PEFT does not support adapters of {', '.join(refused)} in a mixture of experts; "
+                "remove them from lora.targets, or set lora.export to merged"
             )
 
 

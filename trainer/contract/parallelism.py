@@ -221,7 +221,7 @@ def _tensor_problems(sizes: MeshSizes, shape: ModelShape, vocab_size: int, lengt
             )  # fmt: skip
     if vocab_size < sizes.tensor:
         yield MeshProblem(
-            "parallelism/tensor", "uneven_cut", f"tensor {sizes.tensor} exceeds the vocabulary of {vocab_size} words"
+            "parallelism/tensor", "uneven_cut", f"tensor {sizes.tensor} exceeds the vocabulary of {vocab_size} entries"
         )
     if length % (sizes.context * sizes.tensor):
         yield MeshProblem(

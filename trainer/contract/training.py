@@ -48,7 +48,7 @@ class ModelSpec(SpecModel):
         if self.base is not None and self.preset is not None:
             raise ValueError("base comes with its own shape; give either preset or base")
         if self.base is None and (self.preset is None) == (self.shape is None):
-            raise ValueError("give either preset or shape, not both and not neither; or base, to go on from a model")
+            raise ValueError("give exactly one of preset and shape, or base to start from a trained model")
         return self
 
     def resolve(self) -> ModelShape:
@@ -161,7 +161,7 @@ class TrainingSpec(SpecModel):
     @model_validator(mode="after")
     def _fits_base(self) -> "TrainingSpec":
         if self.tokenizer.kind == "model" and self.model.base is None:
-            raise ValueError("tokenizer.kind `model` is that of model.base, which is missing")
+            raise ValueError("tokenizer.kind `model` needs model.base")
         if self.lora is not None and self.model.base is None:
             raise ValueError("lora adapts a trained model; name it in model.base")
         if self.lora is not None and self.model.shape is not None:

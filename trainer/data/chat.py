@@ -80,7 +80,7 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
         except TemplateError as error:
-            raise data_error(f"the chat template cannot be read: {error}") from error
+            raise data_error(f"the chat template is not valid: {error}") from error
 
     @classmethod
     def of_model(cls, folder: Path | None, end_of_text: str) -> "ChatTemplate":
@@ -100,7 +100,7 @@ class ChatTemplate:
             return _without_marks(marked)
         spans = [span for number in range(len(messages)) if (span := self._answer(messages, number, marked))]
         if not spans:
-            raise ValueError("no message of the assistant is left in the text that the chat template makes")
+            raise ValueError("the text that the chat template renders contains no message of the assistant")
         return Conversation(marked, spans)
 
     def prompt(self, text: str) -> str:
@@ -158,7 +158,7 @@ def counted_tokens(offsets: list[tuple[int, int]], counted: Spans) -> list[bool]
 def _problem(record: Any, field: str) -> str:
     if not isinstance(record, dict) or field not in record:
         names = ", ".join(sorted(record)[:8]) if isinstance(record, dict) else f"a {type(record).__name__}"
-        return f"no field {field!r} (it has: {names}); set text_field to the one that holds the messages"
+        return f"no field {field!r} (it has: {names}); set text_field to the field that contains the messages"
     messages = record[field]
     if not isinstance(messages, list) or not messages:
         return f"{field} must be a list of messages, and not empty"
@@ -166,9 +166,9 @@ def _problem(record: Any, field: str) -> str:
         if not isinstance(message, dict) or not all(isinstance(message.get(name), str) for name in ("role", "content")):
             return f"{field}[{number}] must have a role and a content, both strings"
         if _BEGIN in message["content"] or _END in message["content"]:
-            return f"{field}[{number}] has one of the private characters U+E0F1 and U+E0F2; take it out"
+            return f"{field}[{number}] contains the private-use character U+E0F1 or U+E0F2; remove it"
     if all(message["role"] != "assistant" for message in messages):
-        return f"{field} has no message of the role assistant: there is nothing to learn from it"
+        return f"{field} has no message with the role assistant, so there is nothing to train on"
     return ""
 
 

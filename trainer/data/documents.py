@@ -95,7 +95,7 @@ def _read_file(path: Path) -> Iterator[bytes]:
             while block := file.read(_READ_BYTES):
                 yield block
     except OSError as error:
-        raise data_error(f"{path}: {error.strerror}; give a readable file") from error
+        raise data_error(f"{path}: {error.strerror}; check the path and its permissions") from error
 
 
 def _decoded(raw: RawObject) -> Iterator[str]:
@@ -155,7 +155,9 @@ def json_lines(raw: RawObject) -> Iterator[tuple[str, Any]]:
         try:
             yield place, json.loads(line)
         except json.JSONDecodeError as error:
-            raise data_error(f"{place} is not JSON: {error.msg} at column {error.colno}; fix or drop it") from error
+            raise data_error(
+                f"{place} is not JSON: {error.msg} at column {error.colno}; fix or remove the line"
+            ) from error
 
 
 def _jsonl_documents(raw: RawObject, text_field: str) -> Iterator[str]:

@@ -26,7 +26,7 @@ def parquet_texts(blocks: Iterator[bytes], column: str) -> Iterator[str]:
                 raise ValueError(f"has no column {column!r} (it has: {shown}); set training.data.text_field")
             kind = parquet.schema_arrow.field(column).type
             if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
-                raise ValueError(f"column {column!r} is of {kind}; it must be of strings")
+                raise ValueError(f"column {column!r} has the type {kind}; it must be a string column")
             row = 0
             for batch in parquet.iter_batches(_ROWS, columns=[column]):
                 try:
@@ -36,4 +36,4 @@ def parquet_texts(blocks: Iterator[bytes], column: str) -> Iterator[str]:
                 row += len(batch)
                 yield from (text for text in texts if text is not None)
         except pyarrow.ArrowException as error:
-            raise ValueError(f"is no readable parquet file: {error}") from error
+            raise ValueError(f"is not a readable parquet file: {error}") from error

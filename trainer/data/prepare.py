@@ -35,10 +35,10 @@ def prepare(
     for document in read():
         sample.add(document)
     if not sample.seen:
-        raise data_error(f"{part.source} has no text: every object is empty; give it some")
+        raise data_error(f"{part.source} has no text: every object is empty; add files with text")
     is_masked = part.format == "chat"
     if is_masked and sample.seen == 1:
-        raise data_error(f"{part.source} has one conversation; give two or more, since some are held out")
+        raise data_error(f"{part.source} has one conversation; two or more are needed, because some are held out")
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(tokenizer, TokenizerSpec):
         train_tokenizer(sample.documents, tokenizer).save(str(folder / TOKENIZER_NAME))
@@ -109,8 +109,8 @@ def check_enough(folder: Path, index: DatasetIndex, source: str, training: Train
         if not rows:
             raise data_error(
                 f"the {split} split of {source} has {tokens} tokens; training.sequence_length "
-                f"{training.sequence_length} needs at least {training.sequence_length + 1}: give more text, "
-                "a shorter sequence" + (" or a larger validation_fraction" if split == "validation" else "")
+                f"{training.sequence_length} needs at least {training.sequence_length + 1}: add more text, or set "
+                "a shorter sequence_length" + (" or a larger validation_fraction" if split == "validation" else "")
             )
 
 

@@ -103,7 +103,7 @@ def document_lengths(folder: Path, index: DatasetIndex, split: str) -> list[NDAr
     lengths = np.fromfile(folder / documents_name(split), dtype="<u4").astype(np.int64)
     ends = np.cumsum([shard.documents for shard in shards])
     if not shards or len(lengths) != ends[-1]:
-        raise ValueError(f"{documents_name(split)} lists {len(lengths)} documents where the index counts {ends[-1:]}")
+        raise ValueError(f"{documents_name(split)} lists {len(lengths)} documents, but the index counts {ends[-1:]}")
     return np.split(lengths, ends[:-1])
 
 

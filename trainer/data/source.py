@@ -119,8 +119,8 @@ class Source:
             raise TrainerError(
                 EndClass.DATA_ERROR,
                 f"shard {error.name} of {self.name} is damaged: {error.problem}; "
-                "`athanor dataset prepare NAME --again` tokenises it again, "
-                "training.data.on_corrupt: skip trains without it",
+                "tokenise it again with `athanor dataset prepare NAME --again`, "
+                "or train without it with training.data.on_corrupt: skip",
             ) from error
         if shard not in self._skipped_shards:
             self._skipped_shards.add(shard)

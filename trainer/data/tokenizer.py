@@ -29,12 +29,14 @@ class GivenTokenizer:
         """Return the tokenizer of a model in Hugging Face's layout. Raises ValueError if it does not fit the model."""
         tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_NAME))
         if tokenizer.get_vocab_size() > vocab_size:
-            raise ValueError(f"{folder}: the tokenizer has {tokenizer.get_vocab_size()} words, the model {vocab_size}")
+            raise ValueError(
+                f"{folder}: the tokenizer has {tokenizer.get_vocab_size()} entries, more than the model's {vocab_size}"
+            )
         end_of_text = end_of_text_id(json.loads((folder / CONFIG_NAME).read_text()))
         if end_of_text is None:
             end_of_text = tokenizer.token_to_id(END_OF_TEXT)
         if end_of_text is None:
-            raise ValueError(f"{folder / CONFIG_NAME} has no eos_token_id: name the token that ends a text")
+            raise ValueError(f"{folder / CONFIG_NAME} has no eos_token_id; add the id of the token that ends a text")
         return cls(folder / TOKENIZER_NAME, vocab_size, end_of_text, folder)
 
     @classmethod

@@ -56,5 +56,5 @@ def _read_json(folder: Path, name: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise user_error(f"{folder / name} cannot be read: {error}") from error
     if not isinstance(content, dict):
-        raise user_error(f"{folder / name} is no JSON object: give the folder of an exported model")
+        raise user_error(f"{folder / name} is not a JSON object: give the folder of an exported model")
     return content

@@ -62,9 +62,14 @@ def main() -> int:
     """Print a continuation of the prompt. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m trainer.export.generate", description=__doc__)
     parser.add_argument("model", type=Path, help="folder of an exported model")
-    parser.add_argument("--prompt", default="", help="text to go on from")
-    parser.add_argument("--tokens", type=_positive, default=200, help="most tokens to add")
-    parser.add_argument("--temperature", type=_not_negative, default=0.8, help="0: always the likeliest token")
+    parser.add_argument("--prompt", default="", help="text to continue")
+    parser.add_argument("--tokens", type=_positive, default=200, help="maximum number of new tokens")
+    parser.add_argument(
+        "--temperature",
+        type=_not_negative,
+        default=0.8,
+        help="sampling temperature; 0 always takes the most probable token",
+    )
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     try:

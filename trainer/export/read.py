@@ -65,12 +65,13 @@ class StoredWeights:
 
     def _box(self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], whole: tuple[int, ...]) -> Tensor:
         if name not in self._where:
-            raise user_error(f"{self._folder} has no tensor {name}, which its {CONFIG_NAME} makes needed")
+            raise user_error(f"{self._folder} has no tensor {name}, which its {CONFIG_NAME} requires")
         stored = self._open(self._where[name]).get_slice(name)
         if tuple(stored.get_shape()) != tuple(whole):
             raise TrainerError(
                 EndClass.BAD_SPEC,
-                f"{name} in {self._folder} has shape {stored.get_shape()}, its {CONFIG_NAME} makes it {list(whole)}",
+                f"{name} in {self._folder} has the shape {stored.get_shape()}, but its {CONFIG_NAME} requires "
+                f"{list(whole)}",
             )
         return stored[tuple(slice(low, low + size) for low, size in zip(offsets, sizes, strict=True))]
 
@@ -108,7 +109,7 @@ def _inside(folder: Path, file: str) -> Path:
     if folder.resolve().parent.name == "snapshots":
         homes.append(folder.resolve().parent.parent / "blobs")
     if not is_file_name(file) or real.parent not in homes:
-        raise user_error(f"{path} is a link that leads out of the folder; put the file itself there")
+        raise user_error(f"{path} is a link to a file outside of the folder; replace it by the file itself")
     return path
 
 

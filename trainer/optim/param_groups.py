@@ -72,5 +72,6 @@ def check_patterns(groups: Iterable[ParameterGroup], names: Iterable[str]) -> No
             near = difflib.get_close_matches(group.pattern, names, n=3, cutoff=0.0)
             raise TrainerError(
                 EndClass.BAD_SPEC,
-                f"training.optimizer.groups: no parameter's name matches {group.pattern!r}; near are {', '.join(near)}",
+                f"training.optimizer.groups: no parameter name matches {group.pattern!r}; similar names: "
+                f"{', '.join(near)}",
             )

@@ -62,7 +62,7 @@ class StepProfiler:
             self._profile.export_chrome_trace(str(partial))
             partial.replace(path)
         except (OSError, RuntimeError) as error:
-            sys.stderr.write(f"the trace {path} could not be written: {error}\n")
+            sys.stderr.write(f"cannot write the trace {path}: {error}\n")
             with contextlib.suppress(OSError):
                 path.with_suffix(".failed").write_text(str(error))
         self._profile = None

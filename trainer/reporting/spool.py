@@ -71,8 +71,8 @@ class SpoolWriter:
             self._dropped += len(records)
             return
         if self._dropped:
-            notice = f"{self._dropped} log lines were dropped here: the platform was away and the spool was full"
-            records = [LogLine(time=datetime.now(UTC), rank=-1, stream="agent", text=notice), *records]
+            text = f"{self._dropped} log lines were dropped: the platform was unreachable and the log spool was full"
+            records = [LogLine(time=datetime.now(UTC), rank=-1, stream="agent", text=text), *records]
             self._dropped = 0
         batch = Batch.model_validate({"writer": self._writer, "sequence": self._sequence, _FIELDS[self._kind]: records})
         final = self._folder / f"{self._writer}.{self._sequence:09d}.json"

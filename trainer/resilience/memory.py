@@ -20,7 +20,7 @@ from trainer.storage.base import MissingObject, Storage
 NOTE_NAME = "attempts/micro-batch.json"
 
 REMEDIES = (
-    "take training.activation_checkpointing full, training.optimizer.offload, a larger training.parallelism.zero or "
+    "use training.activation_checkpointing full, training.optimizer.offload, a larger training.parallelism.zero or "
     "tensor, more processes, or a shorter training.sequence_length"
 )
 
@@ -35,8 +35,8 @@ class Note(WireModel):
 
 def out_of_memory(message: str, micro_batch: int) -> str:
     """Return the final message of a run whose micro-batches cannot become smaller."""
-    smaller = "" if micro_batch == 1 else "; leave training.parallelism.micro_batch_sequences out, or make it smaller"
-    return f"{message}; a micro-batch was {micro_batch} sequences{smaller}; {REMEDIES}"
+    smaller = "" if micro_batch == 1 else "; remove training.parallelism.micro_batch_sequences, or make it smaller"
+    return f"{message}; a micro-batch had {micro_batch} sequences{smaller}; {REMEDIES}"
 
 
 def halve_micro_batch(run: RunConfig, vocab_size: int, largest: int | None) -> tuple[int, int | None]:

@@ -34,7 +34,7 @@ def start_store(host: str) -> tuple[Forked, StoreAddress]:
     except EOFError as error:
         raise TrainerError(
             EndClass.INTERNAL_ERROR,
-            f"the rendezvous store could not listen on this node, reached as {host}; does that name lead here?",
+            f"the rendezvous store cannot listen on {host}; check that it is a name or address of this node",
         ) from error
 
 

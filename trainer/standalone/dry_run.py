@@ -47,7 +47,7 @@ def dry_run(training: TrainingSpec, ranks: int) -> Iterator[str]:
         f"{training.sequence_length} tokens on each of {sizes.data} data ranks"
     )
     flops = shape.flops_per_token(vocab_size, training.sequence_length, causal=True) * tokens / ranks
-    yield f"computation: {flops / 1e12:,.3f} TFLOP a rank and step"
+    yield f"computation: {flops / 1e12:,.3f} TFLOP per rank and step"
     for place in range(sizes.pipeline):
         cost = RankCost(training, vocab_size, sizes, place)
         yield from _lines_of_rank(
@@ -110,12 +110,12 @@ def _lines_of_rank(place: int, cost: RankCost, state: StateBytes) -> Iterator[st
         f"{f' in host memory, of which {shown(on_device)} at a time on the device' if memory.host else ''}"
     )
     yield (
-        f"  beside it, about: gathered weights {shown(memory.gathered)}, gradients of earlier micro-batches "
+        f"  besides, about: gathered weights {shown(memory.gathered)}, gradients of earlier micro-batches "
         f"{shown(waiting)}, activations {shown(memory.activations)}, logits {shown(memory.logits)}"
     )
     yield f"  memory: about {shown(total)}"
     for each in cost.traffic():
-        yield f"  sends along {each.axis}: {shown(each.num_bytes)} a step ({each.operation})"
+        yield f"  sends along {each.axis}: {shown(each.num_bytes)} per step ({each.operation})"
 
 
 def shown(num_bytes: int) -> str:

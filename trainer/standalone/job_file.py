@@ -23,11 +23,11 @@ def read_job(path: Path, base: Path | None = None, *, many_nodes: bool = False) 
     try:
         job = yaml.safe_load(path.read_text())
     except OSError as error:
-        raise _bad(f"{path}: {error.strerror}; give the path of a job file") from error
+        raise _bad(f"{path}: {error.strerror}; check the path of the job file") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, or no number
         raise _bad(f"{path} is not YAML: {error}") from error
     if not isinstance(job, dict) or "training" not in job:
-        raise _bad(f"{path} has no field `training`: it must be a job file, a mapping with what to train below it")
+        raise _bad(f"{path} has no field `training`; a job file is a YAML mapping with a `training` section")
     if base is not None and isinstance(job["training"], dict):
         job["training"]["model"] = {"base": str(base.absolute())}
     problems: list[str] = []
@@ -38,7 +38,7 @@ def read_job(path: Path, base: Path | None = None, *, many_nodes: bool = False) 
     checkpoint = _section(CheckpointPolicy, "checkpoint", job.get("checkpoint") or {}, problems)
     telemetry = _section(TelemetrySpec, "telemetry", job.get("telemetry") or {}, problems)
     if layout is not None and layout.nodes > 1 and not many_nodes:
-        problems.append(f"resources.nodes: {layout.nodes} nodes need the platform; a standalone run has 1")
+        problems.append(f"resources.nodes: {layout.nodes} nodes need the platform; a standalone run uses 1")
     restarts = retry.get("restarts_in_place", 1)
     if not isinstance(restarts, int) or restarts < 0:
         problems.append(f"retry.restarts_in_place: {restarts!r} must be a whole number, 0 or more")

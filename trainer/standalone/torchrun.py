@@ -115,7 +115,9 @@ def _make_smaller(assignment: Assignment, platform: LocalPlatform, message: str)
     if smaller is None:
         return out_of_memory(message, tried)
     store_micro_batch(platform.storage, Encryptor(assignment.job_key), run, vocab_size, smaller)
-    return f"{message}; what torchrun starts again takes micro-batches of {smaller} sequences instead of {tried}"
+    return (
+        f"{message}; if torchrun restarts the ranks, they use micro-batches of {smaller} sequences instead of {tried}"
+    )
 
 
 def _prepared(

@@ -43,5 +43,5 @@ class FolderStorage:
 
     def _path(self, key: str) -> Path:
         if key.startswith("/") or ".." in key.split("/"):
-            raise StorageError(f"object key {key!r} leaves the store")
+            raise StorageError(f"object key {key!r} is outside the store")
         return self._root / key

@@ -67,7 +67,7 @@ class PresignedStorage:
                 problem = f"HTTP {response.status_code}: {response.text[:200]}"
             if time.monotonic() + pause > deadline:
                 raise StorageError(
-                    f"cannot {operation} {key} for {self._retry_seconds:.0f} s ({problem}); "
+                    f"{operation} of {key} has failed for {self._retry_seconds:.0f} s ({problem}); "
                     "check that the object store is up and reachable from the nodes"
                 )
             self._wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret

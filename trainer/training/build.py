@@ -76,10 +76,10 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
         source.on_corrupt = shard_skipped(reporter)
     mesh, part = _plan_mesh(training, mesh, index.vocab_size, assignment.largest_micro_batch)
     if training.cuda_graphs and mesh.device.type != "cuda":
-        reporter.event("cuda_graphs.unused", because=f"this run is on a device of kind {mesh.device.type}")
+        reporter.event("cuda_graphs.unused", because=f"the device of this run is {mesh.device.type}, not cuda")
     if training.parallelism.tensor_overlap and not has_fused_products(mesh):
         reporter.event(
-            "tensor_overlap.unused", because="the tensor ranks are not on GPUs that reach each other's memory"
+            "tensor_overlap.unused", because="the tensor ranks are not on GPUs that can access each other's memory"
         )
     check_patterns(training.optimizer.groups, _parameter_names(training, index.vocab_size))
     with reporter.phase("model", shown="model"):

@@ -237,8 +237,8 @@ class Monitor:
         if self._skipped >= MAX_SKIPPED_STEPS:
             raise TrainerError(
                 EndClass.LOSS_DIVERGED,
-                f"the loss or its gradient was not finite in {self._skipped} steps running, up to step "
-                f"{stats.step + 1}; lower training.optimizer.learning_rate or lengthen training.schedule.warmup_steps",
+                f"the loss or its gradient was not finite in {self._skipped} consecutive steps up to step "
+                f"{stats.step + 1}; lower training.optimizer.learning_rate or raise training.schedule.warmup_steps",
             )
 
 

@@ -26,7 +26,8 @@ def apply_precision(stage: Decoder, training: TrainingSpec, mesh: Mesh) -> None:
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise TrainerError(
-            EndClass.BAD_SPEC, "training.precision fp8 needs torchao; install athanor[fp8] or take bf16"
+            EndClass.BAD_SPEC,
+            "training.precision fp8 needs torchao, which is not installed; install athanor[fp8] or use bf16",
         ) from error
     config = Float8LinearConfig(emulate=not has_fp8_products(mesh))
     for block in stage.blocks.values():
