@@ -92,7 +92,7 @@ def loaded(mesh: Mesh, training: TrainingSpec, folder: Path) -> dict[str, torch.
     assert isinstance(sizes, MeshSizes), sizes
     stored = StoredWeights(folder, training.model.resolve())
     model = parallelize_model(
-        training, training.tokenizer.vocab_size, mesh.with_sizes(sizes), 1, first_part=stored.part_of
+        training, training.tokenizer.vocab_size, mesh.with_sizes(sizes), 1, load_shard=stored.part_of
     )
     tensors = dict(gather_full_tensors(model.weights))
     del model

@@ -50,17 +50,18 @@ def live_shards(weights: Weights, optimizer: ShardOptimizer) -> list[Shard]:
     mesh, shards = weights.mesh, []
     # The ranks that have the same boxes take turns; of a tied embedding's two copies the head's is never written.
     writes = {
-        name: param_layout.holders[number % len(param_layout.holders)] == mesh.rank and param_layout.is_original(name)
+        name: param_layout.replica_ranks[number % len(param_layout.replica_ranks)] == mesh.rank
+        and param_layout.is_original(name)
         for number, (name, param_layout) in enumerate(weights.layouts.items())
     }
-    tensors = {f"model/{name}": local_tensor(parameter).detach() for name, parameter in weights.named.items()}
+    tensors = {f"model/{name}": local_tensor(parameter).detach() for name, parameter in weights.trainable.items()}
     for key, tensor in (tensors | optimizer.state_tensors()).items():
         kind, _, name = key.partition("/")
         param_layout = weights.layouts[name]
         box = (param_layout.offsets, param_layout.shape) if tensor.ndim else ((), ())
         shards.append(Shard(tensor, *box, f"{kind}/{param_layout.name}", writes[name]))
     is_first = mesh.coordinate("replicate", "shard", "context", "tensor") == 0
-    for name, balance in weights.balances.items():
+    for name, balance in weights.expert_biases.items():
         shards.append(Shard(balance, (0,), tuple(balance.shape), f"balance/{name}", is_first))
     return shards
 
@@ -87,7 +88,7 @@ def copy_to_host(shards: Iterable[Shard]) -> dict[str, Shard]:
 
 def own_states(weights: Weights) -> dict[str, Tensor]:
     """Return a snapshot of the state that only this rank has, such as random states; later steps do not change it."""
-    own = {f"{OWN_PREFIX}{name}": tensor.to("cpu", copy=True) for name, tensor in weights.own_state().items()}
+    own = {f"{OWN_PREFIX}{name}": tensor.to("cpu", copy=True) for name, tensor in weights.rank_state().items()}
     return own | rng_states(weights.mesh.device)
 
 
@@ -95,7 +96,7 @@ def set_own_states(states: dict[str, Tensor], weights: Weights) -> None:
     """Restore the state that the same rank of an equal mesh had. If the spec now requests another compression, its
     state restarts."""
     set_rng_states(states, weights.mesh.device)
-    for name, tensor in weights.own_state().items():
+    for name, tensor in weights.rank_state().items():
         stored = states.get(f"{OWN_PREFIX}{name}")
         if stored is not None and stored.shape == tensor.shape:
             tensor.copy_(stored)

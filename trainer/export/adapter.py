@@ -5,14 +5,14 @@ from typing import Any
 from trainer.contract.models import ModelShape
 from trainer.contract.optimisation import LoraSpec
 from trainer.export.names import hugging_face_names
-from trainer.models.lora import DOWN
+from trainer.models.lora import LORA_A
 
 ADAPTER_CONFIG_NAME, ADAPTER_NAME = "adapter_config.json", "adapter_model.safetensors"
 
 
 def peft_name(name: str, shape: ModelShape) -> str:
     """`blocks.3.mlp.up.lora_a` -> `base_model.model.model.layers.3.mlp.up_proj.lora_A.weight`."""
-    part = "lora_A" if name.endswith(DOWN) else "lora_B"
+    part = "lora_A" if name.endswith(LORA_A) else "lora_B"
     return f"base_model.model.{_module(name, shape)}.{part}.weight"
 
 

@@ -20,7 +20,7 @@ CHUNK_BYTES = 8 * 2**20
 ACCELERATOR_CHUNK_BYTES = 512 * 2**20
 """Size of a chunk's fp32 logits on any other device."""
 
-Combine = Callable[[Tensor, "ReduceOp.RedOpType"], None]
+AllReduce = Callable[[Tensor, "ReduceOp.RedOpType"], None]
 
 
 def linear_cross_entropy(
@@ -29,23 +29,23 @@ def linear_cross_entropy(
     targets_T: Tensor,
     z_loss: float = 0.0,
     vocab_start_index: int = 0,
-    combine: Combine | None = None,
+    all_reduce: AllReduce | None = None,
 ) -> Tensor:
     """Return the summed loss over the targets that are not IGNORED, a scalar in fp32.
 
     `z_loss` adds that much of the squared log of the softmax's denominator (Chowdhery et al. 2022, section 5). Where
     the vocabulary is sharded over ranks, `weight_VD` has the rows from `vocab_start_index` on and
-    `combine(tensor, operation)` reduces in place over these ranks; the gradient of `x_TD` is then this rank's part of a
-    sum.
+    `all_reduce(tensor, operation)` reduces in place over these ranks; the gradient of `x_TD` is then this rank's part
+    of a sum.
     """
-    return _LinearCrossEntropy.apply(x_TD, weight_VD, targets_T, z_loss, vocab_start_index, combine)
+    return _LinearCrossEntropy.apply(x_TD, weight_VD, targets_T, z_loss, vocab_start_index, all_reduce)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, z_loss: float, vocab_start_index: int,
-        combine: Combine | None,
+        all_reduce: AllReduce | None,
     ) -> Tensor:  # fmt: skip
         wants_x, wants_weight = ctx.needs_input_grad[:2]
         most = CHUNK_BYTES if x_TD.device.type == "cpu" else ACCELERATOR_CHUNK_BYTES
@@ -58,7 +58,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             part = slice(number * rows, (number + 1) * rows)
             x_CD = x_TD[part]
             loss, grad_CV = _chunk(x_CD @ weight_VD.T, targets_T[part] - vocab_start_index, targets_T[part] != IGNORED,
-                                   z_loss, combine)  # fmt: skip
+                                   z_loss, all_reduce)  # fmt: skip
             total += loss
             grad_CV = grad_CV.to(x_TD.dtype)
             if grad_x is not None:
@@ -85,7 +85,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _chunk(
-    logits_CV: Tensor, local_ids_C: Tensor, counted_C: Tensor, z_loss: float, combine: Combine | None
+    logits_CV: Tensor, local_ids_C: Tensor, counted_C: Tensor, z_loss: float, all_reduce: AllReduce | None
 ) -> tuple[Tensor, Tensor]:
     """Return (loss summed over the tokens where `counted_C` is true, its gradient with respect to the logits, [C, V]).
 
@@ -94,16 +94,16 @@ def _chunk(
     """
     logits_CV = logits_CV.float()
     highest_C = logits_CV.amax(-1)
-    if combine is not None:
-        combine(highest_C, ReduceOp.MAX)
+    if all_reduce is not None:
+        all_reduce(highest_C, ReduceOp.MAX)
     logits_CV -= highest_C[:, None]
     is_here_C = counted_C & (local_ids_C >= 0) & (local_ids_C < logits_CV.shape[1])
     local_ids_C1 = local_ids_C.where(is_here_C, 0)[:, None]
     of_target_C = logits_CV.gather(-1, local_ids_C1)[:, 0].where(is_here_C, 0.0)
     logits_CV.exp_()
     sums_2C = torch.stack([logits_CV.sum(-1), of_target_C])
-    if combine is not None:
-        combine(sums_2C, ReduceOp.SUM)
+    if all_reduce is not None:
+        all_reduce(sums_2C, ReduceOp.SUM)
     sum_C, of_target_C = sums_2C.unbind()
     log_sum_C = sum_C.log()
     log_z_C = log_sum_C + highest_C

@@ -38,10 +38,12 @@ class GatherScatter:
             dist.all_gather_object(self._boxes, self._boxes[self._rank], group=group)
         self._owners = _assign_owners([_work(stack) for stack in self._stacks], self._size)
         self._owned = [self._of_owner(peer) for peer in range(self._size)]
-        self._mine = self._owned[self._rank]
+        self._own_indices = self._owned[self._rank]
         senders = [self._senders(index) for index in range(len(params))]
         self._sent = [[index for index in owned if self._rank in senders[index]] for owned in self._owned]
-        self._received = [[index for index in self._mine if peer in senders[index]] for peer in range(self._size)]
+        self._received = [
+            [index for index in self._own_indices if peer in senders[index]] for peer in range(self._size)
+        ]
 
     def gather(self, shards: Sequence[Tensor]) -> list[Tensor]:
         """From this rank's shard of each member to the whole [N, R, C] of each that it owns. A collective."""
@@ -51,7 +53,8 @@ class GatherScatter:
         shapes = [[self._shape(index, peer) for index in indices] for peer, indices in enumerate(self._received)]
         received = self._all_to_all(outgoing, shapes)
         full_tensors = {
-            index: torch.empty(self._stacks[index], dtype=self._dtype, device=self._device) for index in self._mine
+            index: torch.empty(self._stacks[index], dtype=self._dtype, device=self._device)
+            for index in self._own_indices
         }
         for peer, (indices, pieces) in enumerate(zip(self._received, received, strict=True)):
             for index, piece in zip(indices, pieces, strict=True):
@@ -63,7 +66,7 @@ class GatherScatter:
         if self._group is None:
             return list(full_tensors)
         outgoing = [
-            [_box_of(whole, boxes[index]) for whole, index in zip(full_tensors, self._mine, strict=True)]
+            [_box_of(whole, boxes[index]) for whole, index in zip(full_tensors, self._own_indices, strict=True)]
             for boxes in self._boxes
         ]
         shapes = [[self._shape(index, self._rank) for index in owned] for owned in self._owned]

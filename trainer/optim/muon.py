@@ -87,7 +87,7 @@ def _axes_that_share(param: ShardedParam) -> tuple[str, ...]:
     between experts needs nobody.
     """
     first, mesh = len(param.param_layout.shape) - 2, param.param_layout.mesh
-    axes = [axis for cut in param.param_layout.cuts if cut.dimension >= first for axis in cut.axes]
+    axes = [axis for cut in param.param_layout.dim_shards if cut.dimension >= first for axis in cut.axes]
     return tuple(axes) if mesh.sizes.zero or first else ("replicate", "context", *axes)
 
 

@@ -9,15 +9,15 @@ MAX_VALUE = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 """The value that the largest magnitude of a block is scaled to."""
 
 
-def packed_bytes(count: int) -> int:
-    """Bytes of `count` numbers, a multiple of BLOCK."""
+def packed_size(count: int) -> int:
+    """Return the packed bytes of `count` numbers, a multiple of BLOCK."""
     return count + count // BLOCK * 4
 
 
-def quantised(numbers_RN: Tensor, dtype: torch.dtype) -> Tensor:
-    """[R, N] of fp32, N a multiple of BLOCK, as [R, packed_bytes(N)] of uint8.
+def quantise(numbers_RN: Tensor, dtype: torch.dtype) -> Tensor:
+    """Pack fp32 [R, N], N a multiple of BLOCK, to uint8 [R, packed_size(N)].
 
-    A block with a number that is not finite has a scale that is not, and none of it is finite afterwards.
+    If a number is not finite, neither is the scale of its block, nor any number of the block after `dequantise`.
     """
     blocks_RKB = numbers_RN.view(len(numbers_RN), -1, BLOCK)
     scales_RK1 = blocks_RKB.abs().amax(dim=-1, keepdim=True) / MAX_VALUE[dtype]
@@ -28,8 +28,8 @@ def quantised(numbers_RN: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.cat([codes_RN, scales_RK1.flatten(1).view(torch.uint8)], dim=1)
 
 
-def dequantised(packed_RM: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the fp32 numbers [R, N] that `quantised` has packed."""
+def dequantise(packed_RM: Tensor, dtype: torch.dtype) -> Tensor:
+    """Unpack uint8 [R, packed_size(N)] to fp32 [R, N]."""
     count = packed_RM.shape[1] * BLOCK // (BLOCK + 4)
     codes_RN, scale_bytes = packed_RM[:, :count], packed_RM[:, count:].contiguous()
     blocks_RKB = codes_RN.contiguous().view(dtype).to(torch.float32).view(len(packed_RM), -1, BLOCK)

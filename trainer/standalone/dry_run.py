@@ -65,9 +65,9 @@ def state_bytes(training: TrainingSpec, vocab_size: int, sizes: MeshSizes, rank:
     model: ParallelModel | None = None
     try:
         mesh = Mesh(rank, sizes.world, 0, torch.device("cpu"), sizes)
-        mesh.parameters_on = torch.device("meta")
+        mesh.param_device = torch.device("meta")
         model = parallelize_model(
-            training, vocab_size, mesh, 1, first_part=lambda place: torch.empty(place.local_shape, device="meta")
+            training, vocab_size, mesh, 1, load_shard=lambda place: torch.empty(place.local_shape, device="meta")
         )
         return bytes_of(model, training)
     finally:
@@ -79,12 +79,12 @@ def bytes_of(model: ParallelModel, training: TrainingSpec) -> StateBytes:
     """Return the bytes of a rank's weights, gradients and optimizer state."""
     weights = model.weights
     moments = trained = 0
-    for name, parameter in weights.named.items():
+    for name, parameter in weights.trainable.items():
         place, numbers = weights.layouts[name], local_tensor(parameter).numel()
         algorithm = param_group_config(place.name, len(place.shape), training.optimizer).algorithm
         trained += numbers
         moments += numbers * moments_per_parameter(algorithm)
-    every = [local_tensor(parameter) for parameter in weights.every.values()]
+    every = [local_tensor(parameter) for parameter in weights.all_params.values()]
     return StateBytes(
         parameters=sum(each.numel() for each in every),
         weights=sum(each.numel() * each.element_size() for each in every),

@@ -25,9 +25,9 @@ from trainer.models.decoder import Decoder
 from trainer.models.lora import add_adapters, is_adapter
 from trainer.optim.param_groups import check_patterns
 from trainer.optim.step import ShardOptimizer
-from trainer.parallel.balance import Balancer
+from trainer.parallel.balance import ExpertBalancer
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.overlap import has_fused_products
+from trainer.parallel.overlap import has_fused_matmuls
 from trainer.parallel.parallelize import ParallelModel, parallelize_model
 from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
@@ -50,7 +50,7 @@ class TrainState:
     index: DatasetIndex
     model: ParallelModel
     optimizer: ShardOptimizer
-    balancer: Balancer
+    balancer: ExpertBalancer
     loader: Loader
     validation: list[HeldOut]
     sampler: Sampler
@@ -77,7 +77,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
     mesh, part = _plan_mesh(training, mesh, index.vocab_size, assignment.largest_micro_batch)
     if training.cuda_graphs and mesh.device.type != "cuda":
         reporter.event("cuda_graphs.unused", because=f"the device of this run is {mesh.device.type}, not cuda")
-    if training.parallelism.tensor_overlap and not has_fused_products(mesh):
+    if training.parallelism.tensor_overlap and not has_fused_matmuls(mesh):
         reporter.event(
             "tensor_overlap.unused", because="the tensor ranks are not on GPUs that can access each other's memory"
         )
@@ -90,16 +90,16 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
             lambda place: base.part_of(place) if base is not None and not is_adapter(place.name) else None,
         )  # fmt: skip
         if base is not None:
-            for name, balance in model.weights.balances.items():
+            for name, balance in model.weights.expert_biases.items():
                 balance.copy_(base.whole(name, tuple(balance.shape)))
-        optimizer = ShardOptimizer(model.weights.named, model.weights.layouts, training.optimizer)
+        optimizer = ShardOptimizer(model.weights.trainable, model.weights.layouts, training.optimizer)
     if run.resume is not None:
         with reporter.phase("load", shown="load"):
             check_manifest(run.resume, encryptor, job_id=run.job_id)
             load(
                 run.resume, live_shards(model.weights, optimizer), model.weights, storage, encryptor, corpus.fingerprint
             )
-            model.weights.publish()
+            model.weights.sync_compute_copies()
     first_step = run.resume.data_position if run.resume is not None else 0
     identity = Identity(hashlib.sha256(training.model_dump_json().encode()).hexdigest(), corpus.fingerprint)
     return TrainState(
@@ -112,7 +112,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
         index=index,
         model=model,
         optimizer=optimizer,
-        balancer=Balancer(model.stages, mesh),
+        balancer=ExpertBalancer(model.stages, mesh),
         loader=Loader(corpus, training.batch_size_schedule, part, mesh.device, first_step),
         validation=_validation(assignment, storage, part),
         sampler=Sampler(assignment, model),

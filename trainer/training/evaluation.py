@@ -13,8 +13,8 @@ from torch import Tensor
 from trainer.data.batch import MicroBatch
 from trainer.data.chat import ChatTemplate
 from trainer.data.shards import TOKENIZER_NAME, DatasetIndex
-from trainer.parallel.generation import generating
-from trainer.parallel.mesh import sum_over_ranks
+from trainer.parallel.generation import generation_session
+from trainer.parallel.mesh import all_reduce_world
 from trainer.parallel.parallelize import ParallelModel
 from trainer.resilience.assignment import Assignment
 
@@ -72,7 +72,7 @@ def evaluate(model: ParallelModel, sets: Sequence[HeldOut]) -> Evaluated:
         for first in range(0, len(each.batches), VALIDATION_ROUND):
             batches = [batch.to(mesh.device) for batch in each.batches[first : first + VALIDATION_ROUND]]
             sums_N2[number] += model.losses(batches)
-    sums = sum_over_ranks(sums_N2, mesh).tolist()
+    sums = all_reduce_world(sums_N2, mesh).tolist()
     loss = sum(row[0] for row in sums) / sum(row[1] for row in sums)
     values = {"evaluation/loss": loss}
     for each, (loss_sum, tokens) in zip(sets, sums, strict=True):
@@ -114,8 +114,8 @@ class Sampler:
             first_PN[row, : len(ids)] = torch.tensor(ids, device=device)
         generator = torch.Generator().manual_seed(SAMPLING_SEED)
         room = max(lengths) + self._num_tokens
-        with generating(self._model, room, lambda logits_PV: sample_tokens(logits_PV, generator)) as generation:
-            new = [generation.begin(first_PN, lengths)]
+        with generation_session(self._model, room, lambda logits_PV: sample_tokens(logits_PV, generator)) as generation:
+            new = [generation.prefill(first_PN, lengths)]
             while len(new) < self._num_tokens:
                 new.append(generation.step(new[-1]))
         return [self._text(words) for words in torch.stack(new, 1).tolist()]

@@ -22,7 +22,7 @@ from trainer.data.tokenizer import END_OF_TEXT
 from trainer.export.adapter import ADAPTER_CONFIG_NAME, ADAPTER_NAME, adapter_config, peft_name
 from trainer.export.folder import read_config
 from trainer.export.names import hugging_face_names, is_expert_stack
-from trainer.models.lora import is_adapter, merged
+from trainer.models.lora import is_adapter, merge_adapters
 from trainer.parallel.full_tensors import gather_full_tensors
 from trainer.storage.encrypted import encrypt_file
 from trainer.training.build import TrainState
@@ -44,11 +44,11 @@ def export_model(state: TrainState) -> None:
     lora = state.training.lora
     only_adapter = lora is not None and lora.export == "adapter"
     if only_adapter:
-        for name, whole in gather_full_tensors(state.model.weights, wanted=is_adapter):
+        for name, whole in gather_full_tensors(state.model.weights, select=is_adapter):
             tensors[name] = whole.to("cpu", copy=True).contiguous()
     else:
         named = gather_full_tensors(state.model.weights)
-        for name, whole in merged(named, lora.scale) if lora is not None else named:
+        for name, whole in merge_adapters(named, lora.scale) if lora is not None else named:
             export_tensors(tensors, name, whole, shape, dtype)
     if state.mesh.rank != 0:
         return

@@ -13,7 +13,7 @@ from trainer.data.batch import MicroBatch
 from trainer.data.packing import IGNORED
 from trainer.errors import TrainerError
 from trainer.optim.learning_rate import learning_rate
-from trainer.parallel.mesh import sum_over, sum_over_ranks
+from trainer.parallel.mesh import all_reduce_sum, all_reduce_world
 from trainer.reporting.profiling import StepProfiler
 from trainer.reporting.stats import StatsPipe, StepStats
 from trainer.reporting.step_clock import SkewDetector, StepClock
@@ -40,7 +40,7 @@ def train(state: TrainState) -> EndClass:
     if state.first_step == 0:
         monitor.evaluated(0, evaluated(state, 0))
     reporter.enter("training")
-    state.model.weights.begin(state.first_step)
+    state.model.weights.begin_step(state.first_step)
     disable_automatic_collection()
     monitor.resume_clock()
     for step in range(state.first_step, training.steps):
@@ -55,7 +55,7 @@ def train(state: TrainState) -> EndClass:
         state.balancer.step(is_finite)
         state.model.weights.commit(is_finite)
         state.optimizer.zero_gradients()
-        state.model.weights.publish()
+        state.model.weights.sync_compute_copies()
         clock.end_phase("optimizer")
         clock.end()
         profiler.end(step + 1)
@@ -86,7 +86,7 @@ def counted_tokens(state: TrainState, batches: list[MicroBatch], step: int) -> f
     if not state.loader.counts_vary:
         return float(state.training.tokens_at(step))
     counted = torch.stack([(batch.targets_BS != IGNORED).sum() for batch in batches]).sum().float()
-    return sum_over(counted, state.mesh.group("replicate", "shard")).clamp(min=1.0)
+    return all_reduce_sum(counted, state.mesh.group("replicate", "shard")).clamp(min=1.0)
 
 
 def reduce_statistics(state: TrainState, loss: Tensor, pass_seconds: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -102,7 +102,7 @@ def reduce_statistics(state: TrainState, loss: Tensor, pass_seconds: float) -> t
     flags[2], flags[3] = reporter.profile_requested()
     flags[4 + mesh.rank] = pass_seconds
     sums = torch.cat([torch.stack([loss, state.optimizer.gradient_square_sum()]), flags])
-    loss, square_sum = sum_over_ranks(sums, mesh)[:2].unbind()
+    loss, square_sum = all_reduce_world(sums, mesh)[:2].unbind()
     gradient_norm = square_sum.sqrt()
     is_finite = gradient_norm.isfinite() & loss.isfinite()
     stats = torch.cat([torch.stack([loss, gradient_norm, is_finite.float()]), sums[2:]])
