@@ -10,7 +10,7 @@ import transformers
 from tests.trainer.agent_api import TOKEN, AgentApi
 from tests.trainer.ranks import RankPool
 from tests.trainer.runs import FinishedRun, platform_run, run_alone, stop, tiny_training
-from trainer.agent.supervisor import NodePlace, Supervisor
+from trainer.agent.supervisor import NodeConfig, Supervisor
 from trainer.client.http import PlatformClient
 from trainer.contract.encryption import Encryptor, new_keyset
 from trainer.contract.launch_plan import plan_mesh
@@ -176,7 +176,7 @@ def test_a_node_gets_the_model_from_the_store(origin: str, first: FinishedRun, t
     run = run.model_copy(update={"base": BaseModelSource(name="model:art_1", origin=origin, files=files)})
     with AgentApi(run, keys, objects) as api:
         client = PlatformClient(api.url, TOKEN, retry_seconds=5.0)
-        place = NodePlace(tmp_path / "work", cache=tmp_path / "cache")
+        place = NodeConfig(tmp_path / "work", cache=tmp_path / "cache")
         assert Supervisor(HttpConnection(api.url, TOKEN), client, place).run() is EndClass.COMPLETED
         losses = first.series("train/loss")
         assert api.losses()[1] < losses[1] - 1.0

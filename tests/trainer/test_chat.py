@@ -16,8 +16,8 @@ from trainer.data.chat import DEFAULT_TEMPLATE, ChatTemplate, read_conversations
 from trainer.data.documents import RawObject
 from trainer.data.packing import IGNORED, Rows
 from trainer.data.prepare import prepare
-from trainer.data.source import Source, SourcePlace
-from trainer.data.tokenizer import END_OF_TEXT, GivenTokenizer, train_tokenizer
+from trainer.data.source import PreparedSource, Source
+from trainer.data.tokenizer import END_OF_TEXT, ExistingTokenizer, train_tokenizer
 from trainer.errors import TrainerError
 from trainer.storage.folder import FolderStorage
 
@@ -116,13 +116,13 @@ def conversations(count: int) -> bytes:
 
 
 def rows_of(folder: Path, data: DataSpec, length: int) -> list[Rows]:
-    source = Source(SourcePlace("dataset:x", folder, None, ""), "train", data, length, FolderStorage(folder))
+    source = Source(PreparedSource("dataset:x", folder, None, ""), "train", data, length, FolderStorage(folder))
     return [source.row(shard, row) for shard, count in enumerate(source.rows) for row in range(count)]
 
 
 def test_only_answers_are_targets_and_inputs_are_the_conversation(tokenizer: Path, tmp_path: Path) -> None:
     data = DataSpec(source="dataset:x", format="chat", packing="documents")
-    given = GivenTokenizer(tokenizer, 400, 0)
+    given = ExistingTokenizer(tokenizer, 400, 0)
     objects = [RawObject.of("x.jsonl", conversations(40))]
     index = prepare(lambda: objects, data.parts[0], given, tmp_path / "prepared")
     assert index.is_masked

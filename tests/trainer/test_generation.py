@@ -62,8 +62,8 @@ def speak_and_step(mesh: Mesh, case: Case) -> tuple[list[list[int]], Outcome]:
     def speak(model: ParallelModel) -> None:
         lengths = [len(prompt) for prompt in PROMPTS]
         tokens = torch.tensor([prompt + [0] * (max(lengths) - len(prompt)) for prompt in PROMPTS])
-        room = max(lengths) + NUM_TOKENS
-        with generation_session(model, room, lambda logits: logits.argmax(-1)) as generation:
+        max_tokens = max(lengths) + NUM_TOKENS
+        with generation_session(model, max_tokens, lambda logits: logits.argmax(-1)) as generation:
             new = [generation.prefill(tokens, lengths)]
             while len(new) < NUM_TOKENS:
                 new.append(generation.step(new[-1]))

@@ -21,7 +21,7 @@ def assignment(tmp_path: Path, **secrets: str) -> Assignment:
     nothing: Any = None  # what is tested here asks for neither
     return Assignment(
         run=nothing, training=nothing, job_key="k", connection=HttpConnection("http://127.0.0.1:1", "t"),
-        generation=0, rank=0, local_rank=0,
+        restart_count=0, rank=0, local_rank=0,
         store=StoreAddress("127.0.0.1", 0), sources=[], work=tmp_path, stamp="s", model_folder=None,
         secrets=secrets,
     )  # fmt: skip

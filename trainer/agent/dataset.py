@@ -19,8 +19,8 @@ from trainer.contract.run import DataKeys, DatasetSource, EndClass, RunConfig
 from trainer.data.documents import RawObject, builtin_stdlib, data_error
 from trainer.data.prepare import check_enough, prepare
 from trainer.data.shards import INDEX_NAME, TOKENIZER_NAME, DatasetIndex, file_names
-from trainer.data.source import SourcePlace
-from trainer.data.tokenizer import GivenTokenizer
+from trainer.data.source import PreparedSource
+from trainer.data.tokenizer import ExistingTokenizer
 from trainer.errors import TrainerError
 from trainer.storage.base import Storage
 from trainer.storage.encrypted import decrypt_parts, decrypt_to_file, encrypt_file
@@ -47,19 +47,19 @@ class DatasetPreparer:
         self._parts = run.data.parts
         self._recipes = dataset_recipes(self._parts, run.tokenizer, [source.dataset_id for source in run.datasets])
         self._is_stopping = is_stopping
-        self.prepared_here: list[int] = []
-        self.places: list[SourcePlace] = []
+        self.newly_prepared: list[int] = []
+        self.locations: list[PreparedSource] = []
 
-    def obtain(self, local_files: list[Path]) -> None:
-        """Fill `places`, one for each part of the data. Raises TrainerError (DATA_ERROR, STORAGE_ERROR, STOPPED)."""
+    def fetch_or_prepare(self, local_files: list[Path]) -> None:
+        """Fill `locations`, one for each part of the data. Raises TrainerError (DATA_ERROR, STORAGE_ERROR, STOPPED)."""
         trainer = self._run.tokenizer.trainer_among(self._parts)
         # The part that trains the tokenizer comes first; the others need what it trained.
         order = sorted(range(len(self._parts)), key=lambda number: number != trainer)
-        found: dict[int, SourcePlace] = {}
+        found: dict[int, PreparedSource] = {}
         for number in order:
             trained = None if number == trainer else found[trainer].folder
             found[number] = self._obtain_part(number, trained, _files_of(self._parts, number, local_files))
-        self.places = [found[number] for number in range(len(self._parts))]
+        self.locations = [found[number] for number in range(len(self._parts))]
 
     def wait_for_prepared(self, stopped: threading.Event) -> None:
         """On nodes other than the first: until the first node's agent has registered the data sets."""
@@ -68,11 +68,11 @@ class DatasetPreparer:
 
     def upload(self) -> None:
         """Encrypt, store and register what was prepared here, so that no later attempt does the work again."""
-        for number in self.prepared_here:
-            folder, recipe = self.places[number].folder, self._recipes[number]
+        for number in self.newly_prepared:
+            folder, recipe = self.locations[number].folder, self._recipes[number]
             index = DatasetIndex.read(folder)
             prefix = f"{self._run.prefix}dataset/{recipe[:16]}/"
-            encryptor = Encryptor(self.places[number].key)
+            encryptor = Encryptor(self.locations[number].key)
             names = file_names(index)
             files = [encrypt_file(self._storage, encryptor, prefix, name, folder / name) for name in names]
             self._platform.register_dataset(self._manifest(number, index, files))
@@ -92,24 +92,24 @@ class DatasetPreparer:
         )
         return authenticate(manifest, Encryptor(self._keys.of_dataset(manifest.dataset_id)))
 
-    def _tokenizer(self, trained: Path | None) -> TokenizerSpec | GivenTokenizer:
+    def _tokenizer(self, trained: Path | None) -> TokenizerSpec | ExistingTokenizer:
         """`trained`: folder of the part that trained it, where that is another one."""
         spec = self._run.tokenizer
         if self._base is not None:
             try:
-                return GivenTokenizer.of_model(self._base, spec.vocab_size)
+                return ExistingTokenizer.from_model(self._base, spec.vocab_size)
             except ValueError as error:
                 raise TrainerError(EndClass.BAD_SPEC, str(error)) from error
-        return spec if trained is None else GivenTokenizer.of_part(trained / TOKENIZER_NAME)
+        return spec if trained is None else ExistingTokenizer.from_file(trained / TOKENIZER_NAME)
 
-    def _obtain_part(self, number: int, trained: Path | None, local_files: list[Path]) -> SourcePlace:
+    def _obtain_part(self, number: int, trained: Path | None, local_files: list[Path]) -> PreparedSource:
         part, source = self._parts[number], self._run.datasets[number]
         # Files may change between runs under the same recipe; nothing vouches for an earlier preparation.
         suffix = "-local" if local_files else ""
         folder = self._root / f"{self._recipes[number]}{suffix}"
-        place = SourcePlace(part.source, folder, source.prepared, self._keys.of_dataset(source.dataset_id))
+        place = PreparedSource(part.source, folder, source.prepared, self._keys.of_dataset(source.dataset_id))
         if source.prepared is None:
-            self.prepared_here.append(number)
+            self.newly_prepared.append(number)
         else:
             check_manifest(source.prepared, Encryptor(place.key), recipe=self._recipes[number])
         if not (folder / INDEX_NAME).exists() or local_files:
@@ -121,7 +121,7 @@ class DatasetPreparer:
                 objects = _RawObjects(part, source, self._storage, Encryptor(place.key), local_files)
                 prepare(partial(self._until_stopped, objects), part, self._tokenizer(trained), building)
                 place = replace(place, manifest=None)
-            _adopt(building, folder)
+            _publish_folder(building, folder)
         if self._run.training is not None:
             check_enough(folder, DatasetIndex.read(folder), part.source, self._run.training)
         return place
@@ -137,7 +137,7 @@ class DatasetPreparer:
 
         return (RawObject(raw.name, partial(watched, raw)) for raw in objects())
 
-    def _download(self, place: SourcePlace, building: Path) -> None:
+    def _download(self, place: PreparedSource, building: Path) -> None:
         """All but the shards, which are streamed."""
         assert place.manifest is not None
         encryptor = Encryptor(place.key)
@@ -146,7 +146,7 @@ class DatasetPreparer:
                 decrypt_to_file(self._storage, encryptor, file, building / file.path)
 
 
-def _adopt(building: Path, folder: Path) -> None:
+def _publish_folder(building: Path, folder: Path) -> None:
     """Move `building`, private to this process, to `folder`, unless another attempt with the same cache was first."""
     if folder.name.endswith("-local") or not (folder / INDEX_NAME).exists():
         shutil.rmtree(folder, ignore_errors=True)

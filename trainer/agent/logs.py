@@ -10,7 +10,7 @@ from typing import Literal
 
 from trainer.contract.run import LogLine
 from trainer.reporting.spool import SpoolWriter
-from trainer.resilience.forking import Forked
+from trainer.resilience.forking import ForkedProcess
 
 MAX_LINE_BYTES = 8_192  # bytes; a longer line is cut into several
 MIN_REDACTED_CHARACTERS = 4  # characters: to mask what is shorter would only tear words apart
@@ -38,7 +38,7 @@ class LogFollower:
         self._idle = threading.Condition()
         threading.Thread(target=self._loop, name="logs", daemon=True).start()
 
-    def follow(self, forked: Forked, rank: int) -> None:
+    def follow(self, forked: ForkedProcess, rank: int) -> None:
         """Read stdout and stderr of a process until it ends."""
         for tail in (_Tail(forked.stdout, rank, "stdout"), _Tail(forked.stderr, rank, "stderr")):
             with self._idle:
@@ -56,7 +56,7 @@ class LogFollower:
             text = text.replace(secret, MASK)
         return text
 
-    def say(self, text: str) -> None:
+    def write_line(self, text: str) -> None:
         """Write a log line of the agent itself."""
         text = self.redact(text)[:MAX_LINE_BYTES]
         self._writer.add(LogLine(time=datetime.now(UTC), rank=-1, stream="agent", text=text))

@@ -27,13 +27,13 @@ class NodeIdentity:
 
 
 class RendezvousClient:
-    """`place` is the newest; `wanted` the newest round that the platform reported."""
+    """`place` is the newest; `requested_round` the newest round that the platform reported."""
 
     def __init__(self, platform: Platform, identity: NodeIdentity, is_ended: Callable[[], bool]) -> None:
         self._platform, self._identity, self._is_ended = platform, identity, is_ended
         self._wait = threading.Event().wait
         self.place: Place | None = None
-        self.wanted = 0
+        self.requested_round = 0
 
     @property
     def round(self) -> int:
@@ -41,11 +41,11 @@ class RendezvousClient:
         return self.place.round if self.place is not None else 0
 
     @property
-    def has_moved_on(self) -> bool:
+    def is_round_outdated(self) -> bool:
         """Another node has left the round that this one is in."""
-        return self.wanted > self.round > 0
+        return self.requested_round > self.round > 0
 
-    def alone(self, port: int) -> Place:
+    def single_node_place(self, port: int) -> Place:
         """Return the place of the only node of a run; each call is a new round."""
         mine = Join(node_index=0, name=self._identity.name, address=self._identity.address, store_port=port)
         here = self._identity.address
@@ -54,12 +54,12 @@ class RendezvousClient:
         )
         return self.place
 
-    def attend(self, port: int, because: str = "") -> Place | None:
+    def join_next_round(self, port: int, because: str = "") -> Place | None:
         """Wait for the next round and return this node's place in it; state `over` if the attempt has ended.
 
         None: the run is to stop, or the other nodes did not rejoin in time. May raise TrainerError."""
         first = self.place is None
-        asked = max(self.round + 1, self.wanted)
+        asked = max(self.round + 1, self.requested_round)
         deadline = None if first else time.monotonic() + REJOIN_PATIENCE_SECONDS
         pause, missing = _MIN_PAUSE_SECONDS, -1
         while not self._is_ended():
@@ -85,7 +85,7 @@ class RendezvousClient:
         return None
 
 
-def mapping(place: Place, sizes: MeshSizes, processes_per_node: int) -> str:
+def format_mapping(place: Place, sizes: MeshSizes, processes_per_node: int) -> str:
     """Which node has which ranks, and how far each axis reaches: for the log."""
     lines = [f"rendezvous round {place.round}: {len(place.nodes)} nodes with {processes_per_node} processes each"]
     for rank, node in enumerate(place.nodes):

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import httpx
 
-from trainer.agent.base_model import obtain_base
+from trainer.agent.base_model import fetch_base_model
 from trainer.agent.cache import team_cache
 from trainer.agent.dataset import DatasetPreparer
 from trainer.agent.interruption import read_interruption_notice
 from trainer.agent.logs import LogFollower
 from trainer.agent.profiles import ProfileUploader
-from trainer.agent.rendezvous_client import NodeIdentity, RendezvousClient, mapping, max_neighbour_hops
+from trainer.agent.rendezvous_client import NodeIdentity, RendezvousClient, format_mapping, max_neighbour_hops
 from trainer.agent.shipper import Shipper
 from trainer.agent.worker_group import Outcome, WorkerGroup
 from trainer.client.platform import AttemptOver, Platform
@@ -27,17 +27,17 @@ from trainer.contract.parallelism import MeshSizes
 from trainer.contract.run import AttemptEnd, DataKeys, EndClass, Heartbeat, ProgressEvent, RunConfig, StopRequest
 from trainer.contract.training import TrainingSpec
 from trainer.data.shards import DatasetIndex
-from trainer.data.source import SourcePlace
+from trainer.data.source import PreparedSource
 from trainer.errors import TrainerError
 from trainer.reporting.sinks.choice import LocalSinks, sink_queues
 from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.assignment import Assignment, FolderConnection, HttpConnection
 from trainer.resilience.failures import RESTARTABLE, classify_exception
-from trainer.resilience.forking import Forked
+from trainer.resilience.forking import ForkedProcess
 from trainer.resilience.memory import (
-    halve_micro_batch,
     load_micro_batch,
     out_of_memory,
+    reduce_micro_batch,
     store_micro_batch,
 )
 from trainer.resilience.store_server import StoreAddress, start_store
@@ -49,7 +49,7 @@ DELIVERY_PATIENCE_SECONDS = 300.0  # for reports still waiting at the end, shoul
 
 
 @dataclass(frozen=True)
-class NodePlace:
+class NodeConfig:
     """Which node this is, where its agent may write, and where it looks whether its machine is taken back."""
 
     work: Path
@@ -58,13 +58,13 @@ class NodePlace:
     local_files: list[Path] = field(default_factory=list)
     profile: tuple[int, int] | None = None
     sinks: LocalSinks = LocalSinks()
-    notice: str = ""
+    interruption_notice: str = ""
 
 
 class Supervisor:
     """Call `run` once, from the main thread; `request_stop` from anywhere, signal handlers included."""
 
-    def __init__(self, connection: HttpConnection | FolderConnection, platform: Platform, place: NodePlace) -> None:
+    def __init__(self, connection: HttpConnection | FolderConnection, platform: Platform, place: NodeConfig) -> None:
         self._connection, self._platform, self._place = connection, platform, place
         self._stamp = f"{int(time.time()):x}"
         spool = place.work / "spool"
@@ -73,13 +73,13 @@ class Supervisor:
         self._shipper = Shipper(spool, platform)
         self._stop: StopRequest | None = None
         self._stop_reported: StopRequest | None = None
-        self._over = threading.Event()
+        self._attempt_over = threading.Event()
         self._ended = threading.Event()
         self._rendezvous = RendezvousClient(platform, place.node, self._is_stopping)
         self._was_spare = False
         self.worker_group: WorkerGroup | None = None
         self._upload: threading.Thread | None = None
-        self._store: Forked | None = None
+        self._store: ForkedProcess | None = None
         self._store_port = 0
         self._profiles: ProfileUploader | None = None
         self._resumed: CheckpointManifest | None = None
@@ -106,7 +106,7 @@ class Supervisor:
                 run, keys, self._identity(run), self._place.sinks, self._report_sink_event
             )
         self._shipper.start()
-        threading.Thread(target=self._beat, args=(run,), name="heartbeat", daemon=True).start()
+        threading.Thread(target=self._send_heartbeats, args=(run,), name="heartbeat", daemon=True).start()
         try:
             outcome = self._train(run, keys)
         except Exception as error:
@@ -116,29 +116,29 @@ class Supervisor:
             outcome = Outcome(failure.end_class, failure.message, self._last_step(run), {})
         if self._store is not None:
             self._store.process.kill()
-        return self._close(run, keys, outcome)
+        return self._report_end(run, keys, outcome)
 
     def _train(self, run: RunConfig, keys: DataKeys) -> Outcome:
         _, storage = self._connection.connect(run)
         begin = time.monotonic()
         cache = team_cache(self._place.cache, run) if self._place.cache else self._place.work / "datasets"
-        base = obtain_base(cache / "models", run, keys, storage)
+        base = fetch_base_model(cache / "models", run, keys, storage)
         if base is not None:
             self._report_event("phase.finished", phase="base_model", seconds=time.monotonic() - begin)
             begin = time.monotonic()
-        room = DatasetPreparer(cache, run, keys, self._platform, storage, self._is_stopping, base)
+        preparer = DatasetPreparer(cache, run, keys, self._platform, storage, self._is_stopping, base)
         if self._place.node.index > 0:
-            room.wait_for_prepared(self._over)
-        room.obtain(self._place.local_files)
+            preparer.wait_for_prepared(self._attempt_over)
+        preparer.fetch_or_prepare(self._place.local_files)
         self._report_event("phase.finished", phase="data", seconds=time.monotonic() - begin)
         training = run.training
         if training is None:
-            return self._register_prepared(room)
-        if room.prepared_here and self._place.node.index == 0 and isinstance(self._connection, HttpConnection):
+            return self._register_prepared(preparer)
+        if preparer.newly_prepared and self._place.node.index == 0 and isinstance(self._connection, HttpConnection):
             # Beside the training: the first step does not wait for a copy that only later attempts need.
-            self._upload = threading.Thread(target=self._upload_datasets, args=(room,), daemon=True)
+            self._upload = threading.Thread(target=self._upload_datasets, args=(preparer,), daemon=True)
             self._upload.start()
-        vocab_size = DatasetIndex.read(room.places[0].folder).vocab_size
+        vocab_size = DatasetIndex.read(preparer.locations[0].folder).vocab_size
         self._profiles = ProfileUploader(run, Encryptor(keys.job), self._platform, storage, self._place.node.index)
         largest, outcome, restarts = None, None, 0
         if run.attempt_number > 1 or not isinstance(self._connection, HttpConnection):
@@ -152,11 +152,11 @@ class Supervisor:
             if run.layout.nodes > 1:  # whatever each of them read before, all go on from the same
                 run = run.model_copy(update={"resume": place.resume})
             self._check_resume(run, keys)
-            outcome = self._run_worker_group(run, training, keys, room.places, base, place, largest)
-            if self._over.is_set():
+            outcome = self._run_worker_group(run, training, keys, preparer.locations, base, place, largest)
+            if self._attempt_over.is_set():
                 return outcome
             if outcome.end_class is EndClass.OUT_OF_MEMORY:
-                tried, smaller = halve_micro_batch(run, vocab_size, largest)
+                tried, smaller = reduce_micro_batch(run, vocab_size, largest)
                 if smaller is None:
                     return replace(outcome, message=out_of_memory(outcome.message, tried))
                 store_micro_batch(storage, Encryptor(keys.job), run, vocab_size, smaller)
@@ -165,13 +165,13 @@ class Supervisor:
                     message = f"{outcome.message}; the next attempt uses micro-batches of {smaller} sequences"
                     return replace(outcome, message=message)
                 largest = smaller
-            elif self._rendezvous.has_moved_on and outcome.end_class is not EndClass.COMPLETED:
+            elif self._rendezvous.is_round_outdated and outcome.end_class is not EndClass.COMPLETED:
                 outcome = replace(outcome, message="another node started a new rendezvous round")
             elif outcome.end_class in RESTARTABLE and restarts < run.max_restarts_in_place + run.spare_nodes:
                 restarts += 1
             else:
                 return outcome
-            self._logs.say(f"{outcome.end_class}: {outcome.message}; restarting the workers in place")
+            self._logs.write_line(f"{outcome.end_class}: {outcome.message}; restarting the workers in place")
             redacted = self._logs.redact(outcome.message)
             self._report_event("generation.started", generation=self._rendezvous.round, because=redacted)
             run = self._platform.run()  # `resume` names the newest durable checkpoint by now
@@ -207,19 +207,19 @@ class Supervisor:
         """Return the place in the next round. `over`: the attempt has ended. None: stop, or the other nodes are
         missing.
 
-        Its number is that of the generation of workers, from 0.
+        Round N starts the worker group with the restart count N - 1.
         """
         if self._is_stopping():
             return None
         port = self._serving_store()
         if run.layout.nodes == 1:
-            return self._rendezvous.alone(port)
+            return self._rendezvous.single_node_place(port)
         begin = time.monotonic()
-        place = self._rendezvous.attend(port, self._logs.redact(because))
+        place = self._rendezvous.join_next_round(port, self._logs.redact(because))
         if place is not None and place.state == "placed" and place.node_rank == 0:
             sizes = plan_mesh(run.training, vocab_size, run.layout.world_size) if run.training else None
             if isinstance(sizes, MeshSizes):
-                self._logs.say(mapping(place, sizes, run.layout.processes_per_node))
+                self._logs.write_line(format_mapping(place, sizes, run.layout.processes_per_node))
             nodes = [node.name for node in place.nodes]
             self._report_event("phase.finished", phase="nodes", seconds=time.monotonic() - begin)
             self._report_event("nodes.placed", round=place.round, nodes=nodes, switches=max_neighbour_hops(place))
@@ -237,14 +237,14 @@ class Supervisor:
         return str(self._connection.output) if isinstance(self._connection, FolderConnection) else run.job_id
 
     def _is_stopping(self) -> bool:
-        return self._stop is not None or self._over.is_set()
+        return self._stop is not None or self._attempt_over.is_set()
 
-    def _register_prepared(self, room: DatasetPreparer) -> Outcome:
+    def _register_prepared(self, preparer: DatasetPreparer) -> Outcome:
         """All that a run which only prepares has left to do; what was prepared before is there already."""
         begin = time.monotonic()
-        room.upload()
+        preparer.upload()
         self._report_event("phase.finished", phase="upload", seconds=time.monotonic() - begin)
-        for place in room.places:
+        for place in preparer.locations:
             index = DatasetIndex.read(place.folder)
             self._report_event(
                 "dataset.prepared", source=place.name, documents=index.documents, train_tokens=index.train_tokens,
@@ -267,7 +267,7 @@ class Supervisor:
         run: RunConfig,
         training: TrainingSpec,
         keys: DataKeys,
-        sources: list[SourcePlace],
+        sources: list[PreparedSource],
         base: Path | None,
         place: Place,
         largest_micro_batch: int | None,
@@ -282,7 +282,7 @@ class Supervisor:
                 training=training,
                 job_key=keys.job,
                 connection=self._connection,
-                generation=place.round - 1,
+                restart_count=place.round - 1,
                 rank=first + local_rank,
                 local_rank=local_rank,
                 store=StoreAddress(place.store_host, place.store_port),
@@ -301,7 +301,8 @@ class Supervisor:
         if self._profiles is not None:
             self._profiles.worker_group = self.worker_group
         return self.worker_group.watch(
-            lambda: self._stop_by(run.deadline), lambda: self._over.is_set() or self._rendezvous.has_moved_on
+            lambda: self._check_deadline(run.deadline),
+            lambda: self._attempt_over.is_set() or self._rendezvous.is_round_outdated,
         )
 
     @staticmethod
@@ -309,17 +310,17 @@ class Supervisor:
         """Of the attempts before, where this one took no step."""
         return run.resume.step if run.resume is not None else -1
 
-    def _stop_by(self, deadline: datetime | None) -> StopRequest | None:
+    def _check_deadline(self, deadline: datetime | None) -> StopRequest | None:
         if self._stop is None and deadline is not None and datetime.now(UTC) >= deadline:
             self.request_stop(StopRequest.DEADLINE)
         return self._stop
 
-    def _upload_datasets(self, room: DatasetPreparer) -> None:
+    def _upload_datasets(self, preparer: DatasetPreparer) -> None:
         try:
-            room.upload()
+            preparer.upload()
         except TrainerError as error:
             # Nothing of this run depends on it; a later attempt prepares the data again.
-            self._logs.say(f"could not store the prepared data set: {error}")
+            self._logs.write_line(f"could not store the prepared data set: {error}")
 
     def _report_event(self, kind: str, **data: object) -> None:
         rounded = {name: round(value, 3) if isinstance(value, float) else value for name, value in data.items()}
@@ -331,37 +332,37 @@ class Supervisor:
         redacted = {name: self._logs.redact(value) if isinstance(value, str) else value for name, value in data.items()}
         self._report_event(kind, **redacted)
 
-    def _beat(self, run: RunConfig) -> None:
+    def _send_heartbeats(self, run: RunConfig) -> None:
         while True:
             # Preparing is all that some runs do: their start-up is over immediately.
             before_workers = (0 if run.prepare else -1, "data", 0)
             step, phase, alive = self.worker_group.progress() if self.worker_group else before_workers
             beat = Heartbeat(
                 node_rank=self._place.node.index, generation=max(self._rendezvous.round - 1, 0), phase=phase, step=step,
-                processes_alive=alive, interruption=read_interruption_notice(self._place.notice),
+                processes_alive=alive, interruption=read_interruption_notice(self._place.interruption_notice),
             )  # fmt: skip
             try:
                 reply = self._platform.heartbeat(beat)
             except AttemptOver:
-                self._over.set()
+                self._attempt_over.set()
                 return
             except httpx.HTTPError as error:
                 logger.warning("heartbeat failed: %s", error)  # training continues while the platform is unreachable
             else:
-                self._rendezvous.wanted = reply.round
+                self._rendezvous.requested_round = reply.round
                 if reply.stop is not None:
                     self.request_stop(reply.stop)
                 if reply.profile is not None and self._profiles is not None:
-                    self._profiles.want(reply.profile)
+                    self._profiles.request_profile(reply.profile)
             if self._shipper.attempt_over is not None:
-                self._over.set()
+                self._attempt_over.set()
             if self._ended.wait(run.heartbeat_seconds):
                 return
 
-    def _close(self, run: RunConfig, keys: DataKeys, outcome: Outcome) -> EndClass:
+    def _report_end(self, run: RunConfig, keys: DataKeys, outcome: Outcome) -> EndClass:
         """Everything reported, then the end itself, last."""
         if outcome.end_class not in (EndClass.COMPLETED, EndClass.STOPPED):
-            self._logs.say(f"{outcome.end_class}: {outcome.message}")
+            self._logs.write_line(f"{outcome.end_class}: {outcome.message}")
         self._logs.drain(5.0)
         end = AttemptEnd(
             end_class=outcome.end_class,
@@ -377,7 +378,7 @@ class Supervisor:
             if outcome.end_class is EndClass.COMPLETED:
                 delete_cached(self._connection.checkpoint_cache / run.job_id)
             delete_abandoned(self._connection.checkpoint_cache)
-        if self._over.is_set():
+        if self._attempt_over.is_set():
             self._ended.set()
             return outcome.end_class
         if self._upload is not None:

@@ -11,7 +11,7 @@ from trainer.agent.worker_process import run_worker
 from trainer.contract.run import EXIT_STATUS, EndClass, StopRequest
 from trainer.resilience.assignment import Assignment
 from trainer.resilience.failures import Failure, classify_exit, count_oom_kills, find_root_cause, read_failures
-from trainer.resilience.forking import Forked, fork
+from trainer.resilience.forking import ForkedProcess, fork
 from trainer.resilience.shared_status import SharedStatus
 
 PEER_GRACE_SECONDS = 10.0  # a rank that lost its peer may be seen dead before the peer is
@@ -39,7 +39,7 @@ class WorkerGroup:
         self._assignments = assignments
         self.shared_status = SharedStatus(assignments[0].shared_status, len(assignments), create=True)
         self._oom_kills = count_oom_kills()
-        self._forked: list[Forked] = []
+        self._forked: list[ForkedProcess] = []
         # For the heartbeat's thread: a process may be asked for its state by one thread only, since the first
         # answer to find it ended takes its status out of the fork server's pipe.
         self._num_alive = len(assignments)

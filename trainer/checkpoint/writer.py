@@ -65,7 +65,7 @@ class CheckpointWriter:
         self._encryptor = Encryptor(assignment.job_key)
         # A connection of its own: a wait on the process group's would hold up the collectives.
         store = TCPStore(assignment.store.host, assignment.store.port, is_master=False, timeout=SHARDS_TIMEOUT)
-        self._store = PrefixStore(f"checkpoints{assignment.generation}/", store)
+        self._store = PrefixStore(f"checkpoints{assignment.restart_count}/", store)
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         self.last_step = assignment.run.resume.step if assignment.run.resume else -1
@@ -132,7 +132,7 @@ class CheckpointWriter:
         manifest = CheckpointManifest(
             job_id=run.job_id,
             attempt_id=run.attempt_id,
-            generation=self._assignment.generation,
+            generation=self._assignment.restart_count,
             step=step,
             tokens_seen=self._assignment.training.tokens_before(step),
             data_position=step,
@@ -154,4 +154,4 @@ class CheckpointWriter:
 
     def _prefix(self, step: int) -> str:
         run = self._assignment.run
-        return f"{run.prefix}checkpoints/step-{step:08d}-{run.attempt_number}-{self._assignment.generation}/"
+        return f"{run.prefix}checkpoints/step-{step:08d}-{run.attempt_number}-{self._assignment.restart_count}/"

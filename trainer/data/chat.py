@@ -83,7 +83,7 @@ class ChatTemplate:
             raise data_error(f"the chat template is not valid: {error}") from error
 
     @classmethod
-    def of_model(cls, folder: Path | None, end_of_text: str) -> "ChatTemplate":
+    def from_model(cls, folder: Path | None, end_of_text: str) -> "ChatTemplate":
         """Return the template of a model in Hugging Face's layout; the default one if it has none or there is no
         model."""
         settings: dict[str, Any] = {}

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from trainer.contract.training import TrainingSpec
 from trainer.data.mixture import Mixture
 from trainer.data.packing import Rows
-from trainer.data.source import Source, SourcePlace
+from trainer.data.source import PreparedSource, Source
 from trainer.storage.base import Storage
 
 
 class Corpus:
     """The n-th sample of a run is a pure function of (seed, data, n)."""
 
-    def __init__(self, places: Sequence[SourcePlace], training: TrainingSpec, storage: Storage) -> None:
+    def __init__(self, places: Sequence[PreparedSource], training: TrainingSpec, storage: Storage) -> None:
         data, length = training.data, training.sequence_length
         self.sources = [Source(place, "train", data, length, storage) for place in places]
         self._samplers = [source.sampler(training.seed) for source in self.sources]

@@ -72,18 +72,18 @@ def builtin_stdlib(root: Path | None = None) -> Iterator[RawObject]:
 def read_documents(objects: Iterable[RawObject], part: MixturePart) -> Iterator[str]:
     """Documents in order, none empty. Raises TrainerError (DATA_ERROR) with object and place."""
     for raw in objects:
-        form = part.format if part.format != "auto" else _form_of(raw.name)
+        form = part.format if part.format != "auto" else _detect_format(raw.name)
         if form == "jsonl":
             yield from _jsonl_documents(raw, part.text_field)
         elif form == "parquet":
             yield from _parquet_documents(raw, part.text_field)
         elif part.source.startswith("builtin:"):
-            yield from filter(str.strip, ["".join(_decoded(raw))])
+            yield from filter(str.strip, ["".join(_decode(raw))])
         else:
-            yield from _text_pieces(_decoded(raw))
+            yield from _text_pieces(_decode(raw))
 
 
-def _form_of(name: str) -> str:
+def _detect_format(name: str) -> str:
     if name.endswith((".jsonl", ".ndjson")):
         return "jsonl"
     return "parquet" if name.endswith((".parquet", ".pq")) else "text"
@@ -98,7 +98,7 @@ def _read_file(path: Path) -> Iterator[bytes]:
         raise data_error(f"{path}: {error.strerror}; check the path and its permissions") from error
 
 
-def _decoded(raw: RawObject) -> Iterator[str]:
+def _decode(raw: RawObject) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")()
     seen = 0
     for block in (*raw.read(), b""):

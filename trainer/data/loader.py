@@ -15,7 +15,7 @@ from trainer.data.batch import MicroBatch
 from trainer.data.corpus import Corpus, stacked
 from trainer.data.packing import IGNORED, Rows
 from trainer.data.sampler import share
-from trainer.data.source import Source, evenly_spaced
+from trainer.data.source import Source, select_evenly_spaced
 
 _PREFETCHED_STEPS = 2  # steps whose micro-batches are prepared in advance
 _MAX_RECORDED_STALLS = 1024  # steps whose wait is recorded until it is read
@@ -135,7 +135,7 @@ def validation_batches(source: Source, count: int, part: RankShare) -> list[Micr
     Every rank gets the same number of batches, as sharded models need; a rank with fewer sequences has some in which
     nothing is counted.
     """
-    chosen = evenly_spaced(source, count)
+    chosen = select_evenly_spaced(source, count)
     start, stop = share(len(chosen), part.world_size, part.rank)
     mine, longest = chosen[start:stop], -(-len(chosen) // part.world_size)
     batches = []

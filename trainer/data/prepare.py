@@ -14,7 +14,7 @@ from trainer.data.documents import RawObject, data_error, read_documents
 from trainer.data.masks import MASKED_DTYPE, masked
 from trainer.data.shards import MAX_SHARD_BYTES, SPLITS, TOKENIZER_NAME, DatasetIndex, ShardWriter, token_dtype
 from trainer.data.source import row_counts
-from trainer.data.tokenizer import END_OF_TEXT, TRAINING_CHARACTERS, EvenSample, GivenTokenizer, train_tokenizer
+from trainer.data.tokenizer import END_OF_TEXT, TRAINING_CHARACTERS, EvenSample, ExistingTokenizer, train_tokenizer
 
 _BATCH_DOCUMENTS, _BATCH_CHARACTERS = 256, 4_000_000  # per call of the tokenizer's threads
 
@@ -22,7 +22,7 @@ _BATCH_DOCUMENTS, _BATCH_CHARACTERS = 256, 4_000_000  # per call of the tokenize
 def prepare(
     objects: Callable[[], Iterable[RawObject]],
     part: MixturePart,
-    tokenizer: TokenizerSpec | GivenTokenizer,
+    tokenizer: TokenizerSpec | ExistingTokenizer,
     folder: Path,
     shard_bytes: int = MAX_SHARD_BYTES,
 ) -> DatasetIndex:
@@ -42,7 +42,7 @@ def prepare(
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(tokenizer, TokenizerSpec):
         train_tokenizer(sample.documents, tokenizer).save(str(folder / TOKENIZER_NAME))
-        tokenizer = GivenTokenizer.of_part(folder / TOKENIZER_NAME)
+        tokenizer = ExistingTokenizer.from_file(folder / TOKENIZER_NAME)
     else:
         shutil.copy(tokenizer.file, folder / TOKENIZER_NAME)
     made = Tokenizer.from_file(str(folder / TOKENIZER_NAME))
@@ -71,16 +71,16 @@ def prepare(
 
 
 def _reader(
-    objects: Callable[[], Iterable[RawObject]], part: MixturePart, tokenizer: TokenizerSpec | GivenTokenizer
+    objects: Callable[[], Iterable[RawObject]], part: MixturePart, tokenizer: TokenizerSpec | ExistingTokenizer
 ) -> Callable[[], Iterator[str]]:
     """Return a function that reads a part's documents, from the beginning at each call."""
     if part.format != "chat":
         return lambda: read_documents(objects(), part)
     end_of_text, model = END_OF_TEXT, None
-    if isinstance(tokenizer, GivenTokenizer):
+    if isinstance(tokenizer, ExistingTokenizer):
         model = tokenizer.model
         end_of_text = Tokenizer.from_file(str(tokenizer.file)).id_to_token(tokenizer.end_of_text) or END_OF_TEXT
-    template = ChatTemplate.of_model(model, end_of_text)
+    template = ChatTemplate.from_model(model, end_of_text)
     return lambda: read_conversations(objects(), part, template)
 
 

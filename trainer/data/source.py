@@ -26,7 +26,7 @@ OnCorrupt = Callable[[str, CorruptShard], None]
 
 
 @dataclass(frozen=True)
-class SourcePlace:
+class PreparedSource:
     """Where a worker finds a prepared data set: a folder of the node, and what is not there, in the store."""
 
     name: str
@@ -53,7 +53,7 @@ class SourcePlace:
 class Source:
     """One split of a prepared data set under one way of packing."""
 
-    def __init__(self, place: SourcePlace, split: str, data: DataSpec, length: int, storage: Storage) -> None:
+    def __init__(self, place: PreparedSource, split: str, data: DataSpec, length: int, storage: Storage) -> None:
         self.name, self.split = place.name, split
         self.index = DatasetIndex.read(place.folder)
         self._data, self._length = data, length
@@ -142,7 +142,7 @@ def row_counts(folder: Path, index: DatasetIndex, split: str, packing: str, leng
     return counts
 
 
-def evenly_spaced(source: Source, count: int) -> list[tuple[int, int]]:
+def select_evenly_spaced(source: Source, count: int) -> list[tuple[int, int]]:
     """(shard, row) of `count` rows spread over the whole split; all of them when there are fewer."""
     total = source.num_rows
     count = min(count, total)

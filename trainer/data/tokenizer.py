@@ -15,7 +15,7 @@ TRAINING_CHARACTERS = 4_000_000  # merges settle long before this; more text onl
 
 
 @dataclass(frozen=True)
-class GivenTokenizer:
+class ExistingTokenizer:
     """One that is in a file. `vocab_size`: words of the model that it comes with, which may have some to spare;
     `end_of_text`: the id of the token that ends a text. `model`: the folder of that model."""
 
@@ -25,7 +25,7 @@ class GivenTokenizer:
     model: Path | None = None
 
     @classmethod
-    def of_model(cls, folder: Path, vocab_size: int) -> "GivenTokenizer":
+    def from_model(cls, folder: Path, vocab_size: int) -> "ExistingTokenizer":
         """Return the tokenizer of a model in Hugging Face's layout. Raises ValueError if it does not fit the model."""
         tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_NAME))
         if tokenizer.get_vocab_size() > vocab_size:
@@ -40,7 +40,7 @@ class GivenTokenizer:
         return cls(folder / TOKENIZER_NAME, vocab_size, end_of_text, folder)
 
     @classmethod
-    def of_part(cls, file: Path) -> "GivenTokenizer":
+    def from_file(cls, file: Path) -> "ExistingTokenizer":
         """Return the tokenizer that was trained on another part of the data."""
         tokenizer = Tokenizer.from_file(str(file))
         end_of_text = tokenizer.token_to_id(END_OF_TEXT)

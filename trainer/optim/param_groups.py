@@ -12,7 +12,7 @@ from trainer.errors import TrainerError
 
 Algorithm = Literal["adamw", "muon"]
 
-NO_MATRICES_OF_MUON = ("router.weight",)  # of blocks: their rows are scores of experts, not a map between features
+ADAMW_MATRICES = ("router.weight",)  # of blocks: their rows are scores of experts, not a map between features
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def _algorithm(name: str, num_dimensions: int, spec: OptimizerSpec) -> Algorithm
         case "adamw":
             return "adamw"
         case "muon":
-            is_matrix = name.startswith("blocks.") and num_dimensions > 1 and not name.endswith(NO_MATRICES_OF_MUON)
+            is_matrix = name.startswith("blocks.") and num_dimensions > 1 and not name.endswith(ADAMW_MATRICES)
             return "muon" if is_matrix else "adamw"
         case unknown:
             assert_never(unknown)

@@ -1,7 +1,7 @@
-"""Reports on disk until the platform has acknowledged them.
+"""A spool of reports on disk, until the platform has acknowledged them.
 
-A writer puts numbered batches as whole files below `<spool>/<kind>/`; the agent's shipper sends them in order
-and deletes what was acknowledged. Writers and shipper share nothing else, so either may die at any time.
+A writer adds numbered batches as complete files below `<spool>/<kind>/`; the agent's shipper sends them in order and
+deletes those that were acknowledged. Writers and shipper share only these files, so each may be killed at any time.
 """
 
 import threading

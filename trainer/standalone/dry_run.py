@@ -105,20 +105,20 @@ def _lines_of_rank(place: int, cost: RankCost, state: StateBytes) -> Iterator[st
     total = state.weights + state.gradients + on_device + waiting
     total += memory.gathered + memory.activations + memory.logits
     yield (
-        f"  state: {state.parameters:,} parameters; weights {shown(state.weights)}, gradients "
-        f"{shown(state.gradients)}, optimiser {shown(state.optimizer)}"
-        f"{f' in host memory, of which {shown(on_device)} at a time on the device' if memory.host else ''}"
+        f"  state: {state.parameters:,} parameters; weights {format_bytes(state.weights)}, gradients "
+        f"{format_bytes(state.gradients)}, optimiser {format_bytes(state.optimizer)}"
+        f"{f' in host memory, of which {format_bytes(on_device)} at a time on the device' if memory.host else ''}"
     )
     yield (
-        f"  besides, about: gathered weights {shown(memory.gathered)}, gradients of earlier micro-batches "
-        f"{shown(waiting)}, activations {shown(memory.activations)}, logits {shown(memory.logits)}"
+        f"  besides, about: gathered weights {format_bytes(memory.gathered)}, gradients of earlier micro-batches "
+        f"{format_bytes(waiting)}, activations {format_bytes(memory.activations)}, logits {format_bytes(memory.logits)}"
     )
-    yield f"  memory: about {shown(total)}"
+    yield f"  memory: about {format_bytes(total)}"
     for each in cost.traffic():
-        yield f"  sends along {each.axis}: {shown(each.num_bytes)} per step ({each.operation})"
+        yield f"  sends along {each.axis}: {format_bytes(each.num_bytes)} per step ({each.operation})"
 
 
-def shown(num_bytes: int) -> str:
+def format_bytes(num_bytes: int) -> str:
     """With a unit that leaves at most four digits in front of the point."""
     size, units = float(num_bytes), ["bytes", "KiB", "MiB", "GiB", "TiB"]
     while size >= 1024 and len(units) > 1:

@@ -14,9 +14,9 @@ from trainer.errors import TrainerError
 from trainer.export.folder import with_base
 
 
-def read_job(path: Path, base: Path | None = None, *, many_nodes: bool = False) -> tuple[str, LocalSettings]:
-    """(name, settings). `base`: the model to go on from, whatever the file says of the model. `many_nodes`: nothing
-    is started here, so there may be any number of nodes.
+def read_job(path: Path, base: Path | None = None, *, allow_multi_node: bool = False) -> tuple[str, LocalSettings]:
+    """(name, settings). `base`: the model to go on from, whatever the file says of the model. `allow_multi_node`:
+    nothing is started here, so there may be any number of nodes.
 
     Raises TrainerError (BAD_SPEC) that names each wrong field and its value.
     """
@@ -37,7 +37,7 @@ def read_job(path: Path, base: Path | None = None, *, many_nodes: bool = False) 
     layout = _section(ProcessLayout, "resources", layout_fields, problems)
     checkpoint = _section(CheckpointPolicy, "checkpoint", job.get("checkpoint") or {}, problems)
     telemetry = _section(TelemetrySpec, "telemetry", job.get("telemetry") or {}, problems)
-    if layout is not None and layout.nodes > 1 and not many_nodes:
+    if layout is not None and layout.nodes > 1 and not allow_multi_node:
         problems.append(f"resources.nodes: {layout.nodes} nodes need the platform; a standalone run uses 1")
     restarts = retry.get("restarts_in_place", 1)
     if not isinstance(restarts, int) or restarts < 0:

@@ -33,7 +33,7 @@ from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
 from trainer.storage.base import Storage
 from trainer.training.activation_checkpointing import apply_activation_checkpointing
-from trainer.training.evaluation import HeldOut, Sampler, make_held_out_set, with_unique_names
+from trainer.training.evaluation import HeldOutSet, PromptSampler, make_held_out_set, make_names_unique
 from trainer.training.precision import apply_precision
 
 
@@ -52,8 +52,8 @@ class TrainState:
     optimizer: ShardOptimizer
     balancer: ExpertBalancer
     loader: Loader
-    validation: list[HeldOut]
-    sampler: Sampler
+    validation: list[HeldOutSet]
+    sampler: PromptSampler
     writer: CheckpointWriter
     part: RankShare
     first_step: int
@@ -73,7 +73,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
     index = DatasetIndex.read(assignment.dataset_folder)
     corpus = Corpus(assignment.sources, training, storage)
     for source in corpus.sources:
-        source.on_corrupt = shard_skipped(reporter)
+        source.on_corrupt = make_skip_reporter(reporter)
     mesh, part = _plan_mesh(training, mesh, index.vocab_size, assignment.largest_micro_batch)
     if training.cuda_graphs and mesh.device.type != "cuda":
         reporter.event("cuda_graphs.unused", because=f"the device of this run is {mesh.device.type}, not cuda")
@@ -82,7 +82,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
             "tensor_overlap.unused", because="the tensor ranks are not on GPUs that can access each other's memory"
         )
     check_patterns(training.optimizer.groups, _parameter_names(training, index.vocab_size))
-    with reporter.phase("model", shown="model"):
+    with reporter.phase("model", heartbeat_phase="model"):
         torch.manual_seed(training.seed)
         base = _base(assignment)
         model = parallelize_model(
@@ -94,7 +94,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
                 balance.copy_(base.whole(name, tuple(balance.shape)))
         optimizer = ShardOptimizer(model.weights.trainable, model.weights.layouts, training.optimizer)
     if run.resume is not None:
-        with reporter.phase("load", shown="load"):
+        with reporter.phase("load", heartbeat_phase="load"):
             check_manifest(run.resume, encryptor, job_id=run.job_id)
             load(
                 run.resume, live_shards(model.weights, optimizer), model.weights, storage, encryptor, corpus.fingerprint
@@ -115,7 +115,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
         balancer=ExpertBalancer(model.stages, mesh),
         loader=Loader(corpus, training.batch_size_schedule, part, mesh.device, first_step),
         validation=_validation(assignment, storage, part),
-        sampler=Sampler(assignment, model),
+        sampler=PromptSampler(assignment, model),
         writer=CheckpointWriter(assignment, mesh, platform, storage, identity, reporter, part.micro_batch),
         part=part,
         first_step=first_step,
@@ -131,7 +131,7 @@ def _parameter_names(training: TrainingSpec, vocab_size: int) -> list[str]:
     return [name for name, parameter in whole.named_parameters() if parameter.requires_grad]
 
 
-def shard_skipped(reporter: Reporter) -> Callable[[str, CorruptShard], None]:
+def make_skip_reporter(reporter: Reporter) -> Callable[[str, CorruptShard], None]:
     """Return a callback that reports a skipped damaged shard."""
 
     def report_skipped(source: str, error: CorruptShard) -> None:
@@ -140,7 +140,7 @@ def shard_skipped(reporter: Reporter) -> Callable[[str, CorruptShard], None]:
     return report_skipped
 
 
-def _validation(assignment: Assignment, storage: Storage, part: RankShare) -> list[HeldOut]:
+def _validation(assignment: Assignment, storage: Storage, part: RankShare) -> list[HeldOutSet]:
     """Held-out rows of every source."""
     training = assignment.training
     found = []
@@ -149,7 +149,7 @@ def _validation(assignment: Assignment, storage: Storage, part: RankShare) -> li
         batches = validation_batches(source, training.evaluation.sequences, part)
         found.append(make_held_out_set(place.name, source.index, batches))
         source.close()
-    return with_unique_names(found)
+    return make_names_unique(found)
 
 
 def _base(assignment: Assignment) -> StoredWeights | None:

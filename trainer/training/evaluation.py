@@ -24,7 +24,7 @@ SAMPLING_TEMPERATURE = 0.8
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutSet:
     """What a rank evaluates of one data set. `name` is as metrics have it; `tokens_per_byte` of the whole split, None
     where only some of its tokens are counted."""
 
@@ -34,7 +34,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluationResult:
     """`values`: metrics by name."""
 
     loss: float
@@ -42,27 +42,27 @@ class Evaluated:
     seconds: float
 
 
-def make_held_out_set(source: str, index: DatasetIndex, batches: list[MicroBatch]) -> HeldOut:
+def make_held_out_set(source: str, index: DatasetIndex, batches: list[MicroBatch]) -> HeldOutSet:
     """Return a held-out set with its metric name, and its tokens per byte where that is known."""
     name = re.sub(r"[^a-z0-9]+", "_", source.partition(":")[2].lower()).strip("_") or "data"
     num_bytes = index.text_bytes["validation"]
     per_byte = index.validation_tokens / num_bytes if num_bytes and not index.is_masked else None
-    return HeldOut(name, batches, per_byte)
+    return HeldOutSet(name, batches, per_byte)
 
 
-def with_unique_names(sets: Sequence[HeldOut]) -> list[HeldOut]:
+def make_names_unique(sets: Sequence[HeldOutSet]) -> list[HeldOutSet]:
     """Return the sets with unique names: a number is appended to a repeated name."""
-    found: dict[str, HeldOut] = {}
+    found: dict[str, HeldOutSet] = {}
     for each in sets:
         name, number = each.name, 1
         while name in found:
             number += 1
             name = f"{each.name}_{number}"
-        found[name] = HeldOut(name, each.batches, each.tokens_per_byte)
+        found[name] = HeldOutSet(name, each.batches, each.tokens_per_byte)
     return list(found.values())
 
 
-def evaluate(model: ParallelModel, sets: Sequence[HeldOut]) -> Evaluated:
+def evaluate(model: ParallelModel, sets: Sequence[HeldOutSet]) -> EvaluationResult:
     """Evaluate and return the same result on every rank; a collective. The loss is the mean over the counted tokens of
     all data sets; bits per byte is the loss in bits, by what a byte of the split's text comes to in tokens."""
     begin = time.monotonic()
@@ -81,10 +81,10 @@ def evaluate(model: ParallelModel, sets: Sequence[HeldOut]) -> Evaluated:
             values[f"{prefix}/loss"] = loss_sum / tokens
             if each.tokens_per_byte is not None:
                 values[f"{prefix}/bits_per_byte"] = loss_sum / tokens / math.log(2) * each.tokens_per_byte
-    return Evaluated(loss, values, time.monotonic() - begin)
+    return EvaluationResult(loss, values, time.monotonic() - begin)
 
 
-class Sampler:
+class PromptSampler:
     """Continue fixed prompts, each time with the same random numbers, on any mesh."""
 
     def __init__(self, assignment: Assignment, model: ParallelModel) -> None:
@@ -99,12 +99,12 @@ class Sampler:
         if all(part.format == "chat" for part in training.data.parts):
             end_of_text = self._tokenizer.id_to_token(index.end_of_text)
             assert end_of_text is not None, "the data set was made with this tokenizer"
-            template = ChatTemplate.of_model(assignment.base_folder, end_of_text)
+            template = ChatTemplate.from_model(assignment.base_folder, end_of_text)
             texts = [template.prompt(text) for text in texts]
         encoded = [self._tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
         self._prompts = [(ids or [self._end_of_text])[-(length - self._num_tokens) :] for ids in encoded]
 
-    def samples(self) -> list[str]:
+    def generate(self) -> list[str]:
         """Return the continuation of each prompt; a collective. A continuation extends up to the end of the text or
         of the allowance."""
         device = self._model.weights.mesh.device

@@ -87,7 +87,7 @@ def write_files(state: TrainState, tensors: dict[str, Tensor], folder: Path) -> 
     config = hugging_face_config(state.training.model.resolve(), state.index.vocab_size, length, dtype, end_of_text)
     base = state.assignment.base_folder
     if base is not None:
-        config |= _kept_of(read_config(base), length)
+        config |= _base_token_ids(read_config(base), length)
     write_weights(tensors, folder, MAX_FILE_BYTES)
     _write_json(folder / CONFIG_NAME, config)
 
@@ -125,7 +125,7 @@ def _write_tokenizer(state: TrainState, folder: Path) -> int | None:
     return end_of_text
 
 
-def _kept_of(base: dict[str, Any], sequence_length: int) -> dict[str, Any]:
+def _base_token_ids(base: dict[str, Any], sequence_length: int) -> dict[str, Any]:
     """Return the entries that the configuration takes over from the base model's."""
     kept = {name: base[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in base}
     return kept | {"max_position_embeddings": max(sequence_length, base.get("max_position_embeddings", 0))}
@@ -172,7 +172,7 @@ def write_weights(tensors: dict[str, Tensor], folder: Path, largest_bytes: int) 
 
 def _store(state: TrainState, folder: Path) -> None:
     run = state.assignment.run
-    prefix = f"{run.prefix}model/{run.attempt_number}-{state.assignment.generation}/"
+    prefix = f"{run.prefix}model/{run.attempt_number}-{state.assignment.restart_count}/"
     files = [encrypt_file(state.storage, state.encryptor, prefix, path.name, path) for path in sorted(folder.iterdir())]
     shape, lora = state.training.model.resolve(), state.training.lora
     num_parameters = shape.num_parameters(state.index.vocab_size)
