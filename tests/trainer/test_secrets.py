@@ -52,7 +52,7 @@ def test_what_holds_them_does_not_show_them(tmp_path: Path) -> None:
 def test_they_are_masked_in_all_that_is_logged(tmp_path: Path) -> None:
     logs = LogFollower(SpoolWriter(tmp_path, "logs", "agent"))
     logs.redact_values([CANARY, f"{CANARY}-longer", "first line\nsecond line", "abc"])
-    logs.say(f"user_error: 401 for {CANARY}-longer and {CANARY}; second line; abc")
+    logs.write_line(f"user_error: 401 for {CANARY}-longer and {CANARY}; second line; abc")
     logs.drain(0.1)
     written = "".join(path.read_text() for path in (tmp_path / "logs").iterdir())
     assert "user_error: 401 for *** and ***; ***; abc" in written

@@ -1,4 +1,4 @@
-"""Gets the prepared data onto this node: from the cache, from the store, or by preparing it."""
+"""Provide the prepared data sets on this node: from the cache, from the store, or by preparing them."""
 
 import os
 import shutil
@@ -25,11 +25,15 @@ from trainer.errors import TrainerError
 from trainer.storage.base import Storage
 from trainer.storage.encrypted import decrypt_parts, decrypt_to_file, encrypt_file
 
-_ASK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 class DatasetPreparer:
-    """Data sets of one node, one folder per recipe; a folder without its index is an unfinished one."""
+    """Fetches or prepares the data sets of a run, one folder per recipe; a folder without an index is incomplete.
+
+    After `fetch_or_prepare`, `locations` has one data set for each part of the data, and `newly_prepared` the numbers
+    of those that are not in the store yet.
+    """
 
     def __init__(
         self,
@@ -62,12 +66,12 @@ class DatasetPreparer:
         self.locations = [found[number] for number in range(len(self._parts))]
 
     def wait_for_prepared(self, stopped: threading.Event) -> None:
-        """On nodes other than the first: until the first node's agent has registered the data sets."""
-        while not all(source.prepared for source in self._run.datasets) and not stopped.wait(_ASK_SECONDS):
+        """Wait until the first node's agent has registered the data sets, or `stopped` is set. For all other nodes."""
+        while not all(source.prepared for source in self._run.datasets) and not stopped.wait(_POLL_SECONDS):
             self._run = self._platform.run()
 
     def upload(self) -> None:
-        """Encrypt, store and register what was prepared here, so that no later attempt does the work again."""
+        """Encrypt, store and register the data sets in `newly_prepared`, for later attempts. Raises TrainerError."""
         for number in self.newly_prepared:
             folder, recipe = self.locations[number].folder, self._recipes[number]
             index = DatasetIndex.read(folder)
@@ -93,7 +97,8 @@ class DatasetPreparer:
         return authenticate(manifest, Encryptor(self._keys.of_dataset(manifest.dataset_id)))
 
     def _tokenizer(self, trained: Path | None) -> TokenizerSpec | ExistingTokenizer:
-        """`trained`: folder of the part that trained it, where that is another one."""
+        """Return the tokenizer of a part. `trained`: folder of the part that trains the tokenizer, if it is another
+        one."""
         spec = self._run.tokenizer
         if self._base is not None:
             try:
@@ -104,7 +109,7 @@ class DatasetPreparer:
 
     def _obtain_part(self, number: int, trained: Path | None, local_files: list[Path]) -> PreparedSource:
         part, source = self._parts[number], self._run.datasets[number]
-        # Files may change between runs under the same recipe; nothing vouches for an earlier preparation.
+        # Local files may change between runs under the same recipe, so they are always prepared again.
         suffix = "-local" if local_files else ""
         folder = self._root / f"{self._recipes[number]}{suffix}"
         place = PreparedSource(part.source, folder, source.prepared, self._keys.of_dataset(source.dataset_id))
@@ -118,7 +123,7 @@ class DatasetPreparer:
             if source.prepared is not None and not local_files:
                 self._download(place, building)
             else:
-                objects = _RawObjects(part, source, self._storage, Encryptor(place.key), local_files)
+                objects = _ObjectReader(part, source, self._storage, Encryptor(place.key), local_files)
                 prepare(partial(self._until_stopped, objects), part, self._tokenizer(trained), building)
                 place = replace(place, manifest=None)
             _publish_folder(building, folder)
@@ -126,7 +131,7 @@ class DatasetPreparer:
             check_enough(folder, DatasetIndex.read(folder), part.source, self._run.training)
         return place
 
-    def _until_stopped(self, objects: "_RawObjects") -> Iterator[RawObject]:
+    def _until_stopped(self, objects: "_ObjectReader") -> Iterator[RawObject]:
         """Yield the same objects; raise TrainerError (STOPPED) in their reading once the run is to stop."""
 
         def watched(raw: RawObject) -> Iterator[bytes]:
@@ -138,7 +143,7 @@ class DatasetPreparer:
         return (RawObject(raw.name, partial(watched, raw)) for raw in objects())
 
     def _download(self, place: PreparedSource, building: Path) -> None:
-        """All but the shards, which are streamed."""
+        """Download all files of a data set except its shards, which are streamed during training."""
         assert place.manifest is not None
         encryptor = Encryptor(place.key)
         for file in place.manifest.files:
@@ -153,21 +158,21 @@ def _publish_folder(building: Path, folder: Path) -> None:
     try:
         building.rename(folder)
     except OSError:
-        # Another attempt was quicker: equal recipes give equal tokens, so its work is as good.
+        # Another attempt has renamed its folder first; equal recipes give equal tokens, so its folder is used.
         if not (folder / INDEX_NAME).exists():
             raise
         shutil.rmtree(building)
 
 
 def _files_of(parts: list[MixturePart], number: int, local_files: list[Path]) -> list[Path]:
-    """Of a mixture, the part dataset:NAME takes the files NAME.*; a lone source takes all."""
+    """Return the local files of a part: NAME.* for the source dataset:NAME of a mixture, all for a single source."""
     if len(parts) == 1 or not local_files:
         return local_files
     return [path for path in local_files if f"dataset:{path.stem}" == parts[number].source]
 
 
-class _RawObjects:
-    """The objects of a data set, as often as they are asked for."""
+class _ObjectReader:
+    """Iterates over the objects of a data set; each call starts from the first."""
 
     def __init__(
         self, part: MixturePart, source: DatasetSource, storage: Storage, encryptor: Encryptor, local_files: list[Path]

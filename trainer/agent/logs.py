@@ -1,4 +1,4 @@
-"""Follows what worker processes print, line by line, into the log spool."""
+"""Spool the output of worker processes as log lines."""
 
 import os
 import selectors
@@ -13,7 +13,7 @@ from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.forking import ForkedProcess
 
 MAX_LINE_BYTES = 8_192  # bytes; a longer line is cut into several
-MIN_REDACTED_CHARACTERS = 4  # characters: to mask what is shorter would only tear words apart
+MIN_REDACTED_CHARACTERS = 4  # shorter secrets occur in ordinary words, and are not redacted
 MASK = "***"
 _FLUSH_SECONDS = 0.5
 _READ_BYTES = 65_536
@@ -46,7 +46,7 @@ class LogFollower:
             self._selector.register(tail.pipe.fileno(), selectors.EVENT_READ, tail)
 
     def redact_values(self, secrets: Iterable[str]) -> None:
-        """Redact these values from now on in all output. Longest first: one may contain another."""
+        """Redact each line of these values in all further output, longest first, since one may contain another."""
         lines = {line.strip() for secret in secrets for line in secret.splitlines()}
         self._secrets = sorted((line for line in lines if len(line) >= MIN_REDACTED_CHARACTERS), key=len, reverse=True)
 
@@ -62,7 +62,7 @@ class LogFollower:
         self._writer.add(LogLine(time=datetime.now(UTC), rank=-1, stream="agent", text=text))
 
     def drain(self, patience_seconds: float) -> None:
-        """Wait until every followed process has closed its streams (they end with it), then flush."""
+        """Wait at most `patience_seconds` until all followed processes have closed their output, then flush."""
         with self._idle:
             self._idle.wait_for(lambda: not self._open, patience_seconds)
         self._writer.flush()

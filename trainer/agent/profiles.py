@@ -1,4 +1,4 @@
-"""Brings the traces that somebody asked for from this node's ranks to the platform, beside the training."""
+"""Upload requested traces of this node's ranks to the platform, in a thread beside the training."""
 
 import gzip
 import logging

@@ -1,4 +1,4 @@
-"""This node's part in the rounds of a run of several nodes: it says where it is, and waits for its place."""
+"""The node's side of the rendezvous of multi-node runs: it reports its address and waits for its ranks."""
 
 import logging
 import threading
@@ -12,13 +12,16 @@ from trainer.contract.parallelism import MeshSizes
 
 logger = logging.getLogger(__name__)
 
-REJOIN_PATIENCE_SECONDS = 120.0  # for the others, when a round follows another; before the first, limits end the wait
+REJOIN_PATIENCE_SECONDS = 120.0  # for rounds after the first, whose wait only the limits of the job end
 _MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 3.0
 
 
 @dataclass(frozen=True)
 class NodeIdentity:
-    """What a backend reports to an agent about its node. Not needed for single-node runs."""
+    """The node as its backend reports it to the agent; the defaults suit single-node runs.
+
+    `address`: by which other nodes reach it. `topology`: the switches above it, outermost first.
+    """
 
     index: int = 0
     name: str = ""
@@ -27,7 +30,8 @@ class NodeIdentity:
 
 
 class RendezvousClient:
-    """`place` is the newest; `requested_round` the newest round that the platform reported."""
+    """Joins rendezvous rounds. `place`: this node's newest place; `requested_round`: the newest that any node has
+    requested, as the platform reports it in heartbeats."""
 
     def __init__(self, platform: Platform, identity: NodeIdentity, is_ended: Callable[[], bool]) -> None:
         self._platform, self._identity, self._is_ended = platform, identity, is_ended
@@ -42,7 +46,7 @@ class RendezvousClient:
 
     @property
     def is_round_outdated(self) -> bool:
-        """Another node has left the round that this one is in."""
+        """Return whether another node has left the round of this one, so that its workers must restart."""
         return self.requested_round > self.round > 0
 
     def single_node_place(self, port: int) -> Place:
@@ -55,9 +59,11 @@ class RendezvousClient:
         return self.place
 
     def join_next_round(self, port: int, because: str = "") -> Place | None:
-        """Wait for the next round and return this node's place in it; state `over` if the attempt has ended.
+        """Join the next round and return this node's place in it; its state is `over` if the attempt has ended.
 
-        None: the run is to stop, or the other nodes did not rejoin in time. May raise TrainerError."""
+        None if the run is to stop, or the other nodes did not rejoin within REJOIN_PATIENCE_SECONDS. `because`: why
+        this node left the round before. Raises TrainerError.
+        """
         first = self.place is None
         asked = max(self.round + 1, self.requested_round)
         deadline = None if first else time.monotonic() + REJOIN_PATIENCE_SECONDS
@@ -86,7 +92,7 @@ class RendezvousClient:
 
 
 def format_mapping(place: Place, sizes: MeshSizes, processes_per_node: int) -> str:
-    """Which node has which ranks, and how far each axis reaches: for the log."""
+    """Return lines for the log: the ranks of each node, and the nodes and switches that each mesh axis spans."""
     lines = [f"rendezvous round {place.round}: {len(place.nodes)} nodes with {processes_per_node} processes each"]
     for rank, node in enumerate(place.nodes):
         first = rank * processes_per_node

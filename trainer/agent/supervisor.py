@@ -1,4 +1,4 @@
-"""The life of an attempt on one node, from the first question to the platform to the end marker."""
+"""Run an attempt on one node: data, rendezvous, worker groups and their restarts, reports, and the end marker."""
 
 import logging
 import threading
@@ -45,12 +45,16 @@ from trainer.storage.cached import delete_abandoned, delete_cached
 
 logger = logging.getLogger(__name__)
 
-DELIVERY_PATIENCE_SECONDS = 300.0  # for reports still waiting at the end, should the platform be away
+DELIVERY_PATIENCE_SECONDS = 300.0  # how long the end of an attempt waits for the platform to acknowledge reports
 
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """Which node this is, where its agent may write, and where it looks whether its machine is taken back."""
+    """The node's identity, the folders of its agent, and options of standalone runs.
+
+    `cache`: folder shared by attempts, if there is one. `interruption_notice`: file or address that announces a spot
+    interruption. `profile`: first and last step to trace.
+    """
 
     work: Path
     cache: Path | None = None
@@ -85,7 +89,7 @@ class Supervisor:
         self._resumed: CheckpointManifest | None = None
 
     def request_stop(self, stop: StopRequest | None) -> None:
-        """Checkpoint and end. None: a signal asked, not the platform."""
+        """Save a checkpoint and end the attempt. `stop` None: a signal requested it, not the platform."""
         self._stop = self._stop or stop or StopRequest.CANCEL
         self._stop_reported = self._stop_reported or stop
 
@@ -135,21 +139,21 @@ class Supervisor:
         if training is None:
             return self._register_prepared(preparer)
         if preparer.newly_prepared and self._place.node.index == 0 and isinstance(self._connection, HttpConnection):
-            # Beside the training: the first step does not wait for a copy that only later attempts need.
+            # In a thread: only later attempts need the stored data, so the first step does not wait for it.
             self._upload = threading.Thread(target=self._upload_datasets, args=(preparer,), daemon=True)
             self._upload.start()
         vocab_size = DatasetIndex.read(preparer.locations[0].folder).vocab_size
         self._profiles = ProfileUploader(run, Encryptor(keys.job), self._platform, storage, self._place.node.index)
         largest, outcome, restarts = None, None, 0
         if run.attempt_number > 1 or not isinstance(self._connection, HttpConnection):
-            # A first attempt on the platform has nothing to remember: it does not wait for a store that is away.
+            # A first attempt on the platform has no stored size, so it does not wait for an unreachable store.
             largest = load_micro_batch(storage, Encryptor(keys.job), run, vocab_size)
         while True:
             place = self._join_round(run, vocab_size, outcome.message if outcome else "")
             if place is None or place.state == "over":
                 was_stopped = place is None and self._is_stopping()
                 return self._outcome_without_training(run, place) if outcome is None or was_stopped else outcome
-            if run.layout.nodes > 1:  # whatever each of them read before, all go on from the same
+            if run.layout.nodes > 1:  # all nodes resume from the same checkpoint
                 run = run.model_copy(update={"resume": place.resume})
             self._check_resume(run, keys)
             outcome = self._run_worker_group(run, training, keys, preparer.locations, base, place, largest)
@@ -161,7 +165,7 @@ class Supervisor:
                     return replace(outcome, message=out_of_memory(outcome.message, tried))
                 store_micro_batch(storage, Encryptor(keys.job), run, vocab_size, smaller)
                 self._report_event("memory.micro_batch_halved", before=tried, after=smaller, step=outcome.last_step)
-                if run.layout.nodes > 1:  # their agents learn of it when the next attempt begins
+                if run.layout.nodes > 1:  # the other nodes' agents read the new size in the next attempt
                     message = f"{outcome.message}; the next attempt uses micro-batches of {smaller} sequences"
                     return replace(outcome, message=message)
                 largest = smaller
@@ -177,7 +181,7 @@ class Supervisor:
             run = self._platform.run()  # `resume` names the newest durable checkpoint by now
 
     def _report_failed_start(self, error: TrainerError) -> None:
-        """Report what the platform refused to name, so that the job's page says why. It may refuse this, too."""
+        """Report the error that prevented the start, so that the job's page shows it; the platform may refuse this."""
         if isinstance(error, AttemptOver) or error.end_class is EndClass.PLATFORM_UNREACHABLE:
             return
         node = self._place.node.index
@@ -233,14 +237,14 @@ class Supervisor:
         return Outcome(EndClass.COMPLETED, "", self._last_step(run), {})
 
     def _identity(self, run: RunConfig) -> str:
-        """Of the whole run, over its attempts."""
+        """Return a name of the run that is the same in all attempts."""
         return str(self._connection.output) if isinstance(self._connection, FolderConnection) else run.job_id
 
     def _is_stopping(self) -> bool:
         return self._stop is not None or self._attempt_over.is_set()
 
     def _register_prepared(self, preparer: DatasetPreparer) -> Outcome:
-        """All that a run which only prepares has left to do; what was prepared before is there already."""
+        """Upload and register newly prepared data sets, as the last part of a job that only prepares data."""
         begin = time.monotonic()
         preparer.upload()
         self._report_event("phase.finished", phase="upload", seconds=time.monotonic() - begin)
@@ -307,7 +311,7 @@ class Supervisor:
 
     @staticmethod
     def _last_step(run: RunConfig) -> int:
-        """Of the attempts before, where this one took no step."""
+        """Return the last step of earlier attempts, -1 if there is none; used if this one has finished no step."""
         return run.resume.step if run.resume is not None else -1
 
     def _check_deadline(self, deadline: datetime | None) -> StopRequest | None:
@@ -319,7 +323,7 @@ class Supervisor:
         try:
             preparer.upload()
         except TrainerError as error:
-            # Nothing of this run depends on it; a later attempt prepares the data again.
+            # This run does not need the stored data set; a later attempt would prepare it again.
             self._logs.write_line(f"could not store the prepared data set: {error}")
 
     def _report_event(self, kind: str, **data: object) -> None:
@@ -334,7 +338,7 @@ class Supervisor:
 
     def _send_heartbeats(self, run: RunConfig) -> None:
         while True:
-            # Preparing is all that some runs do: their start-up is over immediately.
+            # A job that only prepares data reports step 0: it has no start-up.
             before_workers = (0 if run.prepare else -1, "data", 0)
             step, phase, alive = self.worker_group.progress() if self.worker_group else before_workers
             beat = Heartbeat(
@@ -360,7 +364,7 @@ class Supervisor:
                 return
 
     def _report_end(self, run: RunConfig, keys: DataKeys, outcome: Outcome) -> EndClass:
-        """Everything reported, then the end itself, last."""
+        """Deliver all reports, then the end marker and the end of the attempt. Return the end class."""
         if outcome.end_class not in (EndClass.COMPLETED, EndClass.STOPPED):
             self._logs.write_line(f"{outcome.end_class}: {outcome.message}")
         self._logs.drain(5.0)
@@ -374,7 +378,7 @@ class Supervisor:
             at=datetime.now(UTC),
         )
         if isinstance(self._connection, HttpConnection) and self._connection.checkpoint_cache is not None:
-            # What another attempt may go on from stays.
+            # Checkpoints that another attempt may resume from stay in the cache.
             if outcome.end_class is EndClass.COMPLETED:
                 delete_cached(self._connection.checkpoint_cache / run.job_id)
             delete_abandoned(self._connection.checkpoint_cache)

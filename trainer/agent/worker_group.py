@@ -1,4 +1,4 @@
-"""One generation of worker processes on this node: started together, watched, ended together."""
+"""A group of worker processes on this node, which are started, watched and ended together (as in torchelastic)."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from trainer.resilience.failures import Failure, classify_exit, count_oom_kills,
 from trainer.resilience.forking import ForkedProcess, fork
 from trainer.resilience.shared_status import SharedStatus
 
-PEER_GRACE_SECONDS = 10.0  # a rank that lost its peer may be seen dead before the peer is
+PEER_GRACE_SECONDS = 10.0  # a rank that fails because its peer ended may be noticed first
 EXIT_GRACE_SECONDS = 3.0  # of a rank that has reported its failure
 STOP_GRACE_SECONDS = 300.0  # for the checkpoint that a stop request asks for
 _POLL_SECONDS = 0.2
@@ -40,8 +40,8 @@ class WorkerGroup:
         self.shared_status = SharedStatus(assignments[0].shared_status, len(assignments), create=True)
         self._oom_kills = count_oom_kills()
         self._forked: list[ForkedProcess] = []
-        # For the heartbeat's thread: a process may be asked for its state by one thread only, since the first
-        # answer to find it ended takes its status out of the fork server's pipe.
+        # For the heartbeat's thread: only one thread may poll a process, since the first poll after its end reads the
+        # exit status from the fork server's pipe.
         self._num_alive = len(assignments)
         for assignment in assignments:
             forked = fork(f"rank-{assignment.rank}", run_worker, assignment)
@@ -85,7 +85,7 @@ class WorkerGroup:
         return [assignment.rank for assignment in self._assignments]
 
     def progress(self) -> tuple[int, str, int]:
-        """(last finished step, phase, processes alive) for a heartbeat."""
+        """Return (last finished step, phase, number of running processes)."""
         step, phase = self.shared_status.read(0)
         return step, phase, self._num_alive
 
@@ -115,8 +115,8 @@ class WorkerGroup:
         return Outcome(cause.end_class, cause.message, self._last_step(), named)
 
     def _has_reported(self) -> bool:
-        """Whether a rank has written down what it fails of. One that waits at its exit for a thread, which waits for a
-        peer that is lost, would otherwise hold up everything."""
+        """Return whether a rank has reported a failure. A failed rank may not exit, because a thread of it waits for a
+        lost peer."""
         return any(self._assignments[0].failures.glob("rank-*.json"))
 
     def _wait_for_reporting_ranks(self, reporting: set[int]) -> None:

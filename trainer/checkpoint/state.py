@@ -1,4 +1,4 @@
-"""A rank's state as named boxes of whole tensors, so that any other mesh can read it.
+"""A rank's state as named boxes of full tensors, which any other mesh can read.
 
 File format: safetensors; its metadata entry `layout` is JSON, name -> [offsets, whole shape]. A tensor without
 dimensions (a step counter) is the same on every rank. Older files give the first row alone for the offsets.
@@ -22,7 +22,7 @@ from trainer.parallel.weights import Weights
 Layout = dict[str, list[Any]]
 
 RNG_PREFIX, OWN_PREFIX = "rng/", "own/"
-"""Of what belongs to a rank and not to the model: no other mesh can use it."""
+"""Prefixes of state that belongs to a rank, not to the model; another mesh does not use it."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Shard:
 
 
 def live_shards(weights: Weights, optimizer: ShardOptimizer) -> list[Shard]:
-    """Parameters, the optimiser's state and the balance of experts of this rank."""
+    """Return this rank's trained parameters, optimizer state and router biases, sharing memory with them."""
     mesh, shards = weights.mesh, []
     # The ranks that have the same boxes take turns; of a tied embedding's two copies the head's is never written.
     writes = {
@@ -121,7 +121,7 @@ def decode(content: bytes) -> Iterator[Shard]:
 
 
 def overlay(target: Shard, stored: Shard) -> int:
-    """Copy what both boxes have into the target; returns how many elements that were."""
+    """Copy the overlap of two boxes into the target. Return its number of elements."""
     into, source = target.tensor, stored.tensor
     for dimension in range(len(target.shape)):
         mine, theirs = target.offsets[dimension], stored.offsets[dimension]

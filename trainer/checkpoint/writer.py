@@ -1,4 +1,4 @@
-"""Asynchronous saves: the loop waits for a copy to host memory, a thread does the rest."""
+"""Asynchronous checkpoints: training waits for a copy to host memory, and a thread encrypts and stores it."""
 
 import threading
 import time
@@ -47,7 +47,7 @@ class Identity:
 
 
 class CheckpointWriter:
-    """One save at a time; the next waits for the one before. A failed save is raised at the next call."""
+    """Saves checkpoints, one at a time. The error of a failed save is raised by the next call of any method."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class CheckpointWriter:
     def save(
         self, step: int, shards: Iterable[Shard], own: dict[str, torch.Tensor], metrics: dict[str, float]
     ) -> float:
-        """Begin to save the state after `step` finished steps; returns the seconds that training stood still.
+        """Start to save the state after `step` finished steps. Return the seconds that training waited.
 
-        `own` is what belongs to this rank and not to the model, in copies.
+        `own`: copies of the state that only this rank has.
         """
         begin = time.monotonic()
         self.wait()
@@ -86,7 +86,7 @@ class CheckpointWriter:
         return time.monotonic() - begin
 
     def wait(self) -> None:
-        """Until the save under way is durable and registered. Raises what it failed of."""
+        """Wait until the current save is stored and registered. Raises its error."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

@@ -1,4 +1,4 @@
-"""The orthogonal matrix that is nearest to an update, roughly: what Muon takes instead of the update."""
+"""Approximate the orthogonal matrix nearest to an update, by the Newton-Schulz iteration of Muon."""
 
 import torch
 from torch import Tensor
@@ -10,12 +10,12 @@ MIN_NORM = 1e-7
 
 
 def working_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 on an accelerator, where that is fast and precise enough; float32 on a CPU, where it is not faster."""
+    """Return bfloat16 on an accelerator, and float32 on a CPU, where bfloat16 is not faster."""
     return torch.float32 if device.type == "cpu" else torch.bfloat16
 
 
 def orthogonalize(update_NRC: Tensor, iterations: int) -> Tensor:
-    """Each of N matrices with its singular values brought near 1, by Newton-Schulz iteration, in their own dtype."""
+    """Return the N matrices with their singular values brought near 1, in their own dtype."""
     is_tall = update_NRC.shape[-2] > update_NRC.shape[-1]
     x_NRC = update_NRC.mT if is_tall else update_NRC
     # The Frobenius norm is no smaller than the largest singular value, which must not exceed 1.

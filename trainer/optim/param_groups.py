@@ -1,4 +1,4 @@
-"""Which rule updates which parameter, and with what decay and rate of its own."""
+"""Choose the algorithm, learning rate factor and weight decay of each parameter."""
 
 import difflib
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from trainer.errors import TrainerError
 
 Algorithm = Literal["adamw", "muon"]
 
-ADAMW_MATRICES = ("router.weight",)  # of blocks: their rows are scores of experts, not a map between features
+ADAMW_MATRICES = ("router.weight",)  # matrices of blocks that AdamW updates: a router's rows are scores of experts
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,9 @@ class ParamGroupConfig:
 
 
 def param_group_config(name: str, num_dimensions: int, spec: OptimizerSpec) -> ParamGroupConfig:
-    """Of a parameter by its whole name and its dimensions in the undivided model.
+    """Return the configuration of a parameter by its name and number of dimensions in the complete model.
 
-    Norms and other one-dimensional parameters are not decayed unless a group says so: shrinking a gain is no
-    regularisation. Embeddings are.
+    Norms and other one-dimensional parameters are not decayed unless a group says so; embeddings are.
     """
     group = next((group for group in spec.groups if fnmatchcase(name, group.pattern)), ParameterGroup(pattern="*"))
     decay = group.weight_decay_factor

@@ -8,7 +8,8 @@ from trainer.storage.base import MissingObject, StorageError
 
 
 class FolderStorage:
-    """`key` is a relative path. A file appears under its name only when it is whole and on disk."""
+    """An object store in a folder; keys are relative paths. A file gets its name only when it is complete and
+    synced."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

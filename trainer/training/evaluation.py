@@ -25,8 +25,8 @@ SAMPLING_TEMPERATURE = 0.8
 
 @dataclass(frozen=True)
 class HeldOutSet:
-    """What a rank evaluates of one data set. `name` is as metrics have it; `tokens_per_byte` of the whole split, None
-    where only some of its tokens are counted."""
+    """A rank's held-out batches of one data set. `name`: in names of metrics. `tokens_per_byte`: of the complete split;
+    None if only some of its tokens are targets."""
 
     name: str
     batches: list[MicroBatch]
@@ -35,7 +35,7 @@ class HeldOutSet:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """`values`: metrics by name."""
+    """The mean loss, metrics by name, and the duration of an evaluation."""
 
     loss: float
     values: dict[str, float]
@@ -113,12 +113,14 @@ class PromptSampler:
         for row, ids in enumerate(self._prompts):
             first_PN[row, : len(ids)] = torch.tensor(ids, device=device)
         generator = torch.Generator().manual_seed(SAMPLING_SEED)
-        room = max(lengths) + self._num_tokens
-        with generation_session(self._model, room, lambda logits_PV: sample_tokens(logits_PV, generator)) as generation:
+        max_tokens = max(lengths) + self._num_tokens
+        with generation_session(
+            self._model, max_tokens, lambda logits_PV: sample_tokens(logits_PV, generator)
+        ) as generation:
             new = [generation.prefill(first_PN, lengths)]
             while len(new) < self._num_tokens:
                 new.append(generation.step(new[-1]))
-        return [self._text(words) for words in torch.stack(new, 1).tolist()]
+        return [self._text(token_ids) for token_ids in torch.stack(new, 1).tolist()]
 
     def _text(self, new: list[int]) -> str:
         if self._end_of_text in new:
@@ -127,8 +129,8 @@ class PromptSampler:
 
 
 def sample_tokens(logits_PV: Tensor, generator: torch.Generator) -> Tensor:
-    """[P], one of each row by its probabilities; drawn on the CPU, where every device gives the same numbers."""
+    """Sample a token id from each row of logits, [P]; on the CPU, so that the device does not change the samples."""
     scores_PV = (logits_PV.float().cpu() / SAMPLING_TEMPERATURE).softmax(-1)
     if not scores_PV.isfinite().all():
-        return scores_PV.new_zeros(scores_PV.shape[0], dtype=torch.int64)  # a lost model says nothing
+        return scores_PV.new_zeros(scores_PV.shape[0], dtype=torch.int64)  # the model has diverged
     return torch.multinomial(scores_PV, 1, generator=generator)[:, 0]

@@ -15,7 +15,7 @@ from trainer.training.loop import train
 
 
 def work(assignment: Assignment) -> EndClass:
-    """COMPLETED or STOPPED; anything else is raised."""
+    """Run this rank of the worker group. Return COMPLETED or STOPPED; all other ends are raised."""
     run = assignment.run
     share_cores(run.layout.processes_per_node)
     reporter = Reporter(assignment)
