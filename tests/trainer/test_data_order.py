@@ -20,7 +20,7 @@ from trainer.data.batch import MicroBatch
 from trainer.data.corpus import Corpus
 from trainer.data.documents import RawObject
 from trainer.data.loader import Loader, RankShare, micro_batch, validation_batches
-from trainer.data.mixture import PLACES, Mixture
+from trainer.data.mixture import TABLE_SIZE, Mixture
 from trainer.data.packing import IGNORED, DocumentRows, StreamRows, best_fit
 from trainer.data.permutation import Permutation
 from trainer.data.prepare import prepare
@@ -106,15 +106,15 @@ def test_each_source_of_a_mixture_gives_its_samples_in_order_and_in_proportion(
     weights: list[float], start: int
 ) -> None:
     mixture = Mixture(weights)
-    sources, numbers = mixture(np.arange(start, start + 2 * PLACES))
+    sources, numbers = mixture(np.arange(start, start + 2 * TABLE_SIZE))
     before = mixture.before(start)
     for source, weight in enumerate(weights):
         own = numbers[sources == source]
         assert own.tolist() == list(range(before[source], before[source] + len(own)))
-        exact = weight / sum(weights) * 2 * PLACES
+        exact = weight / sum(weights) * 2 * TABLE_SIZE
         assert abs(len(own) - exact) <= 2 * len(weights) + 2  # its share of places is whole, and at least one
     early = [int((sources[:100] == source).sum()) for source in range(len(weights))]
-    expected = [int((sources == source).sum()) / (2 * PLACES) * 100 for source in range(len(weights))]
+    expected = [int((sources == source).sum()) / (2 * TABLE_SIZE) * 100 for source in range(len(weights))]
     # Up to any place a source has given its share of it to within (sources + 1) / 2: up to the time t, c * t rounded,
     # and t differs from the place by half a sample of each source. Between two places, to within twice that.
     assert np.abs(np.array(early) - expected).max() <= len(weights) + 1

@@ -1,4 +1,4 @@
-"""Text in, documents out, a little at a time. Whatever cannot be read as it claims to be is refused with its place."""
+"""Read documents from objects of text, JSONL or parquet, as a stream. Errors name the object and the place in it."""
 
 import codecs
 import json
@@ -14,7 +14,7 @@ from trainer.data.parquet import parquet_texts
 from trainer.errors import TrainerError
 
 BUILTIN_TEXT_BYTES = 6_000_000
-"""Cap of the builtin corpus: with it, a tokenizer is trained and all is tokenised in about 3 s on two cores."""
+"""Maximum size of the builtin corpus: training its tokenizer and tokenising it takes about 3 s on two cores."""
 
 TEXT_PIECE_CHARACTERS = 16_384  # plain text is cut into documents of this size, at line ends
 _READ_BYTES = 1024 * 1024
@@ -23,10 +23,7 @@ _SKIPPED_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "te
 
 @dataclass(frozen=True)
 class RawObject:
-    """One object of a data set as it was given.
-
-    `name` is how errors speak of it; `read` starts from the beginning each time.
-    """
+    """An object of a data set. `name`: as errors name it. `read`: yields its bytes, from the beginning at each call."""
 
     name: str
     read: Callable[[], Iterator[bytes]]
@@ -70,7 +67,8 @@ def builtin_stdlib(root: Path | None = None) -> Iterator[RawObject]:
 
 
 def read_documents(objects: Iterable[RawObject], part: MixturePart) -> Iterator[str]:
-    """Documents in order, none empty. Raises TrainerError (DATA_ERROR) with object and place."""
+    """Yield the documents in order, without empty ones. Raises TrainerError (DATA_ERROR) that names object and
+    place."""
     for raw in objects:
         form = part.format if part.format != "auto" else _detect_format(raw.name)
         if form == "jsonl":
@@ -147,7 +145,7 @@ def _lines(raw: RawObject) -> Iterator[str]:
 
 
 def json_lines(raw: RawObject) -> Iterator[tuple[str, Any]]:
-    """(place, record) of each line that is not blank. Raises TrainerError (DATA_ERROR) with the place."""
+    """Yield (place, record) of each line that is not blank. Raises TrainerError (DATA_ERROR) that names the place."""
     for number, line in enumerate(_lines(raw), start=1):
         if not line.strip():
             continue

@@ -7,9 +7,10 @@ _ROWS = 1024
 
 
 def parquet_texts(blocks: Iterator[bytes], column: str) -> Iterator[str]:
-    """Row by row, nulls left out. The file's directory is at its end, so it is first copied to a temporary file.
+    """Yield the texts of a column, without nulls. The file is copied to a temporary file first, since its metadata is
+    at its end.
 
-    Raises ValueError that says what is wrong with the file, and in which row.
+    Raises ValueError that names the problem and the rows.
     """
     # Loaded where parquet is met: it takes half a second, and most data sets are text.
     import pyarrow  # noqa: PLC0415 - see above

@@ -29,7 +29,7 @@ class Permutation:
         self._keys = np.frombuffer(words, dtype="<u8")[:_ROUNDS].astype(np.uint64)
 
     def __call__(self, index: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Where each element of `index` (all within 0 .. size-1) goes; same shape."""
+        """Return the image of each element of `index`, all within 0 .. size-1, in the same shape."""
         value = self._encipher(np.asarray(index, dtype=np.uint64))
         outside = value >= self.size
         while outside.any():

@@ -1,4 +1,4 @@
-"""Documents to a prepared folder: tokenizer, shards of both splits, index with fingerprint. Memory stays bounded."""
+"""Prepare a data set in a folder: tokenizer, shards of both splits, and the index. Memory use is bounded."""
 
 import hashlib
 import shutil
@@ -26,9 +26,9 @@ def prepare(
     folder: Path,
     shard_bytes: int = MAX_SHARD_BYTES,
 ) -> DatasetIndex:
-    """Tokenise into `folder` (made if need be), with a tokenizer trained here or one that is in a file.
+    """Tokenise the objects into `folder`, which is created, with a tokenizer that is trained here or read from a file.
 
-    Reads the objects twice: to count and sample, and to tokenise. Raises TrainerError (DATA_ERROR) for bad data.
+    Reads the objects twice: to count and sample, and to tokenise. Raises TrainerError (DATA_ERROR) for invalid data.
     """
     read = _reader(objects, part, tokenizer)
     sample = EvenSample(TRAINING_CHARACTERS)
@@ -85,9 +85,9 @@ def _reader(
 
 
 def split_documents(documents: Iterable[str], count: int, fraction: float) -> Iterator[tuple[str, str]]:
-    """(split, text) of `count` documents: every k-th is held out, so that both splits see the whole range of the data.
+    """Yield (split, text) of `count` documents; every k-th is held out, with k = 1 / `fraction`, rounded, at least 2.
 
-    A lone document is cut in two at a line end near `1 - fraction`.
+    A single document is cut in two at a line end near `1 - fraction`.
     """
     every = min(count, max(2, round(1 / fraction)))
     for number, text in enumerate(documents, start=1):
@@ -102,7 +102,7 @@ def split_documents(documents: Iterable[str], count: int, fraction: float) -> It
 
 
 def check_enough(folder: Path, index: DatasetIndex, source: str, training: TrainingSpec) -> None:
-    """Each split must fill one row. Raises TrainerError (DATA_ERROR) that says what is missing."""
+    """Raise TrainerError (DATA_ERROR) if a split does not fill one row."""
     for split in SPLITS:
         tokens = sum(shard.tokens for shard in index.shards[split])
         rows = sum(row_counts(folder, index, split, training.data.packing, training.sequence_length)) if tokens else 0

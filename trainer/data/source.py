@@ -1,4 +1,4 @@
-"""A prepared data set, opened to train on: its rows by sample number, from whole shards."""
+"""Read rows of a prepared data set."""
 
 import json
 import os
@@ -27,7 +27,7 @@ OnCorrupt = Callable[[str, CorruptShard], None]
 
 @dataclass(frozen=True)
 class PreparedSource:
-    """Where a worker finds a prepared data set: a folder of the node, and what is not there, in the store."""
+    """A prepared data set: its folder on the node, and the manifest of files that can be fetched from the store."""
 
     name: str
     folder: Path
@@ -78,9 +78,10 @@ class Source:
         return Sampler(self.rows, seed, self.index.fingerprint, self._data.shuffle_shards)
 
     def row(self, shard: int, row: int) -> Rows:
-        """One row, [1, S]. Raises TrainerError (DATA_ERROR) for a shard that is damaged in the store, unless such are
-        skipped: then row `row` (modulo its rows) of the next shard of the index that has rows and is whole stands in,
-        a choice that follows from the state of the store alone, and `skipped_rows` counts it.
+        """Return a row, [1, S].
+
+        Raises TrainerError (DATA_ERROR) for a shard that is damaged in the store. With `on_corrupt: skip` it returns
+        row `row` (modulo its number of rows) of the next intact shard instead, and `skipped_rows` counts it.
         """
         for offset in range(len(self.rows)):
             chosen = (shard + offset) % len(self.rows)
@@ -89,7 +90,7 @@ class Source:
             try:
                 found = self._read(chosen, row % self.rows[chosen])
             except CorruptShard as error:
-                self._tell(chosen, error)
+                self._report_corrupt(chosen, error)
                 continue
             self.skipped_rows += offset > 0
             return found
@@ -114,7 +115,7 @@ class Source:
     def _pack(self, shard: int) -> DocumentRows:
         return DocumentRows(self._lengths[shard], self._length)
 
-    def _tell(self, shard: int, error: CorruptShard) -> None:
+    def _report_corrupt(self, shard: int, error: CorruptShard) -> None:
         if self._data.on_corrupt == "fail":
             raise TrainerError(
                 EndClass.DATA_ERROR,
@@ -128,7 +129,7 @@ class Source:
 
 
 def row_counts(folder: Path, index: DatasetIndex, split: str, packing: str, length: int) -> list[int]:
-    """Rows of each shard. Packing documents takes some time for many shards, so its counts are kept in the folder."""
+    """Return the number of rows of each shard. Those of packed documents are cached in the folder."""
     if packing == "none":
         return [StreamRows(length).count(shard.tokens) for shard in index.shards[split]]
     path = folder / f"{split}-rows-{length}.json"
@@ -143,7 +144,7 @@ def row_counts(folder: Path, index: DatasetIndex, split: str, packing: str, leng
 
 
 def select_evenly_spaced(source: Source, count: int) -> list[tuple[int, int]]:
-    """(shard, row) of `count` rows spread over the whole split; all of them when there are fewer."""
+    """Return (shard, row) of `count` rows at equal distances over the split, or of all rows if there are fewer."""
     total = source.num_rows
     count = min(count, total)
     first_row: NDArray[np.int64] = np.concatenate([[0], np.cumsum(source.rows)])

@@ -16,8 +16,10 @@ TRAINING_CHARACTERS = 4_000_000  # merges settle long before this; more text onl
 
 @dataclass(frozen=True)
 class ExistingTokenizer:
-    """One that is in a file. `vocab_size`: words of the model that it comes with, which may have some to spare;
-    `end_of_text`: the id of the token that ends a text. `model`: the folder of that model."""
+    """A tokenizer in a file. `vocab_size`: vocabulary of its model, which may be larger than the tokenizer's.
+
+    `end_of_text`: id of the token that ends a text. `model`: folder of the model that it belongs to.
+    """
 
     file: Path
     vocab_size: int
@@ -49,7 +51,7 @@ class ExistingTokenizer:
 
 
 def train_tokenizer(documents: Iterable[str], spec: TokenizerSpec) -> Tokenizer:
-    """At most `spec.vocab_size` entries (fewer where the text has too few pairs), END_OF_TEXT as id 0."""
+    """Train a byte-level BPE with at most `spec.vocab_size` entries (fewer for little text); END_OF_TEXT has id 0."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -1,4 +1,4 @@
-"""Adapters alone, in the layout of Hugging Face's PEFT: `adapter_config.json` and `adapter_model.safetensors`."""
+"""Names and configuration of exported adapters in PEFT's layout: `adapter_config.json`, `adapter_model.safetensors`."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def peft_name(name: str, shape: ModelShape) -> str:
 
 
 def adapter_config(names: list[str], shape: ModelShape, lora: LoraSpec, base: str) -> dict[str, Any]:
-    """`names`: ours, of all adapters; `base`: what they are for."""
+    """Return PEFT's configuration. `names`: parameter names of all adapters; `base`: the base model's name."""
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",

@@ -1,7 +1,4 @@
-"""A folder in Hugging Face's layout: configuration, tokenizer, and of the weights as much as is asked for.
-
-No file is read as a whole: a tensor, or the part of it that a rank holds, is read where it lies.
-"""
+"""Read models in Hugging Face's layout: complete ones, or only the slices of tensors that a rank needs."""
 
 import json
 from pathlib import Path

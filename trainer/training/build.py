@@ -1,4 +1,4 @@
-"""From an assignment to everything the loop needs: model, optimizer, data, checkpoints, restored if there is one."""
+"""Build the training state of a rank from its assignment: model, optimizer, data, and the checkpoint to resume from."""
 
 import hashlib
 from collections.abc import Callable
@@ -123,7 +123,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
 
 
 def _parameter_names(training: TrainingSpec, vocab_size: int) -> list[str]:
-    """Of what is trained in the whole model, of which a rank may have a stage only."""
+    """Return the names of all trained parameters of the complete model."""
     with torch.device("meta"):
         whole = Decoder(training.model.resolve(), vocab_size, training.sequence_length)
         if training.lora is not None:
@@ -153,7 +153,10 @@ def _validation(assignment: Assignment, storage: Storage, part: RankShare) -> li
 
 
 def _base(assignment: Assignment) -> StoredWeights | None:
-    """Where the model's first weights come from. A checkpoint has all that is trained: what rests is read again."""
+    """Open the base model whose weights the model starts from; None without one.
+
+    A resumed run needs it only with LoRA: a checkpoint contains the trained parameters, not the frozen ones.
+    """
     if assignment.base_folder is None or (assignment.run.resume is not None and assignment.training.lora is None):
         return None
     return StoredWeights(assignment.base_folder, assignment.training.model.resolve())

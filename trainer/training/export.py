@@ -1,4 +1,4 @@
-"""The finished model: gathered from all ranks, written as files, encrypted, stored and registered."""
+"""Export the trained model: gather it from all ranks, write its files, encrypt, store and register them."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ BASE_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt", "tokenizer.model", "chat_template.jinja", "generation_config.json",
 )  # fmt: skip
-"""What a model's tokenizer and its use are described by: copied unchanged from a base model."""
+"""Files of a base model that describe its tokenizer and generation, which are copied unchanged."""
 
 
 def export_model(state: TrainState) -> None:
@@ -70,8 +70,8 @@ def export_model(state: TrainState) -> None:
 
 
 def export_tensors(tensors: dict[str, Tensor], name: str, whole: Tensor, shape: ModelShape, dtype: torch.dtype) -> None:
-    """Add copies of one of our tensors under Hugging Face's names, on the CPU. What sways the choice of experts stays
-    in fp32, as `transformers` keeps it."""
+    """Add copies of a parameter to `tensors` under Hugging Face's names, on the CPU. Router biases stay in fp32, as in
+    `transformers`."""
     kept = torch.float32 if name.endswith("mlp.balance") else dtype
     theirs = hugging_face_names(name, shape)
     parts = whole.unbind() if is_expert_stack(name) else [whole] * len(theirs)
@@ -80,7 +80,7 @@ def export_tensors(tensors: dict[str, Tensor], name: str, whole: Tensor, shape: 
 
 
 def write_files(state: TrainState, tensors: dict[str, Tensor], folder: Path) -> None:
-    """Everything that `transformers` loads a model and its tokenizer from."""
+    """Write the files from which `transformers` loads the model and its tokenizer."""
     end_of_text = _write_tokenizer(state, folder)
     dtype = "float32" if state.training.precision == "fp32" else "bfloat16"
     length = state.training.sequence_length
@@ -93,7 +93,7 @@ def write_files(state: TrainState, tensors: dict[str, Tensor], folder: Path) -> 
 
 
 def write_adapter(state: TrainState, tensors: dict[str, Tensor], folder: Path) -> None:
-    """Everything that `peft` puts on the base model: the adapters as they were trained, in fp32, by our names."""
+    """Write the files from which `peft` loads the adapters, in fp32, and the tokenizer."""
     training = state.training
     assert training.lora is not None and training.model.base is not None
     _write_tokenizer(state, folder)
@@ -149,7 +149,7 @@ def _write_tokenizer_settings(folder: Path, end_of_text: int, length: int) -> No
 
 
 def write_weights(tensors: dict[str, Tensor], folder: Path, largest_bytes: int) -> None:
-    """`model.safetensors`, or numbered files with an index where that would exceed `largest_bytes`."""
+    """Write `model.safetensors`, or numbered files with an index if it would exceed `largest_bytes`."""
     groups: list[dict[str, Tensor]] = [{}]
     filled = 0
     for name, tensor in tensors.items():
