@@ -17,24 +17,34 @@ def main() -> int:
     """Run `python -m trainer`. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m trainer", description="Train as a job file says, on this machine.")
     parser.add_argument(
-        "job", type=Path, help="job spec (YAML); of it training, checkpoint, resources, retry and telemetry are read"
+        "job", type=Path, help="job spec (YAML); its fields training, checkpoint, resources, retry and telemetry apply"
     )
-    parser.add_argument("--output", type=Path, help="folder of the run (default: the job's name); again: resume")
-    parser.add_argument("--data", type=Path, nargs="+", default=[], help="train on these text or JSONL files instead")
-    parser.add_argument("--model", type=Path, help="go on from this model (Hugging Face's layout) instead")
-    parser.add_argument("--dry-run", action="store_true", help="train nothing: print mesh, memory and communication")
-    parser.add_argument("--ranks", type=int, help="with --dry-run: processes of the run (default: the job's)")
     parser.add_argument(
-        "--profile", type=steps_of, metavar="FIRST:LAST", help="trace these steps of every rank into OUTPUT/profile"
+        "--output", type=Path, help="output folder (default: the job's name); a run that is there is resumed"
     )
-    parser.add_argument("--tensorboard", action="store_true", help="write TensorBoard's files into OUTPUT/tensorboard")
+    parser.add_argument(
+        "--data", type=Path, nargs="+", default=[], help="text or JSONL files to train on instead of the job's data"
+    )
+    parser.add_argument(
+        "--model", type=Path, help="folder of a model in Hugging Face's layout to start from instead of the job's model"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print mesh, memory and communication, and exit without training"
+    )
+    parser.add_argument("--ranks", type=int, help="with --dry-run: number of processes (default: the job's)")
+    parser.add_argument(
+        "--profile", type=parse_step_range, metavar="FIRST:LAST", help="write traces of these steps to OUTPUT/profile"
+    )
+    parser.add_argument(
+        "--tensorboard", action="store_true", help="write TensorBoard event files to OUTPUT/tensorboard"
+    )
     arguments = parser.parse_args()
     if arguments.tensorboard and importlib.util.find_spec("tensorboard") is None:
         parser.error("--tensorboard needs the package tensorboard: pip install 'athanor[tensorboard]'")
     if arguments.ranks is not None and not (arguments.dry_run and arguments.ranks > 0):
-        parser.error("--ranks goes with --dry-run, and is 1 or more; a run has resources.processes_per_node processes")
+        parser.error("--ranks needs --dry-run and must be 1 or more; a run has resources.processes_per_node processes")
     if arguments.dry_run:
-        return show_dry_run(arguments)
+        return print_dry_run(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return run_under_torchrun(arguments)
@@ -42,7 +52,7 @@ def main() -> int:
     drop_unknown_variables()
     start_fork_server()
     # Only now what takes time to import: torch is on its way in the fork server meanwhile.
-    from trainer.agent.supervisor import NodePlace, Supervisor  # noqa: PLC0415 - see above
+    from trainer.agent.supervisor import NodeConfig, Supervisor  # noqa: PLC0415 - see above
     from trainer.client.local import LocalPlatform  # noqa: PLC0415 - as above
     from trainer.contract.run import EXIT_STATUS, EndClass  # noqa: PLC0415 - as above
     from trainer.errors import TrainerError  # noqa: PLC0415 - as above
@@ -58,7 +68,7 @@ def main() -> int:
         return EXIT_STATUS[EndClass.BAD_SPEC]
     output = (arguments.output or Path(name)).absolute()
     terminal = Terminal(settings.training.steps)
-    place = NodePlace(
+    place = NodeConfig(
         work=output / "work",
         local_files=[path.absolute() for path in arguments.data],
         profile=arguments.profile,
@@ -78,11 +88,13 @@ def main() -> int:
     return EXIT_STATUS[end_class]
 
 
-def steps_of(text: str) -> tuple[int, int]:
+def parse_step_range(text: str) -> tuple[int, int]:
     """`3:5`. Raises argparse.ArgumentTypeError."""
     first, _, last = text.partition(":")
     if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no FIRST:LAST, two step numbers from 1 on, for example 10:12")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not FIRST:LAST, two step numbers of 1 or more, for example 10:12"
+        )
     return int(first), int(last)
 
 
@@ -92,14 +104,14 @@ def run_under_torchrun(arguments: argparse.Namespace) -> int:
     from trainer.errors import TrainerError  # noqa: PLC0415 - as above
     from trainer.reporting.sinks.choice import LocalSinks  # noqa: PLC0415 - as above
     from trainer.standalone.job_file import read_job  # noqa: PLC0415 - as above
-    from trainer.standalone.torchrun import place_of, run_rank  # noqa: PLC0415 - as above
+    from trainer.standalone.torchrun import read_torchrun_environment, run_rank  # noqa: PLC0415 - as above
 
-    place = place_of(dict(os.environ))
+    place = read_torchrun_environment(dict(os.environ))
     assert place is not None
     mlflow_variables = take_mlflow_variables()
     drop_unknown_variables()
     try:
-        name, settings = read_job(arguments.job, arguments.model, many_nodes=True)
+        name, settings = read_job(arguments.job, arguments.model, allow_multi_node=True)
     except TrainerError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_STATUS[EndClass.BAD_SPEC]
@@ -108,7 +120,7 @@ def run_under_torchrun(arguments: argparse.Namespace) -> int:
     return run_rank(place, settings, output, [path.absolute() for path in arguments.data], arguments.profile, sinks)
 
 
-def show_dry_run(arguments: argparse.Namespace) -> int:
+def print_dry_run(arguments: argparse.Namespace) -> int:
     """Print what a run would need, without training. Return the exit code."""
     from trainer.contract.run import EXIT_STATUS, EndClass  # noqa: PLC0415 - help must not wait for torch
     from trainer.errors import TrainerError  # noqa: PLC0415 - as above
@@ -116,7 +128,7 @@ def show_dry_run(arguments: argparse.Namespace) -> int:
     from trainer.standalone.job_file import read_job  # noqa: PLC0415 - as above
 
     try:
-        _, settings = read_job(arguments.job, arguments.model, many_nodes=True)
+        _, settings = read_job(arguments.job, arguments.model, allow_multi_node=True)
         for line in dry_run(settings.training, arguments.ranks or settings.layout.world_size):
             sys.stdout.write(line + "\n")
     except TrainerError as error:

@@ -1,4 +1,4 @@
-"""The one exception of the trainer that carries its own verdict."""
+"""The exception that ends an attempt with a given end class."""
 
 from trainer.contract.run import EndClass
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import django
 
 COHORTS, QUEUES_OF_A_COHORT, NOMINAL, BORROW = 5, 6, 20, 100
-TOGETHER_SECONDS = 0.2  # ends that close to each other are seen at once, as a sweeper sees them
+TOGETHER_SECONDS = 0.2  # ends within this time are observed together, as by a reconciler
 
 
 class Class(NamedTuple):

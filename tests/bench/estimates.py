@@ -1,7 +1,8 @@
-"""Start times told to waiting jobs, judged: four made-up weeks of jobs, each told its start when it first waits by the
-forecast that the platform tells, from the ends it has seen so far; then the policy runs on with what really happens.
+"""Accuracy of start estimates, on four weeks of generated jobs.
 
-Perfect would be half of the jobs started by their P50 and nine of ten by their P90.
+Each job gets the platform's forecast when it first waits, computed from the runs that have ended by then; the admission
+policy then continues with the real run times. A perfect forecast starts 50 % of the jobs by its P50 and 90 % by its
+P90.
 """
 
 import heapq
@@ -19,26 +20,26 @@ from athanor.scheduling.start_forecast import CalibrationFactors, Forecast, Shar
 
 SLOTS, DAYS, JOBS_PER_DAY, FIRST_IN_LINE = 64, 28, 120, 60
 TEAMS = ("vision", "speech", "product")
-LONGEST = 7 * 86_400
+MAX_RUN_SECONDS = 7 * 86_400
 
 
 @dataclass
 class World:
-    """What waits and runs at `clock`, and what was told to whom."""
+    """The waiting and running jobs at `clock`, and the forecasts of jobs by id."""
 
     clock: int = 0
     waiting: dict[str, PastJob] = field(default_factory=dict)
     running: dict[str, tuple[PastJob, int]] = field(default_factory=dict)
     shares: dict[str, list[float]] = field(default_factory=lambda: {team: [] for team in TEAMS})
-    told: dict[str, tuple[int, Forecast]] = field(default_factory=dict)
+    predicted: dict[str, tuple[int, Forecast]] = field(default_factory=dict)
     started: dict[str, int] = field(default_factory=dict)
     raw: dict[str, Forecast] = field(default_factory=dict)
 
-    def stretch(self) -> CalibrationFactors:
-        """By what has come of what was told so far."""
+    def calibration(self) -> CalibrationFactors:
+        """Return the factors that follow from the forecasts of the jobs that have started."""
         return calibration_factors(
             [
-                (raw.p50_seconds, raw.p90_seconds, self.started[job_id] - self.told[job_id][0])
+                (raw.p50_seconds, raw.p90_seconds, self.started[job_id] - self.predicted[job_id][0])
                 for job_id, raw in self.raw.items()
                 if job_id in self.started and raw.p50_seconds is not None and raw.p90_seconds is not None
             ]
@@ -67,7 +68,7 @@ class World:
 
 
 def limit_of(job: PastJob) -> int:
-    return job.limit or LONGEST
+    return job.limit or MAX_RUN_SECONDS
 
 
 def measure() -> dict[str, Any]:
@@ -76,13 +77,13 @@ def measure() -> dict[str, Any]:
     world = play(jobs)
     judged = [
         (world.started[job_id] - at, found)
-        for job_id, (at, found) in world.told.items()
+        for job_id, (at, found) in world.predicted.items()
         if found.p50_seconds is not None and found.p90_seconds is not None
     ]
     late = sorted(abs(waited - (found.p50_seconds or 0)) for waited, found in judged)
     return {
         "jobs": len(jobs),
-        "told": len(world.told),
+        "predicted": len(world.predicted),
         "judged": len(judged),
         "by_p50": sum(waited <= (found.p50_seconds or 0) for waited, found in judged) / len(judged),
         "by_p90": sum(waited <= (found.p90_seconds or 0) for waited, found in judged) / len(judged),
@@ -112,19 +113,19 @@ def play(jobs: Sequence[PastJob]) -> World:
                 heapq.heappush(moments, (world.clock + min(job.lasts, limit_of(job)), 1, job.id))
             elif decision.job_id == job_id and decision.position <= FIRST_IN_LINE:
                 world.raw[job_id] = _forecast(world, job_id)
-                world.told[job_id] = (world.clock, world.stretch().of(world.raw[job_id]))
+                world.predicted[job_id] = (world.clock, world.calibration().of(world.raw[job_id]))
     return world
 
 
 def _forecast(world: World, job_id: str) -> Forecast:
-    everybody = sorted(share for those in world.shares.values() for share in those)
-    shares = Shares({team: sorted(those) for team, those in world.shares.items()}, everybody)
+    all_shares = sorted(share for those in world.shares.values() for share in those)
+    shares = Shares({team: sorted(those) for team, those in world.shares.items()}, all_shares)
     return forecasts(world.snapshot(), [job_id], shares)[job_id]
 
 
 def lines(figures: dict[str, Any]) -> list[str]:
     return [
-        f"  {figures['judged']} of {figures['jobs']} jobs waited and were told a start: {figures['by_p50']:.0%} had "
+        f"  {figures['judged']} of {figures['jobs']} jobs waited and got an estimate: {figures['by_p50']:.0%} had "
         f"started by their P50, {figures['by_p90']:.0%} by their P90 (perfect: 50 %, 90 %)",
         f"  median wait {figures['median_wait_seconds']} s, median error of P50 {figures['median_error_seconds']} s",
     ]

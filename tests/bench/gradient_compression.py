@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from trainer.agent.supervisor import NodePlace, Supervisor
+from trainer.agent.supervisor import NodeConfig, Supervisor
 from trainer.client.local import LocalPlatform, LocalSettings
 from trainer.contract.run import EndClass
 from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
@@ -50,7 +50,7 @@ def final_loss(training: TrainingSpec, processes: int, output: Path, cache: Path
     """Held-out loss at the end, and of its last step how many times fewer bytes than uncompressed."""
     settings = LocalSettings(training, ProcessLayout(processes_per_node=processes), CheckpointPolicy(every_steps=10**6))
     supervisor = Supervisor(
-        FolderConnection(output, settings), LocalPlatform(output, settings), NodePlace(output / "work", cache=cache)
+        FolderConnection(output, settings), LocalPlatform(output, settings), NodeConfig(output / "work", cache=cache)
     )
     if supervisor.run() is not EndClass.COMPLETED:
         raise RuntimeError((output / "end.json").read_text())

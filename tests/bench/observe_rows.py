@@ -90,7 +90,7 @@ def sweep(what: str) -> dict[str, Any]:
     from athanor.dispatch import observe
 
     before = memory_mb("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # from here on the kernel notes the peak anew
+    Path("/proc/self/clear_refs").write_text("5")  # reset the kernel's record of peak memory
     began, processor = time.monotonic(), time.process_time()
     observe.observe_due()
     seconds = time.monotonic() - began

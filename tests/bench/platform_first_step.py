@@ -1,7 +1,7 @@
 """Time from `athanor submit` to the end of the first step, against `python -m trainer` on the same job by hand.
 
-Both sides alternate in one run and prepare the data anew each round (another vocabulary). The step's time is the one
-the trainer itself stamps on its metric. Aim: the platform takes at most 3 s more.
+Both sides alternate in one run and prepare the data again in each round (with another vocabulary). The time of the step
+is the timestamp of the trainer's metric. Target: the platform takes at most 3 s longer.
 """
 
 import json

@@ -73,13 +73,17 @@ def _cursor(moment: datetime) -> str:
 
 
 def lines(figures: dict[str, Any]) -> list[str]:
-    told = [f"  {JOBS:,} jobs, pages of 50, p50 / p95 (aim p95 <= 60 ms); bare rows {figures['bare']['p95_ms']:.1f} ms"]
+    text_lines = [
+        f"  {JOBS:,} jobs, pages of 50, p50 / p95 (aim p95 <= 60 ms); bare rows {figures['bare']['p95_ms']:.1f} ms"
+    ]
     for name, pages in figures["lists"].items():
         deep = pages.get("deep")
         further = f", deep {deep['p50_ms']:.0f} / {deep['p95_ms']:.0f} ms" if deep else ""
         first = pages["first"]
-        told.append(f"  {name}: first {first['p50_ms']:.0f} / {first['p95_ms']:.0f} ms ({pages['rows']} jobs){further}")
-    return told
+        text_lines.append(
+            f"  {name}: first {first['p50_ms']:.0f} / {first['p95_ms']:.0f} ms ({pages['rows']} jobs){further}"
+        )
+    return text_lines
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def made_attempts(stack: StackHandle, count: int, jobs: int = 0) -> list[dict[st
 
 
 def processor_seconds(stack: StackHandle) -> float:
-    """What web and PostgreSQL have used so far: a figure that other work on the machine hardly bends."""
+    """Return the CPU seconds that web and PostgreSQL have used, which other load on the machine changes little."""
     total = 0.0
     for name in stack.state["services"]:
         process = stack.identity(name).process() if name.startswith(("web", "postgres")) else None

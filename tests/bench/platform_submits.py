@@ -53,7 +53,7 @@ def measure() -> dict[str, Any]:
 
 
 def drive(url: str, clients: int, body: bytes, headers: dict[str, str], seconds: float = SECONDS) -> dict[str, float]:
-    """Submits by `clients` at once for so long: per second, p50 and p99 in ms."""
+    """Submit from `clients` concurrent clients for `seconds`. Return the submits per second, and p50 and p99 in ms."""
     end = time.monotonic() + seconds
     with ThreadPoolExecutor(clients) as pool:
         parts = list(pool.map(lambda _: _submit_until(url, body, headers, end), range(clients)))

@@ -1,7 +1,9 @@
-"""Metrics through the API beside a row a point in plain PostgreSQL, laid out as MLflow's table, without any server.
+"""Metrics through the API, compared with one row per point in plain PostgreSQL (the layout of MLflow's table, no
+server).
 
-A point is one value of one series at one step. Aims: >= 100,000 points/s in batches of 1,000; a batch of 10 at a p50
-<= 5 ms; a chart of one series of 1,000,000 points at 1,000 pixels p95 <= 50 ms; 50 runs x 5 series at once <= 300 ms.
+A point is one value of one series at one step. Targets: >= 100,000 points/s in batches of 1,000; a batch of 10 at a p50
+<= 5 ms; a chart of one series of 1,000,000 points at 1,000 pixels at a p95 <= 50 ms; 50 runs x 5 series in one request
+<= 300 ms.
 """
 
 import http.client
@@ -111,7 +113,7 @@ def _names(count: int) -> list[str]:
 
 
 def _ingest_many(stack: StackHandle, rows: list[dict[str, str]], *, steps: int, names: list[str]) -> dict[str, Any]:
-    """All writers at once, each with an attempt of its own. Bodies are made beforehand."""
+    """Ingest from concurrent writers, one attempt each. Request bodies are prepared before the measurement."""
     made = [[next(bodies) for _ in range(150)] for bodies in (batches(0, steps, names, "rank0") for _ in rows)]
     deadline = time.monotonic() + SECONDS
 

@@ -41,7 +41,7 @@ PLATFORM: list[Measure] = [
     ("healthy requests beside slow clients", platform_slow_clients.measure, platform_slow_clients.lines),
     ("telemetry", platform_telemetry.measure, platform_telemetry.lines),
     ("policy of admission", policy.measure, policy.lines),
-    ("start times that were told", estimates.measure, estimates.lines),
+    ("accuracy of start estimates", estimates.measure, estimates.lines),
     ("jobs on Slurm", slurm_jobs.measure, slurm_jobs.lines),
     ("submit to first step", platform_first_step.measure, platform_first_step.lines),
     ("submit to first step on Slurm", slurm_first_step.measure, slurm_first_step.lines),

@@ -1,6 +1,7 @@
 """Time from `athanor submit` to the end of the first step on a real Slurm, against `sbatch` of the trainer by hand.
 
-Both sides alternate in one run and prepare the data anew each round (another vocabulary). Aim: at most 3 s more.
+Both sides alternate in one run and prepare the data again in each round (with another vocabulary). Target: the platform
+takes at most 3 s longer.
 """
 
 import json

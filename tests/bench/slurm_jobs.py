@@ -145,8 +145,8 @@ def lines(figures: dict[str, Any]) -> list[str]:
     found = [f"sbatch in a loop            {loop['per_second']:7.1f} jobs/s"]
     for kind in ("commands", "slurmrestd"):
         of = figures[kind]
-        told = f"{of['doubled']} doubled, {of['lost']} lost of {of['jobs']}"
-        found.append(f"submitted, {kind:<10}       {of['per_second']:7.1f} jobs/s  {told}")
+        counts = f"{of['doubled']} doubled, {of['lost']} lost of {of['jobs']}"
+        found.append(f"submitted, {kind:<10}       {of['per_second']:7.1f} jobs/s  {counts}")
     after = f"p50 {seen['p50']:.2f} s, p95 {seen['p95']:.2f} s (a sweep each {seen['sweep_seconds']:.0f} s)"
     found.append(f"an end is seen after        {after}")
     found.append(

@@ -1,11 +1,10 @@
-"""Memory of a rank against what the arithmetic says (`trainer/contract/cost.py`, which also decides what fits).
+"""Memory of a rank, compared with the estimate of `trainer/contract/cost.py`, which also decides what fits.
 
-Theory: weights, gradients and moments of what a rank has, and what a step keeps beside them. Needed: the most that the
-process had while it trained and gave back at once what it freed, less what it had before it built anything (the
-interpreter and torch). Held: the same as runs on a CPU really are, which keep freed blocks to use them again
-(`trainer.training.cpu.reuse_freed_memory`): sharded ones, which allocate blocks of many sizes, use nearly twice what
-they need.
-`python -m tests.bench.trainer_memory [--preset llama-100m] [--steps 2]`
+Theory: the estimate, of weights, gradients, moments and activations. Needed: the process's peak while training with an
+allocator that returns freed memory immediately, minus its memory before the model is built (the interpreter and torch).
+Held: the same with the allocator settings of real CPU runs, which reuse freed blocks
+(`trainer.training.cpu.reuse_freed_memory`); sharded runs, which allocate blocks of many sizes, use nearly twice what
+they need. `python -m tests.bench.trainer_memory [--preset llama-100m] [--steps 2]`
 """
 
 import argparse

@@ -29,7 +29,7 @@ def batches(training: TrainingSpec, world: int) -> Iterator[list[Any]]:
     """Each step's micro-batches, [b, S + 1] of random tokens that lie in memory."""
     import torch
 
-    size, share = training.parallelism.micro_batch_sequences, training.step_sizes.full // world
+    size, share = training.parallelism.micro_batch_sequences, training.batch_size_schedule.full // world
     assert isinstance(size, int)
     size = min(size, share)
     count = share // size
@@ -135,7 +135,8 @@ def hugging_face(training: TrainingSpec, rank: int, world: int, address: StoreAd
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**llama_config(training)))
     size = training.parallelism.micro_batch_sequences
     assert isinstance(size, int)
-    tokens = torch.randint(0, training.tokenizer.vocab_size, (training.step_sizes.full * 4, training.sequence_length))
+    sequences = training.batch_size_schedule.full
+    tokens = torch.randint(0, training.tokenizer.vocab_size, (sequences * 4, training.sequence_length))
     rows = [{"input_ids": row, "labels": row} for row in tokens]
     seconds: list[float] = []
 
@@ -146,7 +147,7 @@ def hugging_face(training: TrainingSpec, rank: int, world: int, address: StoreAd
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
             output_dir=folder, max_steps=training.steps, per_device_train_batch_size=size, use_cpu=True,
-            gradient_accumulation_steps=training.step_sizes.full // size, learning_rate=1e-3, max_grad_norm=1.0,
+            gradient_accumulation_steps=sequences // size, learning_rate=1e-3, max_grad_norm=1.0,
             bf16=training.precision == "bf16", optim="adamw_torch_fused", save_strategy="no", report_to=[],
             logging_strategy="no", disable_tqdm=True, dataloader_pin_memory=False,
         )  # fmt: skip

@@ -2,10 +2,10 @@
 
 Ours is the whole trainer (data, reports, skips); the bare loop is what one writes by hand: batches in memory, logits,
 `cross_entropy`, autocast for bf16, fused AdamW, `clip_grad_norm_`, DistributedDataParallel or FSDP2 for more than one
-process. Hugging Face's Trainer, Lightning Fabric and litgpt take part where they are installed (`pip install
-accelerate lightning lightning-fabric litgpt`). CPU seconds of the process count, start and warm-up left out: on a
-shared machine the clock says more of the neighbours.
-`python -m tests.bench.trainer_throughput [--processes 1 2 4] [--rounds 2] [--steps 6] [--precision fp32 bf16]`
+process. Hugging Face's Trainer, Lightning Fabric and litgpt take part where they are installed (`pip install accelerate
+lightning lightning-fabric litgpt`). CPU seconds of the process count, start and warm-up left out: on a shared machine
+the clock says more of the neighbours. `python -m tests.bench.trainer_throughput [--processes 1 2 4] [--rounds 2]
+[--steps 6] [--precision fp32 bf16]`
 """
 
 import argparse
@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.bench import trainer_rivals as rivals
 from trainer.agent import worker_group
-from trainer.agent.supervisor import NodePlace, Supervisor
+from trainer.agent.supervisor import NodeConfig, Supervisor
 from trainer.agent.worker_process import run_worker
 from trainer.client.local import LocalPlatform, LocalSettings
 from trainer.contract.run import EndClass
@@ -83,7 +83,7 @@ def trained(training: TrainingSpec, world: int, folder: Path, worker: Callable[[
     worker_group.run_worker = worker  # type: ignore[assignment] - as the tests do
     output = Path(tempfile.mkdtemp(dir=folder))
     settings = LocalSettings(training, ProcessLayout(processes_per_node=world), CheckpointPolicy(every_steps=10_000))
-    place = NodePlace(output / "work", cache=folder / "cache")
+    place = NodeConfig(output / "work", cache=folder / "cache")
     end_class = Supervisor(FolderConnection(output, settings), LocalPlatform(output, settings), place).run()
     if end_class is not EndClass.COMPLETED:
         raise RuntimeError((output / "end.json").read_text())

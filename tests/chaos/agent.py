@@ -50,7 +50,7 @@ class Agent(threading.Thread):
         self.asked, self.killed = threading.Event(), threading.Event()
         self._world, self._life = world, life
         self._client = PlatformClient(
-            environment["ATHANOR_AGENT_URL"], environment["ATHANOR_ATTEMPT_TOKEN"], patience_seconds=PATIENCE_SECONDS
+            environment["ATHANOR_AGENT_URL"], environment["ATHANOR_ATTEMPT_TOKEN"], retry_seconds=PATIENCE_SECONDS
         )
         self._storage = PresignedStorage(self._client)
         self._unsent: list[Batch] = []

@@ -58,7 +58,7 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 def counted_step(mesh: Mesh, case: Case, small_bytes: int) -> tuple[StateBytes, dict[str, int], int]:
     """On a rank: (what it holds, what it sent by operation in a step, its place in the pipeline)."""
-    data.ONE_GROUP_BYTES = cost.ONE_GROUP_BYTES = cost.KEPT_GRADIENT_BYTES = small_bytes
+    data.MAX_SINGLE_GROUP_BYTES = cost.MAX_SINGLE_GROUP_BYTES = cost.MAX_UNREDUCED_GRADIENT_BYTES = small_bytes
     model, part = built(mesh, case.spec(), by_block=small_bytes == 0)
     for stage in model.stages:
         apply_activation_checkpointing(stage, case.spec())

@@ -16,7 +16,7 @@ from trainer.data.sampler import share
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel import data
 from trainer.parallel.full_tensors import gather_full_tensors
-from trainer.parallel.mesh import Mesh, sum_over_ranks
+from trainer.parallel.mesh import Mesh, all_reduce_world
 from trainer.parallel.parallelize import ParallelModel, parallelize_model
 
 VOCABULARY = 101  # no axis divides it
@@ -102,7 +102,7 @@ def step_batch(packed: bool) -> MicroBatch:
 
 def built(mesh: Mesh, training: TrainingSpec, *, by_block: bool = False) -> tuple[ParallelModel, RankShare]:
     """`by_block`: sharded as a large model is, each block by itself."""
-    data.ONE_GROUP_BYTES = 0 if by_block else 64 * 2**20
+    data.MAX_SINGLE_GROUP_BYTES = 0 if by_block else 64 * 2**20
     sizes = plan_mesh(training, VOCABULARY, mesh.world_size)
     assert not isinstance(sizes, list), sizes
     mesh = mesh.with_sizes(sizes)
@@ -124,18 +124,18 @@ def take_step(mesh: Mesh, case: Case, first: Callable[[ParallelModel], None] = l
     first(model)
     batch = step_batch(case.packed)
     loss = model.forward_backward(my_batches(batch, part), float(batch.counted))
-    optimizer = ShardOptimizer(model.weights.named, model.weights.layouts, case.spec().optimizer)
-    sums = sum_over_ranks(torch.stack([loss, optimizer.gradient_square_sum()]), mesh)
+    optimizer = ShardOptimizer(model.weights.trainable, model.weights.layouts, case.spec().optimizer)
+    sums = all_reduce_world(torch.stack([loss, optimizer.gradient_square_sum()]), mesh)
 
     def gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
         assert parameter.grad is not None
         return parameter.grad
 
-    balances = model.weights.balances
+    expert_biases = model.weights.expert_biases
     gradients = {
         name: whole.float().numpy().copy()
         for name, whole in gather_full_tensors(model.weights, gradient)
-        if name not in balances
+        if name not in expert_biases
     }
     gradients = {name: value for name, value in gradients.items() if not name.endswith(".balance")}
     return Outcome(sums[0].item(), sums[1].sqrt().item(), gradients)

@@ -37,7 +37,7 @@ def _gradients_stay_on_the_ring(patch: pytest.MonkeyPatch) -> None:
     right = context._RingAttention.backward
 
     def backward(ctx: Any, grad: Any) -> Any:
-        passed = context.Ring.pass_on
+        passed = context.Ring.send_receive
         seen: list[int] = []
 
         def every_other(ring: Any, tensor: Any) -> Any:
@@ -45,7 +45,7 @@ def _gradients_stay_on_the_ring(patch: pytest.MonkeyPatch) -> None:
             return (tensor, []) if len(seen) == 2 * ring.size - 1 else passed(ring, tensor)
 
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(context.Ring, "pass_on", every_other)
+            inner.setattr(context.Ring, "send_receive", every_other)
             return right(ctx, grad)
 
     patch.setattr(context._RingAttention, "backward", staticmethod(backward))
@@ -58,12 +58,12 @@ def _no_log_sum_exp(patch: pytest.MonkeyPatch) -> None:
         mixed += part
         log_sum.copy_(torch.logaddexp(log_sum, part_log_sum))
 
-    patch.setattr(context, "merge", added)
+    patch.setattr(context, "merge_partial", added)
 
 
 def _late_keys_are_early(patch: pytest.MonkeyPatch) -> None:
-    right = context.turn_of
-    patch.setattr(context, "turn_of", lambda rank, owner, length: right(rank, min(rank, owner), length))
+    right = context.ring_step
+    patch.setattr(context, "ring_step", lambda rank, owner, length: right(rank, min(rank, owner), length))
 
 
 def _experts_summed_as_if_whole(patch: pytest.MonkeyPatch) -> None:
@@ -72,8 +72,8 @@ def _experts_summed_as_if_whole(patch: pytest.MonkeyPatch) -> None:
 
 
 def _rows_come_back_in_another_order(patch: pytest.MonkeyPatch) -> None:
-    right = expert.exchange_rows
-    patch.setattr(expert, "exchange_rows", lambda rows, *rest: right(rows, *rest).flip(0))
+    right = expert.all_to_all_rows
+    patch.setattr(expert, "all_to_all_rows", lambda rows, *rest: right(rows, *rest).flip(0))
 
 
 def _exchange_drops_gradients(patch: pytest.MonkeyPatch) -> None:
@@ -96,13 +96,13 @@ def _fillers_count(patch: pytest.MonkeyPatch) -> None:
 
 def _positions_restart(patch: pytest.MonkeyPatch) -> None:
     """Each context rank believes its part to be the start of the sequence."""
-    right = context.ContextCut.part_of
+    right = context.ContextParallel.shard_batch
 
     def forgets(cut: Any, batch: Any) -> Any:
         part = right(cut, batch)
         return replace(part, positions_BS=torch.arange(part.tokens_BS.shape[1]).expand_as(part.tokens_BS))
 
-    patch.setattr(context.ContextCut, "part_of", forgets)
+    patch.setattr(context.ContextParallel, "shard_batch", forgets)
 
 
 def _norm_counts_replicas(patch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ MUTATIONS: dict[str, Mutation] = {
     "a tied embedding is not summed": Mutation(
         _case("tied", 2, pipeline=2, micro_batch_sequences=4), _method(weights.Weights, "_sum_tied")
     ),
-    "buckets are not reduced": Mutation(_case("dense", 2, zero=0), _method(weights.Bucket, "begin")),
+    "buckets are not reduced": Mutation(_case("dense", 2, zero=0), _method(weights.Bucket, "start_all_reduce")),
     "experts are summed as if they were whole": Mutation(
         _case("moe", 2, zero=0, expert=2), _experts_summed_as_if_whole
     ),

@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any
 
-from trainer.resilience.forking import Forked, fork, make_pipe, start_fork_server
+from trainer.resilience.forking import ForkedProcess, fork, make_pipe, start_fork_server
 from trainer.resilience.store_server import StoreAddress, start_store
 
 RUNS_PER_PROCESS = 20
@@ -21,7 +21,7 @@ class RankPool:
 
     def __init__(self, size: int) -> None:
         self._size, self._runs = size, 0
-        self._ranks: list[tuple[Forked, Connection, Connection]] = []
+        self._ranks: list[tuple[ForkedProcess, Connection, Connection]] = []
         start_fork_server()
 
     def _start(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.agent.supervisor import NodePlace, Supervisor
+from trainer.agent.supervisor import NodeConfig, Supervisor
 from trainer.agent.worker_process import run_worker
 from trainer.client.local import LocalPlatform, LocalSettings
 from trainer.contract.encryption import Encryptor, new_keyset
@@ -116,7 +116,7 @@ def run_alone(
         CheckpointPolicy(every_steps=every_steps, keep_last=keep_last),
         restarts,
     )
-    place = NodePlace(output / "work", local_files=files or [data])
+    place = NodeConfig(output / "work", local_files=files or [data])
     supervisor = Supervisor(FolderConnection(output, settings), LocalPlatform(output, settings), place)
     ended = threading.Event()
     if at_first_checkpoint is not None:
@@ -154,7 +154,7 @@ def work_block_by_block(assignment: Assignment) -> None:
     """A worker that shards as a large model would be, each block by itself; stands in for `run_worker`."""
     import trainer.parallel.data
 
-    trainer.parallel.data.ONE_GROUP_BYTES = 0
+    trainer.parallel.data.MAX_SINGLE_GROUP_BYTES = 0
     run_worker(assignment)
 
 
@@ -166,7 +166,7 @@ def work_with_a_poisoned_step(assignment: Assignment) -> None:
     from trainer.parallel.parallelize import ParallelModel
     from trainer.training import build, loop
 
-    healthy, run_ahead, calls = ParallelModel._loss, loop.run_ahead, []
+    healthy, warm_up, calls = ParallelModel._loss, loop.warm_up, []
 
     def loss_of(model: ParallelModel, batch: MicroBatch) -> torch.Tensor:
         loss = healthy(model, batch)
@@ -177,10 +177,10 @@ def work_with_a_poisoned_step(assignment: Assignment) -> None:
         return loss
 
     def run_ahead_uncounted(state: build.TrainState) -> None:
-        run_ahead(state)
+        warm_up(state)
         calls.clear()
 
-    ParallelModel._loss, loop.run_ahead = loss_of, run_ahead_uncounted
+    ParallelModel._loss, loop.warm_up = loss_of, run_ahead_uncounted
     run_worker(assignment)
 
 

@@ -14,8 +14,8 @@ from tests.trainer.equality import Case, built, my_batches, step_batch
 from tests.trainer.ranks import RankPool
 from trainer.optim.learning_rate import learning_rate
 from trainer.optim.step import ShardOptimizer
-from trainer.parallel.balance import Balancer
-from trainer.parallel.mesh import Mesh, sum_over_ranks
+from trainer.parallel.balance import ExpertBalancer
+from trainer.parallel.mesh import Mesh, all_reduce_world
 
 FILE = Path(__file__).with_name("losses.json")
 STEPS = 6
@@ -51,19 +51,19 @@ def take_steps(mesh: Mesh, case: Case) -> list[str]:
     training = case.spec()
     model, part = built(mesh, training, by_block=case.packed)
     batch = step_batch(case.packed)
-    optimizer = ShardOptimizer(model.weights.named, model.weights.layouts, training.optimizer)
-    balancer = Balancer(model.stages, model.weights.mesh)
+    optimizer = ShardOptimizer(model.weights.trainable, model.weights.layouts, training.optimizer)
+    balancer = ExpertBalancer(model.stages, model.weights.mesh)
     losses = []
     for step in range(training.steps):
         loss = model.forward_backward(my_batches(batch, part), float(batch.counted))
-        mean, square_sum = sum_over_ranks(torch.stack([loss, optimizer.gradient_square_sum()]), mesh).unbind()
+        mean, square_sum = all_reduce_world(torch.stack([loss, optimizer.gradient_square_sum()]), mesh).unbind()
         losses.append(mean.item().hex())
         is_finite = square_sum.isfinite()
         optimizer.step(learning_rate(training, step), square_sum.sqrt(), is_finite)
         balancer.step(is_finite)
         model.weights.commit(is_finite)
         optimizer.zero_gradients()
-        model.weights.publish()
+        model.weights.sync_compute_copies()
     return losses
 
 

@@ -204,7 +204,7 @@ def test_an_agent_refuses_a_checkpoint_older_than_the_one_it_resumed_from(tmp_pa
         api.wait_for(lambda: api.losses())
         os.kill(next(child for child in workers_of(process) if child.num_threads() > 2).pid, signal.SIGKILL)
         assert process.wait(90) == EXIT_STATUS[EndClass.STORAGE_ERROR]
-        assert "the newest checkpoint was that of step 20" in api.ends[-1]["message"]
+        assert "this attempt resumed from the checkpoint of step 20" in api.ends[-1]["message"]
 
 
 def test_a_killed_fork_server_is_replaced_with_all_that_it_carried(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer.parallel.attention_kernels import attend_part, merge, part_gradients
+from trainer.parallel.attention_kernels import merge_partial, partial_attention, partial_attention_backward
 
 BATCH, HEADS, KV_HEADS, LENGTH, SIZE = 2, 4, 2, 24, 8
 
@@ -20,19 +20,19 @@ def put_together(query: Tensor, key: Tensor, value: Tensor, grad: Tensor, mask: 
     parts = [(slice(half, LENGTH), True), (slice(0, half), False)]
     masks = [None if mask is None else mask[:, :, :, keys] for keys, _ in parts]
     (mixed, log_sum), rest = (
-        attend_part(query, key[:, :, keys], value[:, :, keys], each, causal=causal)
+        partial_attention(query, key[:, :, keys], value[:, :, keys], each, causal=causal)
         for (keys, causal), each in zip(parts, masks, strict=True)
     )
-    merge(mixed, log_sum, *rest)
-    of_query, of_key, of_value = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
+    merge_partial(mixed, log_sum, *rest)
+    query_part, of_key, of_value = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
     for (keys, causal), each in zip(parts, masks, strict=True):
-        found = part_gradients(
+        found = partial_attention_backward(
             grad, query, key[:, :, keys], value[:, :, keys], mixed, log_sum, each, causal=causal
         )  # fmt: skip
-        of_query += found[0]
+        query_part += found[0]
         of_key[:, :, keys] += found[1]
         of_value[:, :, keys] += found[2]
-    return [mixed, of_query, of_key, of_value]
+    return [mixed, query_part, of_key, of_value]
 
 
 @pytest.mark.parametrize("way", ["kernel", "products", "documents"])

@@ -10,7 +10,7 @@ import transformers
 from tests.trainer.agent_api import TOKEN, AgentApi
 from tests.trainer.ranks import RankPool
 from tests.trainer.runs import FinishedRun, platform_run, run_alone, stop, tiny_training
-from trainer.agent.supervisor import NodePlace, Supervisor
+from trainer.agent.supervisor import NodeConfig, Supervisor
 from trainer.client.http import PlatformClient
 from trainer.contract.encryption import Encryptor, new_keyset
 from trainer.contract.launch_plan import plan_mesh
@@ -92,7 +92,7 @@ def loaded(mesh: Mesh, training: TrainingSpec, folder: Path) -> dict[str, torch.
     assert isinstance(sizes, MeshSizes), sizes
     stored = StoredWeights(folder, training.model.resolve())
     model = parallelize_model(
-        training, training.tokenizer.vocab_size, mesh.with_sizes(sizes), 1, first_part=stored.part_of
+        training, training.tokenizer.vocab_size, mesh.with_sizes(sizes), 1, load_shard=stored.part_of
     )
     tensors = dict(gather_full_tensors(model.weights))
     del model
@@ -154,7 +154,7 @@ def test_a_job_file_names_a_folder(first: FinishedRun, tmp_path: Path) -> None:
     [
         ({"tokenizer": {"vocab_size": 300}}, "model.base comes with its own tokenizer"),
         ({"model": {"base": "x", "preset": "llama-1m"}}, "give either preset or base"),
-        ({"tokenizer": {"kind": "model"}, "model": {"preset": "llama-1m"}}, "which is missing"),
+        ({"tokenizer": {"kind": "model"}, "model": {"preset": "llama-1m"}}, "needs model.base"),
     ],
 )
 def test_what_contradicts_a_base_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -175,8 +175,8 @@ def test_a_node_gets_the_model_from_the_store(origin: str, first: FinishedRun, t
         files.append(StoredFile(path=path.name, parts=[part]))
     run = run.model_copy(update={"base": BaseModelSource(name="model:art_1", origin=origin, files=files)})
     with AgentApi(run, keys, objects) as api:
-        client = PlatformClient(api.url, TOKEN, patience_seconds=5.0)
-        place = NodePlace(tmp_path / "work", cache=tmp_path / "cache")
+        client = PlatformClient(api.url, TOKEN, retry_seconds=5.0)
+        place = NodeConfig(tmp_path / "work", cache=tmp_path / "cache")
         assert Supervisor(HttpConnection(api.url, TOKEN), client, place).run() is EndClass.COMPLETED
         losses = first.series("train/loss")
         assert api.losses()[1] < losses[1] - 1.0

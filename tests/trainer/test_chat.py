@@ -16,8 +16,8 @@ from trainer.data.chat import DEFAULT_TEMPLATE, ChatTemplate, read_conversations
 from trainer.data.documents import RawObject
 from trainer.data.packing import IGNORED, Rows
 from trainer.data.prepare import prepare
-from trainer.data.source import Source, SourcePlace
-from trainer.data.tokenizer import END_OF_TEXT, GivenTokenizer, train_tokenizer
+from trainer.data.source import PreparedSource, Source
+from trainer.data.tokenizer import END_OF_TEXT, ExistingTokenizer, train_tokenizer
 from trainer.errors import TrainerError
 from trainer.storage.folder import FolderStorage
 
@@ -93,9 +93,9 @@ def test_where_earlier_turns_are_written_anew_the_last_answer_counts() -> None:
         ('{"text": "a"}', r"x.jsonl line 1: no field 'messages' \(it has: text\)"),
         ('{"messages": []}', "line 1: messages must be a list of messages, and not empty"),
         ('{"messages": [{"role": "user"}]}', r"messages\[0\] must have a role and a content"),
-        ('{"messages": [{"role": "user", "content": "a"}]}', "no message of the role assistant"),
+        ('{"messages": [{"role": "user", "content": "a"}]}', "no message with the role assistant"),
         ('{"messages": [{"role": "assistant", "content": "a"}]}', "line 1: a conversation begins with the user"),
-        ('{"messages": [{"role": "assistant", "content": "\\ue0f1"}]}', "private characters"),
+        ('{"messages": [{"role": "assistant", "content": "\\ue0f1"}]}', "private-use character"),
     ],
 )
 def test_what_is_no_conversation_is_refused_with_its_place(line: str, message: str) -> None:
@@ -116,13 +116,13 @@ def conversations(count: int) -> bytes:
 
 
 def rows_of(folder: Path, data: DataSpec, length: int) -> list[Rows]:
-    source = Source(SourcePlace("dataset:x", folder, None, ""), "train", data, length, FolderStorage(folder))
+    source = Source(PreparedSource("dataset:x", folder, None, ""), "train", data, length, FolderStorage(folder))
     return [source.row(shard, row) for shard, count in enumerate(source.rows) for row in range(count)]
 
 
 def test_only_answers_are_targets_and_inputs_are_the_conversation(tokenizer: Path, tmp_path: Path) -> None:
     data = DataSpec(source="dataset:x", format="chat", packing="documents")
-    given = GivenTokenizer(tokenizer, 400, 0)
+    given = ExistingTokenizer(tokenizer, 400, 0)
     objects = [RawObject.of("x.jsonl", conversations(40))]
     index = prepare(lambda: objects, data.parts[0], given, tmp_path / "prepared")
     assert index.is_masked

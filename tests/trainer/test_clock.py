@@ -28,7 +28,7 @@ def test_parts_are_the_times_between_laps(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_rank_that_stays_slow_is_named_once() -> None:
     watch = SkewDetector()
-    found = [watch.sees([1.0, 1.0, 3.0, 1.0]) for _ in range(2 * SLOW_STEPS)]
+    found = [watch.update([1.0, 1.0, 3.0, 1.0]) for _ in range(2 * SLOW_STEPS)]
     assert found[0] == (2.0, None)
     assert [rank for _, rank in found if rank is not None] == [2]
     assert found[SLOW_STEPS - 1][1] == 2
@@ -37,8 +37,8 @@ def test_a_rank_that_stays_slow_is_named_once() -> None:
 def test_a_slow_step_now_and_then_is_nothing_to_tell_of() -> None:
     watch = SkewDetector()
     for _ in range(SLOW_STEPS):
-        assert watch.sees([1.0, 4.0])[1] is None
-        assert watch.sees([1.0, 1.0]) == (1.0, None)
+        assert watch.update([1.0, 4.0])[1] is None
+        assert watch.update([1.0, 1.0]) == (1.0, None)
 
 
 @pytest.mark.parametrize("parallelism", [{}, {"pipeline": 2}], ids=str)

@@ -14,7 +14,7 @@ import torch
 from tests.trainer.ranks import RankPool
 from trainer.contract.optimisation import CompressionSpec
 from trainer.parallel.compression import make_compressor
-from trainer.parallel.quantisation import BLOCK, LARGEST, dequantised, packed_bytes, quantised
+from trainer.parallel.quantisation import BLOCK, MAX_VALUE, dequantise, packed_size, quantise
 
 SHAPES = {
     "matrix": (96, 40),
@@ -205,13 +205,13 @@ def test_the_bytes_that_are_counted_are_those_that_the_network_gets(
     assert sent == pytest.approx(counted, rel=0.02, abs=20_000 * world_size)
 
 
-@pytest.mark.parametrize("dtype", LARGEST)
+@pytest.mark.parametrize("dtype", MAX_VALUE)
 def test_a_number_in_a_byte_is_off_by_a_part_of_its_blocks_largest(dtype: torch.dtype) -> None:
     scales = torch.logspace(-30, 30, 16).repeat_interleave(BLOCK)
     numbers = (torch.randn(2, 16 * BLOCK, generator=torch.Generator().manual_seed(1)) * scales).contiguous()
-    packed = quantised(numbers, dtype)
-    assert packed.shape == (2, packed_bytes(16 * BLOCK))
+    packed = quantise(numbers, dtype)
+    assert packed.shape == (2, packed_size(16 * BLOCK))
     largest = numbers.view(2, 16, BLOCK).abs().amax(dim=-1, keepdim=True)
-    off = (dequantised(packed, dtype) - numbers).view(2, 16, BLOCK).abs() / largest
+    off = (dequantise(packed, dtype) - numbers).view(2, 16, BLOCK).abs() / largest
     assert off.max() < (0.5 / 127 if dtype is torch.int8 else 1 / 27)
-    assert not dequantised(quantised(torch.zeros(1, BLOCK), dtype), dtype).any()
+    assert not dequantise(quantise(torch.zeros(1, BLOCK), dtype), dtype).any()

@@ -168,8 +168,8 @@ def test_a_parquet_column_gives_its_rows_without_the_empty() -> None:
     ("content", "message"),
     [
         (parquet(body=["x"]), "a.parquet has no column 'text' \\(it has: body\\)"),
-        (parquet(text=[1]), "a.parquet column 'text' is of int64; it must be of strings"),
-        (b"PAR1 but no more", "a.parquet is no readable parquet file"),
+        (parquet(text=[1]), "a.parquet column 'text' has the type int64; it must be a string column"),
+        (b"PAR1 but no more", "a.parquet is not a readable parquet file"),
     ],
 )
 def test_a_parquet_file_that_cannot_be_used_is_named(content: bytes, message: str) -> None:

@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 
 from tests.trainer.runs import TINY, tiny_text, tiny_training
 from trainer.contract.data import MixturePart, TokenizerSpec
-from trainer.contract.optimisation import StepSizes
+from trainer.contract.optimisation import BatchSizeSchedule
 from trainer.contract.training import TrainingSpec
 from trainer.data.batch import MicroBatch
 from trainer.data.corpus import Corpus
 from trainer.data.documents import RawObject
 from trainer.data.loader import Loader, RankShare, micro_batch, validation_batches
-from trainer.data.mixture import PLACES, Mixture
+from trainer.data.mixture import TABLE_SIZE, Mixture
 from trainer.data.packing import IGNORED, DocumentRows, StreamRows, best_fit
 from trainer.data.permutation import Permutation
 from trainer.data.prepare import prepare
 from trainer.data.sampler import Sampler, share
 from trainer.data.shards import DatasetIndex, document_lengths
-from trainer.data.source import Source, SourcePlace
-from trainer.data.tokenizer import GivenTokenizer
+from trainer.data.source import PreparedSource, Source
+from trainer.data.tokenizer import ExistingTokenizer
 from trainer.models.decoder import Decoder, initialise
 from trainer.storage.folder import FolderStorage
 
@@ -106,15 +106,15 @@ def test_each_source_of_a_mixture_gives_its_samples_in_order_and_in_proportion(
     weights: list[float], start: int
 ) -> None:
     mixture = Mixture(weights)
-    sources, numbers = mixture(np.arange(start, start + 2 * PLACES))
+    sources, numbers = mixture(np.arange(start, start + 2 * TABLE_SIZE))
     before = mixture.before(start)
     for source, weight in enumerate(weights):
         own = numbers[sources == source]
         assert own.tolist() == list(range(before[source], before[source] + len(own)))
-        exact = weight / sum(weights) * 2 * PLACES
+        exact = weight / sum(weights) * 2 * TABLE_SIZE
         assert abs(len(own) - exact) <= 2 * len(weights) + 2  # its share of places is whole, and at least one
     early = [int((sources[:100] == source).sum()) for source in range(len(weights))]
-    expected = [int((sources == source).sum()) / (2 * PLACES) * 100 for source in range(len(weights))]
+    expected = [int((sources == source).sum()) / (2 * TABLE_SIZE) * 100 for source in range(len(weights))]
     # Up to any place a source has given its share of it to within (sources + 1) / 2: up to the time t, c * t rounded,
     # and t differs from the place by half a sample of each source. Between two places, to within twice that.
     assert np.abs(np.array(early) - expected).max() <= len(weights) + 1
@@ -188,25 +188,25 @@ def test_a_stream_is_cut_into_rows_that_each_have_the_token_after() -> None:
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> list[SourcePlace]:
+def places(tmp_path_factory: pytest.TempPathFactory) -> list[PreparedSource]:
     """Three prepared data sets of several small shards."""
     root = tmp_path_factory.mktemp("prepared")
     lines = tiny_text(30_000).splitlines()
-    found: list[SourcePlace] = []
+    found: list[PreparedSource] = []
     for number, name in enumerate("abc"):
         documents = [" ".join(lines[start : start + 1 + start % 5]) for start in range(number, len(lines), 3 + number)]
         content = "".join(json.dumps({"text": text}) + "\n" for text in documents).encode()
         part = MixturePart(source=f"dataset:{name}", validation_fraction=0.1)
         tokenizer: Any = (
-            GivenTokenizer.of_part(found[0].folder / "tokenizer.json") if found else TokenizerSpec(vocab_size=300)
+            ExistingTokenizer.from_file(found[0].folder / "tokenizer.json") if found else TokenizerSpec(vocab_size=300)
         )
         raw = RawObject.of("x.jsonl", content)
         prepare(lambda raw=raw: [raw], part, tokenizer, root / name, shard_bytes=4096)
-        found.append(SourcePlace(part.source, root / name, None, ""))
+        found.append(PreparedSource(part.source, root / name, None, ""))
     return found
 
 
-def training_of(places: list[SourcePlace], packing: str, sequences: int = 12, **changes: Any) -> TrainingSpec:
+def training_of(places: list[PreparedSource], packing: str, sequences: int = 12, **changes: Any) -> TrainingSpec:
     weights = (5, 2, 1)
     parts = [{"source": place.name, "weight": weight} for place, weight in zip(places, weights, strict=False)]
     data = {"mixture": parts, "packing": packing, "shuffle_shards": 2, **changes}
@@ -214,9 +214,9 @@ def training_of(places: list[SourcePlace], packing: str, sequences: int = 12, **
     return TrainingSpec.model_validate({**TINY, "data": data, "sequence_length": LENGTH, "tokens_per_step": tokens})
 
 
-def batches_of(corpus: Corpus, part: RankShare, step: int, sizes: StepSizes) -> list[list[int]]:
+def batches_of(corpus: Corpus, part: RankShare, step: int, schedule: BatchSizeSchedule) -> list[list[int]]:
     """Tokens, targets, documents and positions of each sequence that a rank is given for a step."""
-    loader = Loader(corpus, sizes, part, torch.device("cpu"), step)
+    loader = Loader(corpus, schedule, part, torch.device("cpu"), step)
     try:
         return [row for batch in loader.next_step(step) for row in rows_of(batch)]
     finally:
@@ -233,13 +233,13 @@ def rows_of(batch: MicroBatch) -> list[list[int]]:
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_resizing_and_restarting_loses_and_repeats_no_sample_and_keeps_their_order(
-    places: list[SourcePlace], packing: str, num_sources: int, data: st.DataObject
+    places: list[PreparedSource], packing: str, num_sources: int, data: st.DataObject
 ) -> None:
     """Each step is computed by any number of ranks in any number of micro-batches, each time by new loaders."""
     chosen = places[:num_sources]
     whole = reference(tuple(chosen), packing)
     training = training_of(chosen, packing)
-    sizes = data.draw(st.sampled_from([StepSizes(12), StepSizes(12, start=8, ramp_steps=20)]))
+    schedule = data.draw(st.sampled_from([BatchSizeSchedule(12), BatchSizeSchedule(12, start=8, ramp_steps=20)]))
     steps = data.draw(st.lists(st.integers(0, 39), min_size=1, max_size=3))
     for step in steps:
         world = data.draw(st.integers(1, 8))
@@ -247,12 +247,12 @@ def test_resizing_and_restarting_loses_and_repeats_no_sample_and_keeps_their_ord
         found = []
         for rank in range(world):
             part = RankShare(rank, world, micro_batch)
-            found += batches_of(Corpus(chosen, training, NOWHERE), part, step, sizes)
-        assert found == whole[sizes.before(step) : sizes.before(step + 1)]
+            found += batches_of(Corpus(chosen, training, NOWHERE), part, step, schedule)
+        assert found == whole[schedule.sequences_before(step) : schedule.sequences_before(step + 1)]
 
 
 @lru_cache
-def reference(places: tuple[SourcePlace, ...], packing: str) -> list[list[int]]:
+def reference(places: tuple[PreparedSource, ...], packing: str) -> list[list[int]]:
     """Every sample of 40 steps, in one go."""
     corpus = Corpus(places, training_of(list(places), packing), NOWHERE)
     return rows_of(micro_batch(corpus.rows(np.arange(40 * 12))))
@@ -260,7 +260,7 @@ def reference(places: tuple[SourcePlace, ...], packing: str) -> list[list[int]]:
 
 @pytest.mark.parametrize("packing", ["none", "documents"])
 def test_an_epoch_of_each_source_of_a_mixture_holds_all_its_tokens_once(
-    places: list[SourcePlace], packing: str
+    places: list[PreparedSource], packing: str
 ) -> None:
     training = training_of(places, packing)
     corpus = Corpus(places, training, NOWHERE)
@@ -277,7 +277,7 @@ def test_an_epoch_of_each_source_of_a_mixture_holds_all_its_tokens_once(
         assert seen == Counter(np.concatenate(stored).tolist())
 
 
-def test_the_fingerprint_of_a_mixture_follows_its_sources(places: list[SourcePlace]) -> None:
+def test_the_fingerprint_of_a_mixture_follows_its_sources(places: list[PreparedSource]) -> None:
     prints = {
         Corpus(chosen, training_of(chosen, "none"), NOWHERE).fingerprint
         for chosen in (places, places[:1], places[:2], [places[1], places[0]])
@@ -288,7 +288,7 @@ def test_the_fingerprint_of_a_mixture_follows_its_sources(places: list[SourcePla
 
 @pytest.mark.parametrize("packing", ["none", "documents"])
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
-def test_validation_rows_are_shared_out_whole(places: list[SourcePlace], packing: str, world: int) -> None:
+def test_validation_rows_are_shared_out_whole(places: list[PreparedSource], packing: str, world: int) -> None:
     data = training_of(places[:1], packing).data
     source = Source(places[0], "validation", data, LENGTH, NOWHERE)
     count = min(7, source.num_rows)
@@ -299,7 +299,7 @@ def test_validation_rows_are_shared_out_whole(places: list[SourcePlace], packing
     assert len(found) == count == len({tuple(row) for row in found})
 
 
-def test_the_rows_of_packed_shards_are_counted_once_for_all_processes(places: list[SourcePlace]) -> None:
+def test_the_rows_of_packed_shards_are_counted_once_for_all_processes(places: list[PreparedSource]) -> None:
     data = training_of(places[:1], "documents").data
     index = DatasetIndex.read(places[0].folder)
     source = Source(places[0], "train", data, LENGTH, NOWHERE)

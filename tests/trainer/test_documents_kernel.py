@@ -6,7 +6,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
-from trainer.models.attention import attend, document_bounds, document_mask
+from trainer.models.attention import attend, document_cu_seqlens, document_mask
 
 DOCUMENTS = torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2], [0, 0, 0, 0, 0, 0, 0, 1], [0, 1, 2, 3, 4, 4, 4, 4]])
 BOUNDS = [0, 3, 5, 8, 15, 16, 17, 18, 19, 20]
@@ -17,10 +17,10 @@ def heads(count: int, seed: int, size: int = 8) -> Tensor:
 
 
 def test_bounds_are_where_documents_begin_and_the_end() -> None:
-    bounds = document_bounds(DOCUMENTS)
+    bounds = document_cu_seqlens(DOCUMENTS)
     assert bounds.dtype == torch.int32
     assert bounds.tolist() == BOUNDS + [24] * 7  # filled up to 16 documents
-    assert document_bounds(torch.zeros(1, 5)).tolist() == [0, 5]
+    assert document_cu_seqlens(torch.zeros(1, 5)).tolist() == [0, 5]
 
 
 def test_the_mask_keeps_attention_inside_the_bounds() -> None:

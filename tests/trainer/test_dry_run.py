@@ -48,9 +48,9 @@ def pool() -> Iterator[RankPool]:
 def test_state_is_predicted_to_the_byte_and_traffic_closely(
     pool: RankPool, monkeypatch: pytest.MonkeyPatch, case: Case, small_bytes: int
 ) -> None:
-    monkeypatch.setattr(cost, "ONE_GROUP_BYTES", small_bytes)
-    monkeypatch.setattr(cost, "KEPT_GRADIENT_BYTES", small_bytes)
-    monkeypatch.setattr("trainer.parallel.data.ONE_GROUP_BYTES", small_bytes)
+    monkeypatch.setattr(cost, "MAX_SINGLE_GROUP_BYTES", small_bytes)
+    monkeypatch.setattr(cost, "MAX_UNREDUCED_GRADIENT_BYTES", small_bytes)
+    monkeypatch.setattr("trainer.parallel.data.MAX_SINGLE_GROUP_BYTES", small_bytes)
     training = case.spec()
     sizes = plan_mesh(training, VOCABULARY, case.world)
     for rank, (held, sent, place) in enumerate(pool.run(case.world, counted_step, case, small_bytes)):
@@ -110,7 +110,7 @@ def test_offloaded_state_takes_room_for_two_buckets_on_the_device() -> None:
     sizes = plan_mesh(plain, 128_256, 4)
     before, after = (RankCost(each, 128_256, sizes, 0).memory() for each in (plain, offloading))
     assert (before.host, after.host) == (0, before.optimizer)
-    assert before.total - after.total == before.optimizer - 2 * 2 * 4 * cost.OFFLOADED_BUCKET_NUMBERS
+    assert before.total - after.total == before.optimizer - 2 * 2 * 4 * cost.MAX_OFFLOAD_BUCKET_ELEMENTS
     (line,) = [line for line in dry_run(offloading, 4) if line.startswith("  state: ")]
     assert "optimiser 14.96 GiB in host memory, of which 256.00 MiB at a time on the device" in line
 

@@ -14,7 +14,7 @@ from trainer.contract.run import EndClass
 from trainer.data.batch import MicroBatch
 from trainer.data.shards import DatasetIndex
 from trainer.export.read import load_exported
-from trainer.training.evaluation import HeldOut, make_held_out_set, sample_tokens, with_unique_names
+from trainer.training.evaluation import HeldOutSet, make_held_out_set, make_names_unique, sample_tokens
 
 PROMPTS = {"every_steps": 10, "sequences": 8, "prompts": ["gold is", "the furnace keeps"], "sample_tokens": 12}
 
@@ -94,7 +94,7 @@ def test_each_data_set_of_a_mixture_has_its_loss(tmp_path: Path) -> None:
 def test_names_of_data_sets_are_told_apart() -> None:
     index = DatasetIndex("f", 300, 1, "uint16", {"train": [], "validation": []}, {"train": 0, "validation": 0}, 0)
     sources = ["dataset:Red-1", "s3://red/1", "builtin:python-stdlib", "dataset:---"]
-    found = with_unique_names([make_held_out_set(source, index, []) for source in sources])
+    found = make_names_unique([make_held_out_set(source, index, []) for source in sources])
     assert [each.name for each in found] == ["red_1", "red_1_2", "python_stdlib", "data"]
     assert all(each.tokens_per_byte is None for each in found)
-    assert found[0] == HeldOut("red_1", list[MicroBatch](), None)
+    assert found[0] == HeldOutSet("red_1", list[MicroBatch](), None)

@@ -10,7 +10,7 @@ from tests.trainer.equality import LENGTH, MODELS, VOCABULARY, Case, Outcome, ta
 from tests.trainer.ranks import RankPool
 from trainer.contract.models import ModelShape
 from trainer.models.decoder import Decoder, initialise
-from trainer.parallel.generation import generating
+from trainer.parallel.generation import generation_session
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.parallelize import ParallelModel
 
@@ -62,9 +62,9 @@ def speak_and_step(mesh: Mesh, case: Case) -> tuple[list[list[int]], Outcome]:
     def speak(model: ParallelModel) -> None:
         lengths = [len(prompt) for prompt in PROMPTS]
         tokens = torch.tensor([prompt + [0] * (max(lengths) - len(prompt)) for prompt in PROMPTS])
-        room = max(lengths) + NUM_TOKENS
-        with generating(model, room, lambda logits: logits.argmax(-1)) as generation:
-            new = [generation.begin(tokens, lengths)]
+        max_tokens = max(lengths) + NUM_TOKENS
+        with generation_session(model, max_tokens, lambda logits: logits.argmax(-1)) as generation:
+            new = [generation.prefill(tokens, lengths)]
             while len(new) < NUM_TOKENS:
                 new.append(generation.step(new[-1]))
         found.extend(torch.stack(new, 1).tolist())

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.providers import Provider
-from trainer.agent.interruption import MOST, read_interruption_notice
+from trainer.agent.interruption import MAX_NOTICE_CHARACTERS, read_interruption_notice
 
 
 @pytest.fixture
@@ -20,13 +20,13 @@ def test_a_file_that_appears_is_a_notice(tmp_path: Path) -> None:
     path = tmp_path / "notice"
     assert read_interruption_notice("") == read_interruption_notice(str(path)) == ""
     path.write_text("")
-    assert read_interruption_notice(str(path)) == "the notice appeared"
+    assert read_interruption_notice(str(path)) == "the notice file exists"
     path.write_text("terminate at 12:00\n")
     assert read_interruption_notice(str(path)) == "terminate at 12:00"
     path.write_text("FALSE\n")
     assert read_interruption_notice(str(path)) == ""
     path.write_text("x" * 10_000)
-    assert len(read_interruption_notice(str(path))) == MOST
+    assert len(read_interruption_notice(str(path))) == MAX_NOTICE_CHARACTERS
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,9 @@ def test_missing_and_misshapen_tensors_are_named(tmp_path: Path) -> None:
     stored = StoredWeights(tmp_path, SHAPES["llama"])
     with pytest.raises(TrainerError, match=r"no tensor model.layers.7.mlp.up_proj.weight"):
         stored.whole("blocks.7.mlp.up.weight", (56, 32))
-    with pytest.raises(TrainerError, match=r"lm_head.weight .* has shape \[96, 32\], its config.json makes it \[99"):
+    with pytest.raises(
+        TrainerError, match=r"lm_head.weight .* has the shape \[96, 32\], but its config.json requires \[99"
+    ):
         stored.whole("head.weight", (99, 32))
 
 

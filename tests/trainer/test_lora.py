@@ -109,7 +109,7 @@ def test_an_adapter_of_a_mixture_is_of_its_attention(first: FinishedRun, tmp_pat
     found = logits_with_peft(base.output / "model", alone.output / "model")
     torch.testing.assert_close(found, logits_of(merged), rtol=1e-4, atol=1e-5)
     assert not torch.allclose(found, logits_of(base), atol=1e-3)
-    with pytest.raises(ValueError, match=r"leave them out of lora\.targets, or take lora\.export merged"):
+    with pytest.raises(ValueError, match=r"remove them from lora\.targets, or set lora\.export to merged"):
         TrainingSpec.model_validate({**adapting(base).model_dump(), "lora": {**LORA, "export": "adapter"}})
 
 

@@ -18,7 +18,7 @@ from trainer.contract.parallelism import MeshSizes
 from trainer.contract.run import EndClass
 from trainer.contract.training import ProcessLayout, TrainingSpec
 from trainer.resilience.assignment import Assignment
-from trainer.resilience.memory import NOTE_NAME, load_micro_batch, store_micro_batch
+from trainer.resilience.memory import MICRO_BATCH_NAME, load_micro_batch, store_micro_batch
 from trainer.storage.folder import FolderStorage
 
 ROOM = 1300 * 2**20
@@ -77,7 +77,7 @@ def test_one_rank_out_of_memory_halves_the_micro_batches_of_all_and_no_number_ch
     assert run.series("train/gradient_norm") == pytest.approx(plain.series("train/gradient_norm"), rel=1e-4)
     assert run.series("evaluation/loss") == pytest.approx(plain.series("evaluation/loss"), rel=1e-6)
     assert newest_manifest(run).micro_batch == 1536
-    assert (run.output / "store" / NOTE_NAME).exists()
+    assert (run.output / "store" / MICRO_BATCH_NAME).exists()
 
 
 def test_a_resume_takes_the_micro_batches_of_its_checkpoint(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_recorded_blocks_compute_the_same_and_say_so_where_nothing_is_recorded(t
     assert recorded.end_class is EndClass.COMPLETED, recorded.end["message"]
     assert recorded.series(LOSS) == pytest.approx(plain.series(LOSS), rel=1e-5)
     (event,) = recorded.events("cuda_graphs.unused")
-    assert event == {"because": "this run is on a device of kind cpu"}
+    assert event == {"because": "the device of this run is cpu, not cuda"}
 
 
 @pytest.mark.parametrize(

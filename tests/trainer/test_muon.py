@@ -15,7 +15,7 @@ from trainer.optim.orthogonal import orthogonalize
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel.full_tensors import gather_full_tensors
 from trainer.parallel.layout import param_layout
-from trainer.parallel.mesh import Mesh, sum_over_ranks
+from trainer.parallel.mesh import Mesh, all_reduce_world
 
 MUON = {"optimizer": {"name": "muon", "muon": {"learning_rate": 0.01}}}
 
@@ -72,10 +72,10 @@ def test_a_step_equals_muon_of_pytorch(scale: str, adjustment: str, nesterov: bo
 
 def test_matrices_of_blocks_are_muons_and_all_else_is_adamws() -> None:
     model, _ = built(Mesh(0, 1, 0, torch.device("cpu")), Case("moe", 1, {}, training=MUON).spec())
-    optimizer = ShardOptimizer(model.weights.named, model.weights.layouts, OptimizerSpec(name="muon"))
+    optimizer = ShardOptimizer(model.weights.trainable, model.weights.layouts, OptimizerSpec(name="muon"))
     with_momentum = {name.partition("/")[2] for name in optimizer.state_tensors() if name.startswith("momentum/")}
     with_moments = {name.partition("/")[2] for name in optimizer.state_tensors() if name.startswith("exp_avg/")}
-    assert with_momentum | with_moments == set(model.weights.named)
+    assert with_momentum | with_moments == set(model.weights.trainable)
     assert not with_momentum & with_moments
     assert {"blocks.1.mlp.experts.down", "blocks.0.attention.query.weight", "blocks.0.mlp.up.weight"} <= with_momentum
     assert {"blocks.1.mlp.router.weight", "embedding.weight", "head.weight", "blocks.0.mlp_norm.weight"} <= with_moments
@@ -92,13 +92,13 @@ def train_on_rank(mesh: Mesh, case: Case, steps: int) -> dict[str, np.ndarray]:
     training: TrainingSpec = case.spec()
     model, part = built(mesh, training)
     batch = step_batch(packed=False)
-    optimizer = ShardOptimizer(model.weights.named, model.weights.layouts, training.optimizer)
+    optimizer = ShardOptimizer(model.weights.trainable, model.weights.layouts, training.optimizer)
     for _ in range(steps):
         model.forward_backward(my_batches(batch, part), float(batch.counted))
-        norm = sum_over_ranks(optimizer.gradient_square_sum(), mesh).sqrt()
+        norm = all_reduce_world(optimizer.gradient_square_sum(), mesh).sqrt()
         optimizer.step(1e-3, norm, norm.isfinite())
         optimizer.zero_gradients()
-        model.weights.publish()
+        model.weights.sync_compute_copies()
     return {name: whole.detach().numpy().copy() for name, whole in gather_full_tensors(model.weights, lambda p: p)}
 
 

@@ -69,7 +69,7 @@ def test_a_pattern_that_matches_nothing_is_a_bad_spec(tmp_path: Path) -> None:
     groups = [{"pattern": "block.*.mlp.up.weight", "weight_decay_factor": 0.0}]
     run = run_alone(tmp_path / "run", tiny_training(optimizer={"groups": groups}), processes=2)
     assert run.end_class is EndClass.BAD_SPEC
-    assert "'block.*.mlp.up.weight'; near are blocks." in run.end["message"]
+    assert "'block.*.mlp.up.weight'; similar names: blocks." in run.end["message"]
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_a_skipped_step_leaves_no_trace_in_the_steps_after_it(name: Any) -> None
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_offloaded_state_changes_no_bit(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """In buckets of a few numbers, so that tensors are taken in pieces and both rooms are used again and again."""
-    monkeypatch.setattr(adamw, "OFFLOADED_BUCKET_NUMBERS", 256)
+    monkeypatch.setattr(adamw, "MAX_OFFLOAD_BUCKET_ELEMENTS", 256)
     offloaded, plain = make_model(), make_model()
     first = optimizer_of(offloaded, OptimizerSpec(name=name, offload=True))
     second = optimizer_of(plain, OptimizerSpec(name=name))
@@ -149,7 +149,9 @@ def test_a_group_has_a_decay_and_a_rate_of_its_own() -> None:
 def test_a_pattern_that_matches_no_parameter_is_refused_with_names_that_are_near() -> None:
     names = [name for name, _ in make_model().named_parameters()]
     check_patterns([ParameterGroup(pattern="*.norm"), ParameterGroup(pattern="*")], [*names, "a.norm"])
-    with pytest.raises(TrainerError, match=r"'blocks.0.mpl.up.weight'; near are blocks.0.mlp.up.weight") as refused:
+    with pytest.raises(
+        TrainerError, match=r"'blocks.0.mpl.up.weight'; similar names: blocks.0.mlp.up.weight"
+    ) as refused:
         check_patterns([ParameterGroup(pattern="blocks.0.mpl.up.weight")], names)
     assert refused.value.end_class is EndClass.BAD_SPEC
 

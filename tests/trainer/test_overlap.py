@@ -60,14 +60,14 @@ def take_fused_step(mesh: Mesh, case: Case) -> tuple[Outcome, set[str]]:
         return call
 
     library = torch.library.Library("symm_mem", "IMPL")
-    has_fused_products = overlap.has_fused_products
+    has_fused_matmuls = overlap.has_fused_matmuls
     try:
         for name in ("fused_all_gather_matmul", "fused_matmul_reduce_scatter"):
             library.impl(name, counted(name, getattr(symmetric_memory, f"_{name}_fallback")), "CPU")
-        overlap.has_fused_products = lambda mesh: True
+        overlap.has_fused_matmuls = lambda mesh: True
         return take_step(mesh, case), called
     finally:
-        overlap.has_fused_products = has_fused_products
+        overlap.has_fused_matmuls = has_fused_matmuls
         library._destroy()
 
 
@@ -82,16 +82,16 @@ def test_the_fused_operators_stand_where_they_belong(pool: RankPool, references:
 
 def without_sums(mesh: Mesh, case: Case) -> Outcome:
     """Planted: each rank keeps its own part of what is to be summed over the ranks."""
-    healthy = overlap.scattered_product
+    healthy = overlap.matmul_reduce_scatter
 
     def unsummed(x: torch.Tensor, weight: torch.Tensor, group: Any, *, fused: bool) -> torch.Tensor:
         return torch.nn.functional.linear(x, weight).chunk(2, dim=overlap.SEQUENCE)[mesh.rank].contiguous()
 
-    overlap.scattered_product = unsummed
+    overlap.matmul_reduce_scatter = unsummed
     try:
         return take_step(mesh, case)
     finally:
-        overlap.scattered_product = healthy
+        overlap.matmul_reduce_scatter = healthy
 
 
 def test_a_sum_that_is_left_out_is_seen(pool: RankPool, references: dict[Any, Outcome]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.trainer.agent_api import TOKEN, AgentApi
 from tests.trainer.runs import platform_run, tiny_text, tiny_training
 from trainer.agent.rendezvous_client import NodeIdentity
-from trainer.agent.supervisor import NodePlace, Supervisor
+from trainer.agent.supervisor import NodeConfig, Supervisor
 from trainer.client.http import PlatformClient
 from trainer.contract.encryption import Encryptor, authenticate, new_keyset
 from trainer.contract.manifest import CheckpointManifest, DatasetManifest, StoredFile
@@ -29,8 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def supervisor_for(api: AgentApi, work: Path, **place: object) -> Supervisor:
-    client = PlatformClient(api.url, TOKEN, patience_seconds=5.0)
-    return Supervisor(HttpConnection(api.url, TOKEN), client, NodePlace(work, **place))
+    client = PlatformClient(api.url, TOKEN, retry_seconds=5.0)
+    return Supervisor(HttpConnection(api.url, TOKEN), client, NodeConfig(work, **place))
 
 
 def test_a_stop_asked_for_by_the_platform_ends_with_a_registered_checkpoint(tmp_path: Path) -> None:
@@ -217,9 +217,9 @@ def test_a_later_attempt_reads_its_checkpoint_from_the_copy_near_its_node(tmp_pa
             enough = partial(api.wait_for, lambda: len(api.losses()) > stop_after, 60)
             stopper = threading.Thread(target=lambda: (enough(), setattr(api, "stop", "pause")), daemon=True)
             stopper.start()
-            client = PlatformClient(api.url, TOKEN, patience_seconds=5.0)
+            client = PlatformClient(api.url, TOKEN, retry_seconds=5.0)
             connection = HttpConnection(api.url, TOKEN, tmp_path / "kept")
-            return Supervisor(connection, client, NodePlace(tmp_path / f"work{number}")).run()
+            return Supervisor(connection, client, NodeConfig(tmp_path / f"work{number}")).run()
 
         assert attempt(1, 3) is EndClass.STOPPED
         saved = api.checkpoints[-1]
@@ -351,8 +351,8 @@ def test_a_platform_that_never_answers_is_named_as_unreachable(tmp_path: Path) -
     run, keys, objects = platform_run(tiny_training())
     with AgentApi(run, keys, objects) as api:
         api.api_away = True
-        client = PlatformClient(api.url, TOKEN, patience_seconds=0.5)
-        supervisor = Supervisor(HttpConnection(api.url, TOKEN), client, NodePlace(tmp_path))
+        client = PlatformClient(api.url, TOKEN, retry_seconds=0.5)
+        supervisor = Supervisor(HttpConnection(api.url, TOKEN), client, NodeConfig(tmp_path))
         assert supervisor.run() is EndClass.PLATFORM_UNREACHABLE
 
 
@@ -360,7 +360,7 @@ def test_a_refused_call_is_not_tried_again(tmp_path: Path) -> None:
     run, keys, objects = platform_run(tiny_training())
     with AgentApi(run, keys, objects) as api:
         assert Supervisor(
-            HttpConnection(api.url, "wrong"), PlatformClient(api.url, "wrong"), NodePlace(tmp_path)
+            HttpConnection(api.url, "wrong"), PlatformClient(api.url, "wrong"), NodeConfig(tmp_path)
         ).run() is EndClass.STOPPED  # fmt: skip
         assert api.heartbeats == []
 
@@ -399,8 +399,8 @@ def test_two_nodes_train_together_and_the_second_takes_the_data_of_the_first(tmp
         assert [each.node_index for each in api.placed[1]] == [1, 0]
         assert [event["nodes"] for event in api.events("nodes.placed")] == [["node1", "node0"]]
         said = "\n".join(line["text"] for line in api.records("logs", "lines"))
-        assert "ranks 0 to 0: node1 (127.0.0.1) below a" in said
-        assert "replicate (2): over 2 nodes, at most 3 switches between neighbours" in said
+        assert "ranks 0 to 0: node1 (127.0.0.1) under switch a" in said
+        assert "replicate (2): across 2 nodes, at most 3 switches between neighbours" in said
 
 
 def test_the_agent_is_free_of_torch() -> None:

@@ -42,7 +42,7 @@ def test_steps_that_are_none_are_refused(tmp_path: Path) -> None:
     write_job(tmp_path)
     ended = profiled(tmp_path, "4:3")
     assert ended.returncode == 2
-    assert "'4:3' is no FIRST:LAST" in ended.stderr
+    assert "'4:3' is not FIRST:LAST" in ended.stderr
 
 
 def opened(api: AgentApi, manifest: ProfileManifest) -> dict[str, list[dict[str, Any]]]:

@@ -158,7 +158,7 @@ def test_other_data_than_the_checkpoint_was_trained_on_is_refused(tmp_path: Path
     other.write_text(tiny_text()[::-1])
     again = run_alone(tmp_path / "run", tiny_training(steps=20), data=other)
     assert again.end_class is EndClass.DATA_ERROR
-    assert "checkpoint of step 10 was trained on data" in again.end["message"]
+    assert "checkpoint of step 10 was trained on data with the fingerprint" in again.end["message"]
 
 
 def test_a_loss_that_is_lost_ends_the_run_as_diverged(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_loss_that_is_lost_ends_the_run_as_diverged(tmp_path: Path) -> None:
     poisoned = wild.model_copy(update={"optimizer": wild.optimizer.model_copy(update={"learning_rate": 1e30})})
     run = run_alone(tmp_path / "run", poisoned, processes=2, every_steps=1000)
     assert run.end_class is EndClass.LOSS_DIVERGED
-    assert "8 steps running" in run.end["message"]
+    assert "8 consecutive steps" in run.end["message"]
     assert "learning_rate" in run.end["message"]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.trainer.runs import tiny_training
-from trainer.contract.optimisation import ScheduleSpec, StepSizes
+from trainer.contract.optimisation import BatchSizeSchedule, ScheduleSpec
 from trainer.data.sampler import Sampler
 from trainer.optim.learning_rate import learning_rate_factor
 
@@ -55,19 +55,19 @@ def test_the_schedule_never_leaves_its_range(name: str, shape: str, warmup: int,
 def test_the_sequences_before_a_step_are_the_sum_of_the_steps(
     full: int, data: st.DataObject, ramp: int, step: int
 ) -> None:
-    sizes = StepSizes(full, data.draw(st.integers(1, full)), ramp)
-    each = [sizes.at(number) for number in range(step)]
-    assert sizes.before(step) == sum(each)
+    schedule = BatchSizeSchedule(full, data.draw(st.integers(1, full)), ramp)
+    each = [schedule.sequences_at(number) for number in range(step)]
+    assert schedule.sequences_before(step) == sum(each)
     assert each == sorted(each)
-    assert all(sizes.fewest <= size <= full for size in each)
-    assert sizes.at(ramp) == full
+    assert all(schedule.smallest <= size <= full for size in each)
+    assert schedule.sequences_at(ramp) == full
 
 
 def test_a_step_far_on_in_a_long_ramp_is_found_by_arithmetic() -> None:
-    sizes = StepSizes(full=4096, start=32, ramp_steps=10**15)
-    assert sizes.before(2) == 64
+    schedule = BatchSizeSchedule(full=4096, start=32, ramp_steps=10**15)
+    assert schedule.sequences_before(2) == 64
     # Each stage of the ramp but for rounding down lasts equally long: the mean lies between the ends.
-    assert sizes.before(10**15) == pytest.approx((32 + 4095) / 2 * 10**15, rel=1e-12)
+    assert schedule.sequences_before(10**15) == pytest.approx((32 + 4095) / 2 * 10**15, rel=1e-12)
 
 
 @given(sequences=st.integers(1, 100), full=st.integers(1, 20), data=st.data(), ramp=st.integers(1, 15))
@@ -75,9 +75,9 @@ def test_a_step_far_on_in_a_long_ramp_is_found_by_arithmetic() -> None:
 def test_every_epoch_of_a_ramp_sees_each_sequence_once(
     sequences: int, full: int, data: st.DataObject, ramp: int
 ) -> None:
-    sizes = StepSizes(full, data.draw(st.integers(1, full)), ramp)
+    schedule = BatchSizeSchedule(full, data.draw(st.integers(1, full)), ramp)
     sampler = Sampler([sequences], 3, "fingerprint", 1)
-    steps = [sizes.before(step) + np.arange(sizes.at(step)) for step in range(25)]
+    steps = [schedule.sequences_before(step) + np.arange(schedule.sequences_at(step)) for step in range(25)]
     order = sampler(np.concatenate(steps))[1]
     for start in range(0, len(order) - sequences + 1, sequences):
         assert sorted(order[start : start + sequences]) == list(range(sequences))

@@ -21,7 +21,7 @@ def assignment(tmp_path: Path, **secrets: str) -> Assignment:
     nothing: Any = None  # what is tested here asks for neither
     return Assignment(
         run=nothing, training=nothing, job_key="k", connection=HttpConnection("http://127.0.0.1:1", "t"),
-        generation=0, rank=0, local_rank=0,
+        restart_count=0, rank=0, local_rank=0,
         store=StoreAddress("127.0.0.1", 0), sources=[], work=tmp_path, stamp="s", model_folder=None,
         secrets=secrets,
     )  # fmt: skip
@@ -52,7 +52,7 @@ def test_what_holds_them_does_not_show_them(tmp_path: Path) -> None:
 def test_they_are_masked_in_all_that_is_logged(tmp_path: Path) -> None:
     logs = LogFollower(SpoolWriter(tmp_path, "logs", "agent"))
     logs.redact_values([CANARY, f"{CANARY}-longer", "first line\nsecond line", "abc"])
-    logs.say(f"user_error: 401 for {CANARY}-longer and {CANARY}; second line; abc")
+    logs.write_line(f"user_error: 401 for {CANARY}-longer and {CANARY}; second line; abc")
     logs.drain(0.1)
     written = "".join(path.read_text() for path in (tmp_path / "logs").iterdir())
     assert "user_error: 401 for *** and ***; ***; abc" in written

@@ -15,7 +15,7 @@ from tests.trainer.runs import TINY, tiny_text
 from trainer.contract.data import DataSpec, MixturePart, TokenizerSpec
 from trainer.contract.encryption import Encryptor, new_keyset
 from trainer.contract.manifest import DatasetManifest
-from trainer.contract.optimisation import StepSizes
+from trainer.contract.optimisation import BatchSizeSchedule
 from trainer.contract.run import EndClass
 from trainer.contract.training import TrainingSpec
 from trainer.data.cache import ShardCache
@@ -24,7 +24,7 @@ from trainer.data.documents import RawObject
 from trainer.data.loader import Loader, RankShare
 from trainer.data.prepare import prepare
 from trainer.data.shards import DatasetIndex, file_names
-from trainer.data.source import Source, SourcePlace
+from trainer.data.source import PreparedSource, Source
 from trainer.errors import TrainerError
 from trainer.storage.encrypted import encrypt_file
 from trainer.storage.folder import FolderStorage
@@ -65,7 +65,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def stored(prepared: Path, tmp_path: Path) -> tuple[SourcePlace, CountingStorage]:
+def stored(prepared: Path, tmp_path: Path) -> tuple[PreparedSource, CountingStorage]:
     """The data set in a store, and a folder of a node that holds all but its shards."""
     key, storage = new_keyset(), CountingStorage(tmp_path / "store")
     index = DatasetIndex.read(prepared)
@@ -79,7 +79,7 @@ def stored(prepared: Path, tmp_path: Path) -> tuple[SourcePlace, CountingStorage
         recipe="r", fingerprint=index.fingerprint, vocab_size=300, train_tokens=1, validation_tokens=1, documents=1,
         created_at="2026-01-01T00:00:00Z", files=files,
     )  # fmt: skip
-    return SourcePlace("dataset:a", folder, manifest, key), storage
+    return PreparedSource("dataset:a", folder, manifest, key), storage
 
 
 def training_of(**data: Any) -> TrainingSpec:
@@ -91,7 +91,7 @@ def shards_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*.tokens"))
 
 
-def samples(place: SourcePlace, storage: FolderStorage, count: int = 200, **data: Any) -> list[list[int]]:
+def samples(place: PreparedSource, storage: FolderStorage, count: int = 200, **data: Any) -> list[list[int]]:
     corpus = Corpus([place], training_of(**data), storage)
     try:
         return [corpus.rows(np.array([number])).tokens_BS[0].tolist() for number in range(count)]
@@ -101,21 +101,21 @@ def samples(place: SourcePlace, storage: FolderStorage, count: int = 200, **data
 
 @pytest.mark.parametrize("packing", ["none", "documents"])
 def test_what_is_streamed_is_what_was_prepared(
-    prepared: Path, stored: tuple[SourcePlace, CountingStorage], packing: str
+    prepared: Path, stored: tuple[PreparedSource, CountingStorage], packing: str
 ) -> None:
-    here = SourcePlace("dataset:a", prepared, None, "")
+    here = PreparedSource("dataset:a", prepared, None, "")
     assert samples(*stored, packing=packing) == samples(here, stored[1], packing=packing)
     parts = [key for key in stored[1].asked if ".tokens" in key]
     assert len(parts) == len(set(parts))
 
 
 def test_only_the_shards_of_the_first_windows_are_fetched_for_the_first_steps(
-    stored: tuple[SourcePlace, CountingStorage],
+    stored: tuple[PreparedSource, CountingStorage],
 ) -> None:
     place, storage = stored
     corpus = Corpus([place], training_of(), storage)
     sampler = corpus.sources[0].sampler(TINY["seed"])
-    loader = Loader(corpus, StepSizes(8), RankShare(0, 1, 8), torch.device("cpu"), 0)
+    loader = Loader(corpus, BatchSizeSchedule(8), RankShare(0, 1, 8), torch.device("cpu"), 0)
     for step in range(4):
         loader.next_step(step)
     storage.wait_for_asked(4)
@@ -138,14 +138,14 @@ class Clock:
 
 
 def test_the_wait_for_a_step_is_measured_and_is_zero_for_a_ready_one(
-    stored: tuple[SourcePlace, CountingStorage], monkeypatch: pytest.MonkeyPatch
+    stored: tuple[PreparedSource, CountingStorage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, storage = stored
     storage.open.clear()
     clock = Clock()
     monkeypatch.setattr("trainer.data.loader.time", clock)
     corpus = Corpus([place], training_of(), storage)
-    loader = Loader(corpus, StepSizes(8), RankShare(0, 1, 8), torch.device("cpu"), 0)
+    loader = Loader(corpus, BatchSizeSchedule(8), RankShare(0, 1, 8), torch.device("cpu"), 0)
 
     def let_go() -> None:
         assert clock.read.wait(30)  # the step is being asked for
@@ -159,8 +159,8 @@ def test_the_wait_for_a_step_is_measured_and_is_zero_for_a_ready_one(
     loader.close()
 
 
-def cache(folder: Path, index: DatasetIndex, fetch: Callable | None, limit: int, keep_open: int = 4) -> ShardCache:
-    return ShardCache(folder, index.shards["train"], index.dtype, fetch, limit, keep_open)
+def cache(folder: Path, index: DatasetIndex, fetch: Callable | None, limit: int, max_open: int = 4) -> ShardCache:
+    return ShardCache(folder, index.shards["train"], index.dtype, fetch, limit, max_open)
 
 
 def test_the_cache_keeps_the_shards_that_were_used_last_and_no_more_than_fit(prepared: Path, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_the_cache_keeps_the_shards_that_were_used_last_and_no_more_than_fit(pre
         fetched.append(name)
         return (prepared / name).read_bytes()
 
-    first = cache(tmp_path, index, fetch, 3 * SHARD_BYTES, keep_open=1)
+    first = cache(tmp_path, index, fetch, 3 * SHARD_BYTES, max_open=1)
     for number in (0, 1, 2, 0, 3):
         assert (
             first.tokens(number).tolist() == np.fromfile(prepared / index.shards["train"][number].name, "<u2").tolist()
@@ -238,7 +238,7 @@ def damage(path: Path, where: int = 100) -> None:
     path.write_bytes(content)
 
 
-def test_a_damaged_file_on_the_node_is_fetched_again(stored: tuple[SourcePlace, CountingStorage]) -> None:
+def test_a_damaged_file_on_the_node_is_fetched_again(stored: tuple[PreparedSource, CountingStorage]) -> None:
     place, storage = stored
     expected = samples(*stored)
     damage(place.folder / "train-00001.tokens")
@@ -250,7 +250,7 @@ def test_a_damaged_file_on_the_node_is_fetched_again(stored: tuple[SourcePlace, 
 
 @pytest.mark.parametrize("how", ["damaged", "missing"])
 def test_a_shard_that_is_damaged_in_the_store_ends_the_run_with_its_name(
-    stored: tuple[SourcePlace, CountingStorage], tmp_path: Path, how: str
+    stored: tuple[PreparedSource, CountingStorage], tmp_path: Path, how: str
 ) -> None:
     part = tmp_path / "store/d/train-00001.tokens-000.part"
     damage(part) if how == "damaged" else part.unlink()
@@ -263,12 +263,14 @@ def test_a_damaged_file_that_nothing_can_replace_is_damage(prepared: Path, tmp_p
     for path in prepared.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     damage(tmp_path / "train-00001.tokens")
-    with pytest.raises(TrainerError, match="shard train-00001.tokens of dataset:a is damaged: its digest differs"):
-        samples(SourcePlace("dataset:a", tmp_path, None, ""), FolderStorage(tmp_path))
+    with pytest.raises(
+        TrainerError, match="shard train-00001.tokens of dataset:a is damaged: its SHA-256 digest differs"
+    ):
+        samples(PreparedSource("dataset:a", tmp_path, None, ""), FolderStorage(tmp_path))
 
 
 def test_samples_of_a_skipped_shard_come_from_the_next_that_is_whole(
-    stored: tuple[SourcePlace, CountingStorage], tmp_path: Path
+    stored: tuple[PreparedSource, CountingStorage], tmp_path: Path
 ) -> None:
     place, storage = stored
     whole = Corpus([place], training_of(), storage)
@@ -292,7 +294,9 @@ def test_samples_of_a_skipped_shard_come_from_the_next_that_is_whole(
     assert again == found
 
 
-def test_a_loader_counts_the_skipped_of_each_step(stored: tuple[SourcePlace, CountingStorage], tmp_path: Path) -> None:
+def test_a_loader_counts_the_skipped_of_each_step(
+    stored: tuple[PreparedSource, CountingStorage], tmp_path: Path
+) -> None:
     place, storage = stored
     damage(tmp_path / "store/d/train-00001.tokens-000.part")
     plan = Corpus([place], training_of(), storage)
@@ -300,7 +304,7 @@ def test_a_loader_counts_the_skipped_of_each_step(stored: tuple[SourcePlace, Cou
     found = [0] * 12
     for rank in range(2):
         corpus = Corpus([place], training_of(on_corrupt="skip"), storage)
-        loader = Loader(corpus, StepSizes(8), RankShare(rank, 2, 2), torch.device("cpu"), 0)
+        loader = Loader(corpus, BatchSizeSchedule(8), RankShare(rank, 2, 2), torch.device("cpu"), 0)
         for step in range(12):
             loader.next_step(step)
             found[step] += loader.skipped_sequences
@@ -310,7 +314,7 @@ def test_a_loader_counts_the_skipped_of_each_step(stored: tuple[SourcePlace, Cou
 
 
 def test_a_data_set_with_no_whole_shard_ends_the_run_even_when_damage_is_skipped(
-    stored: tuple[SourcePlace, CountingStorage], tmp_path: Path
+    stored: tuple[PreparedSource, CountingStorage], tmp_path: Path
 ) -> None:
     for path in (tmp_path / "store/d").glob("train-*.tokens-*"):
         damage(path)
@@ -318,14 +322,14 @@ def test_a_data_set_with_no_whole_shard_ends_the_run_even_when_damage_is_skipped
         samples(*stored, on_corrupt="skip")
 
 
-def test_a_file_of_another_shard_is_damage(stored: tuple[SourcePlace, CountingStorage]) -> None:
+def test_a_file_of_another_shard_is_damage(stored: tuple[PreparedSource, CountingStorage]) -> None:
     place, storage = stored
     assert place.manifest is not None
     moved = place.manifest.files[1]
     swapped = place.manifest.model_copy(update={"files": [moved.model_copy(update={"path": "train-00000.tokens"})]})
-    wrong = SourcePlace(place.name, place.folder, swapped, place.key)
+    wrong = PreparedSource(place.name, place.folder, swapped, place.key)
     source = Source(wrong, "train", DataSpec(source="dataset:a"), LENGTH, storage)
-    with pytest.raises(TrainerError, match="what the store holds differs from the index"):
+    with pytest.raises(TrainerError, match="its SHA-256 digest in the store differs"):
         source.row(0, 0)
 
 

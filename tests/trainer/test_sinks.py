@@ -123,7 +123,7 @@ def test_an_address_inside_is_not_connected_to_unless_an_administrator_allows_it
     with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path / "work") as process:
         assert process.wait(120) == EXIT_STATUS[EndClass.COMPLETED]
         (failed,) = api.events("sink.failed")
-    expected = "is not a public address" if host == "127.0.0.1" else f"{host} does not lead to a public address"
+    expected = "is not a public address" if host == "127.0.0.1" else f"{host} does not resolve to a public address"
     assert expected in failed["because"]
     assert Refusing.asked == []
 
@@ -210,7 +210,7 @@ def test_offering_points_does_not_wait_for_the_sink_and_losses_are_reported() ->
 
 
 def test_what_does_not_fit_goes_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeding, "MAX_QUEUED", 100)
+    monkeypatch.setattr(feeding, "MAX_QUEUED_POINTS", 100)
     sink = Slow()
     with fed(sink) as (feed, events):
         feed.offer([point(step) for step in range(150)])

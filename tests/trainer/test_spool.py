@@ -24,7 +24,7 @@ def api():
 
 
 def shipper_to(api: AgentApi, spool: Path) -> Shipper:
-    return Shipper(spool, PlatformClient(api.url, TOKEN, patience_seconds=1.0))
+    return Shipper(spool, PlatformClient(api.url, TOKEN, retry_seconds=1.0))
 
 
 def write_points(writer: SpoolWriter, steps: range) -> None:
@@ -40,7 +40,7 @@ def steps_of(api: AgentApi) -> list[int]:
 
 def test_batches_arrive_in_order_and_leave_the_disk_once_acknowledged(api: AgentApi, tmp_path: Path) -> None:
     write_points(SpoolWriter(tmp_path, "metrics", "rank0-g0"), range(12))
-    shipper_to(api, tmp_path).ship_all()
+    shipper_to(api, tmp_path).deliver_all()
     assert steps_of(api) == list(range(12))
     assert list((tmp_path / "metrics").iterdir()) == []
 
@@ -51,7 +51,7 @@ def test_a_writer_knows_whether_the_platform_has_what_it_wrote(api: AgentApi, tm
     assert writer.wait_until_delivered(0), "another writer's batches do not count"
     write_points(writer, range(3))
     assert not writer.wait_until_delivered(0)
-    shipper_to(api, tmp_path).ship_all()
+    shipper_to(api, tmp_path).deliver_all()
     assert writer.wait_until_delivered(0)
 
 
@@ -59,10 +59,10 @@ def test_batches_stay_while_the_platform_is_away(api: AgentApi, tmp_path: Path) 
     write_points(SpoolWriter(tmp_path, "metrics", "rank0-g0"), range(3))
     api.api_away = True
     with pytest.raises(httpx.HTTPError):
-        shipper_to(api, tmp_path).ship_all()
+        shipper_to(api, tmp_path).deliver_all()
     assert len(list((tmp_path / "metrics").iterdir())) == 3
     api.api_away = False
-    shipper_to(api, tmp_path).ship_all()
+    shipper_to(api, tmp_path).deliver_all()
     assert steps_of(api) == [0, 1, 2]
 
 
@@ -71,9 +71,9 @@ def test_a_batch_that_was_taken_but_not_acknowledged_is_sent_again_and_not_doubl
 ) -> None:
     write_points(SpoolWriter(tmp_path, "metrics", "rank0-g0"), range(2))
     copy = (tmp_path / "metrics" / "metrics-rank0-g0.000000000.json").read_bytes()
-    shipper_to(api, tmp_path).ship_all()
+    shipper_to(api, tmp_path).deliver_all()
     (tmp_path / "metrics" / "metrics-rank0-g0.000000000.json").write_bytes(copy)
-    shipper_to(api, tmp_path).ship_all()
+    shipper_to(api, tmp_path).deliver_all()
     assert (api.doubled, steps_of(api)) == (1, [0, 1])
     assert list((tmp_path / "metrics").iterdir()) == []
 
@@ -81,9 +81,9 @@ def test_a_batch_that_was_taken_but_not_acknowledged_is_sent_again_and_not_doubl
 def test_a_new_shipper_goes_on_where_a_dead_one_stopped(api: AgentApi, tmp_path: Path) -> None:
     writer = SpoolWriter(tmp_path, "metrics", "rank0-g0")
     write_points(writer, range(2))
-    shipper_to(api, tmp_path).ship_all()
+    shipper_to(api, tmp_path).deliver_all()
     write_points(writer, range(2, 4))
-    shipper_to(api, tmp_path).ship_all()
+    shipper_to(api, tmp_path).deliver_all()
     assert steps_of(api) == [0, 1, 2, 3]
 
 
@@ -91,18 +91,18 @@ def test_a_platform_that_lost_batches_still_gets_all_that_is_left(api: AgentApi,
     writer = SpoolWriter(tmp_path, "metrics", "rank0-g0")
     shipper = shipper_to(api, tmp_path)
     write_points(writer, range(3))
-    shipper.ship_all()
+    shipper.deliver_all()
     api.received.clear()
     write_points(writer, range(3, 6))
-    shipper.ship_all()
-    shipper.ship_all()
+    shipper.deliver_all()
+    shipper.deliver_all()
     assert steps_of(api) == [3, 4, 5]
 
 
 def test_two_writers_do_not_hold_each_other_up(api: AgentApi, tmp_path: Path) -> None:
     write_points(SpoolWriter(tmp_path, "metrics", "rank0-g0"), range(2))
     write_points(SpoolWriter(tmp_path, "metrics", "rank0-g1"), range(2, 4))
-    shipper_to(api, tmp_path).ship_all()
+    shipper_to(api, tmp_path).deliver_all()
     assert sorted(steps_of(api)) == [0, 1, 2, 3]
     assert {writer for _, writer in api.received} == {"metrics-rank0-g0", "metrics-rank0-g1"}
 
@@ -110,7 +110,7 @@ def test_two_writers_do_not_hold_each_other_up(api: AgentApi, tmp_path: Path) ->
 def test_a_half_written_batch_is_not_sent(api: AgentApi, tmp_path: Path) -> None:
     write_points(SpoolWriter(tmp_path, "metrics", "rank0-g0"), range(1))
     (tmp_path / "metrics" / "metrics-rank0-g0.000000001.partial").write_text("{")
-    shipper_to(api, tmp_path).ship_all()
+    shipper_to(api, tmp_path).deliver_all()
     assert steps_of(api) == [0]
 
 
@@ -118,19 +118,19 @@ def test_a_full_spool_drops_log_lines_and_says_so_but_never_metrics(
     api: AgentApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one_batch = LogLine(time=datetime.now(UTC), rank=0, stream="stdout", text="line 0").model_dump_json()
-    monkeypatch.setattr(spool_module, "MOST_LOG_BYTES", len(one_batch) + 100)
+    monkeypatch.setattr(spool_module, "MAX_SPOOLED_LOG_BYTES", len(one_batch) + 100)
     logs, metrics = SpoolWriter(tmp_path, "logs", "agent0"), SpoolWriter(tmp_path, "metrics", "rank0-g0")
     for number in range(5):
         logs.add(LogLine(time=datetime.now(UTC), rank=0, stream="stdout", text=f"line {number}"))
         logs.flush()
     write_points(metrics, range(5))
-    shipper_to(api, tmp_path).ship_all()
+    shipper_to(api, tmp_path).deliver_all()
     logs.add(LogLine(time=datetime.now(UTC), rank=0, stream="stdout", text="line 5"))
     logs.flush()
-    shipper_to(api, tmp_path).ship_all()
+    shipper_to(api, tmp_path).deliver_all()
     texts = [line["text"] for line in api.records("logs", "lines")]
     assert texts[:2] == ["line 0", "line 1"]
-    assert texts[2].startswith("3 log lines were dropped here")
+    assert texts[2].startswith("3 log lines were dropped")
     assert texts[3] == "line 5"
     assert steps_of(api) == [0, 1, 2, 3, 4]
 
@@ -142,7 +142,7 @@ def test_long_log_lines_are_cut_into_batches_that_a_server_takes(api: AgentApi, 
     writer.flush()
     sizes = [path.stat().st_size for path in (tmp_path / "logs").iterdir()]
     assert max(sizes) < 1_000_000
-    shipper_to(api, tmp_path).ship_all()
+    shipper_to(api, tmp_path).deliver_all()
     assert len(api.records("logs", "lines")) == 300
 
 
@@ -150,7 +150,7 @@ def test_a_withdrawn_token_ends_the_shipping(api: AgentApi, tmp_path: Path) -> N
     write_points(SpoolWriter(tmp_path, "metrics", "rank0-g0"), range(1))
     api.over = True
     with pytest.raises(AttemptOver):
-        shipper_to(api, tmp_path).ship_all()
+        shipper_to(api, tmp_path).deliver_all()
 
 
 def test_what_is_waiting_at_the_end_is_delivered_before_the_end(api: AgentApi, tmp_path: Path) -> None:

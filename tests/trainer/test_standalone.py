@@ -47,7 +47,7 @@ def test_a_job_file_becomes_a_model_and_a_second_run_with_more_steps_resumes(tmp
     assert process.returncode == 0, shown
     assert "step 20/20  loss " in shown
     assert "checkpoint.saved: step 20" in shown
-    assert "completed; everything of this run is in" in shown
+    assert "completed; the files of this run are in" in shown
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
         p.name for p in (tmp_path / "out/model").iterdir()
     }

@@ -27,16 +27,16 @@ def main() -> int:
     start_fork_server()
     # Only now what takes time to import: torch is on its way in the fork server meanwhile.
     from trainer.agent.rendezvous_client import NodeIdentity  # noqa: PLC0415 - as below
-    from trainer.agent.supervisor import NodePlace, Supervisor  # noqa: PLC0415 - see above
+    from trainer.agent.supervisor import NodeConfig, Supervisor  # noqa: PLC0415 - see above
     from trainer.client.http import PlatformClient  # noqa: PLC0415 - as above
     from trainer.contract.run import EXIT_STATUS, EndClass  # noqa: PLC0415 - as above
     from trainer.resilience.assignment import HttpConnection  # noqa: PLC0415 - as above
 
     cache, kept = os.environ.get(names.CACHE_DIR), os.environ.get(names.CHECKPOINT_DIR)
-    place = NodePlace(
+    place = NodeConfig(
         work=work,
         cache=Path(cache) if cache else None,
-        notice=os.environ.get(names.INTERRUPTION_NOTICE, ""),
+        interruption_notice=os.environ.get(names.INTERRUPTION_NOTICE, ""),
         node=NodeIdentity(index, name, address, [each for each in topology.split("/") if each]),
     )
     connection = HttpConnection(url, token, Path(kept) if kept else None)
@@ -46,7 +46,7 @@ def main() -> int:
     try:
         return EXIT_STATUS[supervisor.run()]
     except Exception:
-        logging.getLogger(__name__).exception("the agent failed")
+        logging.getLogger(__name__).exception("internal error in the agent")
         return EXIT_STATUS[EndClass.INTERNAL_ERROR]
 
 

@@ -13,7 +13,7 @@ from trainer.storage.base import Storage
 from trainer.storage.encrypted import decrypt_to_file
 
 
-def obtain_base(root: Path, run: RunConfig, keys: DataKeys, storage: Storage) -> Path | None:
+def fetch_base_model(root: Path, run: RunConfig, keys: DataKeys, storage: Storage) -> Path | None:
     """Return the folder of the base model's files, downloading them if needed; None if training starts from scratch.
 
     Attempts on one node share the folder.

@@ -21,8 +21,8 @@ def team_cache(root: Path, run: RunConfig) -> Path:
     if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
         raise TrainerError(
             EndClass.USER_ERROR,
-            f"{folder} belongs to another user than the one that jobs run as; an administrator of the cluster removes "
-            "it, or sets another profile.cache_directory",
+            f"{folder} belongs to another user than the one that runs this job; ask an administrator of the cluster to "
+            "remove it or to set another profile.cache_directory",
         )
     folder.chmod(0o700)
     return folder

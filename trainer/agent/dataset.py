@@ -1,4 +1,4 @@
-"""Gets the prepared data onto this node: from the cache, from the store, or by preparing it."""
+"""Provide the prepared data sets on this node: from the cache, from the store, or by preparing them."""
 
 import os
 import shutil
@@ -19,17 +19,21 @@ from trainer.contract.run import DataKeys, DatasetSource, EndClass, RunConfig
 from trainer.data.documents import RawObject, builtin_stdlib, data_error
 from trainer.data.prepare import check_enough, prepare
 from trainer.data.shards import INDEX_NAME, TOKENIZER_NAME, DatasetIndex, file_names
-from trainer.data.source import SourcePlace
-from trainer.data.tokenizer import GivenTokenizer
+from trainer.data.source import PreparedSource
+from trainer.data.tokenizer import ExistingTokenizer
 from trainer.errors import TrainerError
 from trainer.storage.base import Storage
 from trainer.storage.encrypted import decrypt_parts, decrypt_to_file, encrypt_file
 
-_ASK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 class DatasetPreparer:
-    """Data sets of one node, one folder per recipe; a folder without its index is an unfinished one."""
+    """Fetches or prepares the data sets of a run, one folder per recipe; a folder without an index is incomplete.
+
+    After `fetch_or_prepare`, `locations` has one data set for each part of the data, and `newly_prepared` the numbers
+    of those that are not in the store yet.
+    """
 
     def __init__(
         self,
@@ -47,32 +51,32 @@ class DatasetPreparer:
         self._parts = run.data.parts
         self._recipes = dataset_recipes(self._parts, run.tokenizer, [source.dataset_id for source in run.datasets])
         self._is_stopping = is_stopping
-        self.prepared_here: list[int] = []
-        self.places: list[SourcePlace] = []
+        self.newly_prepared: list[int] = []
+        self.locations: list[PreparedSource] = []
 
-    def obtain(self, local_files: list[Path]) -> None:
-        """Fill `places`, one for each part of the data. Raises TrainerError (DATA_ERROR, STORAGE_ERROR, STOPPED)."""
+    def fetch_or_prepare(self, local_files: list[Path]) -> None:
+        """Fill `locations`, one for each part of the data. Raises TrainerError (DATA_ERROR, STORAGE_ERROR, STOPPED)."""
         trainer = self._run.tokenizer.trainer_among(self._parts)
         # The part that trains the tokenizer comes first; the others need what it trained.
         order = sorted(range(len(self._parts)), key=lambda number: number != trainer)
-        found: dict[int, SourcePlace] = {}
+        found: dict[int, PreparedSource] = {}
         for number in order:
             trained = None if number == trainer else found[trainer].folder
             found[number] = self._obtain_part(number, trained, _files_of(self._parts, number, local_files))
-        self.places = [found[number] for number in range(len(self._parts))]
+        self.locations = [found[number] for number in range(len(self._parts))]
 
     def wait_for_prepared(self, stopped: threading.Event) -> None:
-        """On nodes other than the first: until the first node's agent has registered the data sets."""
-        while not all(source.prepared for source in self._run.datasets) and not stopped.wait(_ASK_SECONDS):
+        """Wait until the first node's agent has registered the data sets, or `stopped` is set. For all other nodes."""
+        while not all(source.prepared for source in self._run.datasets) and not stopped.wait(_POLL_SECONDS):
             self._run = self._platform.run()
 
     def upload(self) -> None:
-        """Encrypt, store and register what was prepared here, so that no later attempt does the work again."""
-        for number in self.prepared_here:
-            folder, recipe = self.places[number].folder, self._recipes[number]
+        """Encrypt, store and register the data sets in `newly_prepared`, for later attempts. Raises TrainerError."""
+        for number in self.newly_prepared:
+            folder, recipe = self.locations[number].folder, self._recipes[number]
             index = DatasetIndex.read(folder)
             prefix = f"{self._run.prefix}dataset/{recipe[:16]}/"
-            encryptor = Encryptor(self.places[number].key)
+            encryptor = Encryptor(self.locations[number].key)
             names = file_names(index)
             files = [encrypt_file(self._storage, encryptor, prefix, name, folder / name) for name in names]
             self._platform.register_dataset(self._manifest(number, index, files))
@@ -92,24 +96,25 @@ class DatasetPreparer:
         )
         return authenticate(manifest, Encryptor(self._keys.of_dataset(manifest.dataset_id)))
 
-    def _tokenizer(self, trained: Path | None) -> TokenizerSpec | GivenTokenizer:
-        """`trained`: folder of the part that trained it, where that is another one."""
+    def _tokenizer(self, trained: Path | None) -> TokenizerSpec | ExistingTokenizer:
+        """Return the tokenizer of a part. `trained`: folder of the part that trains the tokenizer, if it is another
+        one."""
         spec = self._run.tokenizer
         if self._base is not None:
             try:
-                return GivenTokenizer.of_model(self._base, spec.vocab_size)
+                return ExistingTokenizer.from_model(self._base, spec.vocab_size)
             except ValueError as error:
                 raise TrainerError(EndClass.BAD_SPEC, str(error)) from error
-        return spec if trained is None else GivenTokenizer.of_part(trained / TOKENIZER_NAME)
+        return spec if trained is None else ExistingTokenizer.from_file(trained / TOKENIZER_NAME)
 
-    def _obtain_part(self, number: int, trained: Path | None, local_files: list[Path]) -> SourcePlace:
+    def _obtain_part(self, number: int, trained: Path | None, local_files: list[Path]) -> PreparedSource:
         part, source = self._parts[number], self._run.datasets[number]
-        # Files may change between runs under the same recipe; nothing vouches for an earlier preparation.
+        # Local files may change between runs under the same recipe, so they are always prepared again.
         suffix = "-local" if local_files else ""
         folder = self._root / f"{self._recipes[number]}{suffix}"
-        place = SourcePlace(part.source, folder, source.prepared, self._keys.of_dataset(source.dataset_id))
+        place = PreparedSource(part.source, folder, source.prepared, self._keys.of_dataset(source.dataset_id))
         if source.prepared is None:
-            self.prepared_here.append(number)
+            self.newly_prepared.append(number)
         else:
             check_manifest(source.prepared, Encryptor(place.key), recipe=self._recipes[number])
         if not (folder / INDEX_NAME).exists() or local_files:
@@ -118,27 +123,27 @@ class DatasetPreparer:
             if source.prepared is not None and not local_files:
                 self._download(place, building)
             else:
-                objects = _RawObjects(part, source, self._storage, Encryptor(place.key), local_files)
+                objects = _ObjectReader(part, source, self._storage, Encryptor(place.key), local_files)
                 prepare(partial(self._until_stopped, objects), part, self._tokenizer(trained), building)
                 place = replace(place, manifest=None)
-            _adopt(building, folder)
+            _publish_folder(building, folder)
         if self._run.training is not None:
             check_enough(folder, DatasetIndex.read(folder), part.source, self._run.training)
         return place
 
-    def _until_stopped(self, objects: "_RawObjects") -> Iterator[RawObject]:
+    def _until_stopped(self, objects: "_ObjectReader") -> Iterator[RawObject]:
         """Yield the same objects; raise TrainerError (STOPPED) in their reading once the run is to stop."""
 
         def watched(raw: RawObject) -> Iterator[bytes]:
             for block in raw.read():
                 if self._is_stopping():
-                    raise TrainerError(EndClass.STOPPED, "stopped while the data was prepared")
+                    raise TrainerError(EndClass.STOPPED, "stopped while preparing the data")
                 yield block
 
         return (RawObject(raw.name, partial(watched, raw)) for raw in objects())
 
-    def _download(self, place: SourcePlace, building: Path) -> None:
-        """All but the shards, which are streamed."""
+    def _download(self, place: PreparedSource, building: Path) -> None:
+        """Download all files of a data set except its shards, which are streamed during training."""
         assert place.manifest is not None
         encryptor = Encryptor(place.key)
         for file in place.manifest.files:
@@ -146,28 +151,28 @@ class DatasetPreparer:
                 decrypt_to_file(self._storage, encryptor, file, building / file.path)
 
 
-def _adopt(building: Path, folder: Path) -> None:
+def _publish_folder(building: Path, folder: Path) -> None:
     """Move `building`, private to this process, to `folder`, unless another attempt with the same cache was first."""
     if folder.name.endswith("-local") or not (folder / INDEX_NAME).exists():
         shutil.rmtree(folder, ignore_errors=True)
     try:
         building.rename(folder)
     except OSError:
-        # Another attempt was quicker: equal recipes give equal tokens, so its work is as good.
+        # Another attempt has renamed its folder first; equal recipes give equal tokens, so its folder is used.
         if not (folder / INDEX_NAME).exists():
             raise
         shutil.rmtree(building)
 
 
 def _files_of(parts: list[MixturePart], number: int, local_files: list[Path]) -> list[Path]:
-    """Of a mixture, the part dataset:NAME takes the files NAME.*; a lone source takes all."""
+    """Return the local files of a part: NAME.* for the source dataset:NAME of a mixture, all for a single source."""
     if len(parts) == 1 or not local_files:
         return local_files
     return [path for path in local_files if f"dataset:{path.stem}" == parts[number].source]
 
 
-class _RawObjects:
-    """The objects of a data set, as often as they are asked for."""
+class _ObjectReader:
+    """Iterates over the objects of a data set; each call starts from the first."""
 
     def __init__(
         self, part: MixturePart, source: DatasetSource, storage: Storage, encryptor: Encryptor, local_files: list[Path]
@@ -182,8 +187,8 @@ class _RawObjects:
             return builtin_stdlib()
         if not self._source.raw:
             raise data_error(
-                f"training.data.source {self._part.source!r} has no objects here; give files with --data in a "
-                "standalone run, or upload the data set to the platform"
+                f"training.data.source {self._part.source!r} has no files; pass them with --data in a standalone run, "
+                "or upload the data set to the platform"
             )
         return (self._stored(file) for file in self._source.raw)
 

@@ -1,4 +1,4 @@
-"""What the agent reads from its environment, and what of it the workers may see."""
+"""Environment variables of the agent, and the filter of those that worker processes inherit."""
 
 import os
 
@@ -30,9 +30,9 @@ def require(name: str) -> str:
 
 
 def drop_unknown_variables() -> None:
-    """Drop every variable that is not known to be harmless: a node's shell may hold keys of cloud or database.
+    """Delete all environment variables that are not in an allow list: a node's shell may have cloud or database keys.
 
-    The processes started later inherit what is left.
+    Processes started later inherit the remaining ones.
     """
     for name in list(os.environ):
         if name not in _KNOWN and not name.startswith(_KNOWN_PREFIXES):
@@ -40,5 +40,5 @@ def drop_unknown_variables() -> None:
 
 
 def take_mlflow_variables() -> dict[str, str]:
-    """MLflow's own variables of the user's shell, for the sink of a standalone run alone."""
+    """Return the MLflow variables of the user's shell, for the MLflow sink of a standalone run."""
     return {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_")}

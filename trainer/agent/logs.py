@@ -1,4 +1,4 @@
-"""Follows what worker processes print, line by line, into the log spool."""
+"""Spool the output of worker processes as log lines."""
 
 import os
 import selectors
@@ -10,10 +10,10 @@ from typing import Literal
 
 from trainer.contract.run import LogLine
 from trainer.reporting.spool import SpoolWriter
-from trainer.resilience.forking import Forked
+from trainer.resilience.forking import ForkedProcess
 
-LONGEST_LINE = 8_192  # bytes; a longer line is cut into several
-SHORTEST_REDACTED = 4  # characters: to mask what is shorter would only tear words apart
+MAX_LINE_BYTES = 8_192  # bytes; a longer line is cut into several
+MIN_REDACTED_CHARACTERS = 4  # shorter secrets occur in ordinary words, and are not redacted
 MASK = "***"
 _FLUSH_SECONDS = 0.5
 _READ_BYTES = 65_536
@@ -38,7 +38,7 @@ class LogFollower:
         self._idle = threading.Condition()
         threading.Thread(target=self._loop, name="logs", daemon=True).start()
 
-    def follow(self, forked: Forked, rank: int) -> None:
+    def follow(self, forked: ForkedProcess, rank: int) -> None:
         """Read stdout and stderr of a process until it ends."""
         for tail in (_Tail(forked.stdout, rank, "stdout"), _Tail(forked.stderr, rank, "stderr")):
             with self._idle:
@@ -46,9 +46,9 @@ class LogFollower:
             self._selector.register(tail.pipe.fileno(), selectors.EVENT_READ, tail)
 
     def redact_values(self, secrets: Iterable[str]) -> None:
-        """Redact these values from now on in all output. Longest first: one may contain another."""
+        """Redact each line of these values in all further output, longest first, since one may contain another."""
         lines = {line.strip() for secret in secrets for line in secret.splitlines()}
-        self._secrets = sorted((line for line in lines if len(line) >= SHORTEST_REDACTED), key=len, reverse=True)
+        self._secrets = sorted((line for line in lines if len(line) >= MIN_REDACTED_CHARACTERS), key=len, reverse=True)
 
     def redact(self, text: str) -> str:
         """Return the text with every secret replaced."""
@@ -56,13 +56,13 @@ class LogFollower:
             text = text.replace(secret, MASK)
         return text
 
-    def say(self, text: str) -> None:
+    def write_line(self, text: str) -> None:
         """Write a log line of the agent itself."""
-        text = self.redact(text)[:LONGEST_LINE]
+        text = self.redact(text)[:MAX_LINE_BYTES]
         self._writer.add(LogLine(time=datetime.now(UTC), rank=-1, stream="agent", text=text))
 
     def drain(self, patience_seconds: float) -> None:
-        """Wait until every followed process has closed its streams (they end with it), then flush."""
+        """Wait at most `patience_seconds` until all followed processes have closed their output, then flush."""
         with self._idle:
             self._idle.wait_for(lambda: not self._open, patience_seconds)
         self._writer.flush()
@@ -76,11 +76,11 @@ class LogFollower:
     def _read(self, tail: _Tail) -> None:
         chunk = os.read(tail.pipe.fileno(), _READ_BYTES)
         *lines, tail.rest = (tail.rest + chunk).split(b"\n")
-        if not chunk or len(tail.rest) > LONGEST_LINE:
+        if not chunk or len(tail.rest) > MAX_LINE_BYTES:
             lines, tail.rest = [*lines, tail.rest], b""
         for line in filter(None, lines):
-            for start in range(0, len(line), LONGEST_LINE):
-                text = line[start : start + LONGEST_LINE].decode(errors="replace").rstrip("\r")
+            for start in range(0, len(line), MAX_LINE_BYTES):
+                text = line[start : start + MAX_LINE_BYTES].decode(errors="replace").rstrip("\r")
                 masked = self.redact(text)
                 self._writer.add(LogLine(time=datetime.now(UTC), rank=tail.rank, stream=tail.stream, text=masked))
         if not chunk:

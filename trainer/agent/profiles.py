@@ -1,4 +1,4 @@
-"""Brings the traces that somebody asked for from this node's ranks to the platform, beside the training."""
+"""Upload requested traces of this node's ranks to the platform, in a thread beside the training."""
 
 import gzip
 import logging
@@ -24,7 +24,8 @@ _NAME = re.compile(r"^steps-(\d+)-(\d+)-rank-(\d+)\.(json|failed)$")
 
 
 class ProfileUploader:
-    """`want` from the heartbeat's thread, at each heartbeat with a request; `finish` when the workers have ended.
+    """`request_profile` from the heartbeat's thread, at each heartbeat with a request; `finish` when the workers have
+    ended.
 
     Errors are reported to the platform or the log and never affect the run.
     """
@@ -35,17 +36,17 @@ class ProfileUploader:
         self._run, self._encryptor, self._node_rank = run, encryptor, node_rank
         self._platform, self._storage = platform, storage
         self.worker_group: WorkerGroup | None = None  # the newest
-        self._wanted: ProfileRequest | None = None
+        self._requested: ProfileRequest | None = None
         self._closed: set[int] = set()  # numbers of the requests that are answered
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def want(self, request: ProfileRequest) -> None:
+    def request_profile(self, request: ProfileRequest) -> None:
         """Pass the request to the workers. A worker group started later gets it with the next heartbeat."""
         if request.number in self._closed or self.worker_group is None or self._ended.is_set():
             return
         self.worker_group.shared_status.request_profile(request)
-        self._wanted = request
+        self._requested = request
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name="profiles", daemon=True)
             self._thread.start()
@@ -60,21 +61,21 @@ class ProfileUploader:
         while True:
             is_last = self._ended.wait(POLL_SECONDS)
             try:
-                self._look()
+                self._poll()
             except AttemptOver:
                 return
             except (TrainerError, OSError) as error:
-                logger.warning("a profile was not delivered: %s", error)
+                logger.warning("could not deliver a profile: %s", error)
             if is_last:
                 return
 
-    def _look(self) -> None:
-        request, generation = self._wanted, self.worker_group
-        if request is None or generation is None or request.number in self._closed:
+    def _poll(self) -> None:
+        request, worker_group = self._requested, self.worker_group
+        if request is None or worker_group is None or request.number in self._closed:
             return
-        folder = traces_folder(generation.folder, request.number)
+        folder = traces_folder(worker_group.folder, request.number)
         found = {int(match[3]): match for path in _files_in(folder) if (match := _NAME.match(path.name))}
-        if set(found) < set(generation.ranks):
+        if set(found) < set(worker_group.ranks):
             return
         self._closed.add(request.number)
         failed = [match[0] for match in found.values() if match[4] == "failed"]
@@ -86,14 +87,14 @@ class ProfileUploader:
         except AttemptOver:
             raise
         except (TrainerError, OSError) as error:
-            self._report(request, problem=f"the traces could not be stored: {error}")
+            self._report(request, problem=f"could not store the traces: {error}")
         shutil.rmtree(folder, ignore_errors=True)
 
     def _deliver(self, request: ProfileRequest, folder: Path, found: list[re.Match[str]]) -> None:
         prefix = f"{self._run.prefix}profiles/{self._run.attempt_number}-{request.number}/"
         files = []
         for match in sorted(found, key=lambda each: int(each[3])):
-            packed = _packed(folder / match[0])
+            packed = _compress(folder / match[0])
             files.append(encrypt_file(self._storage, self._encryptor, prefix, packed.name, packed))
             packed.unlink()
         manifest = ProfileManifest(
@@ -116,7 +117,7 @@ def _files_in(folder: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.is_dir() else []
 
 
-def _packed(path: Path) -> Path:
+def _compress(path: Path) -> Path:
     packed = path.with_name(path.name + ".gz")
     with path.open("rb") as plain, gzip.open(packed, "wb", compresslevel=5) as target:
         shutil.copyfileobj(plain, target, 2**20)

@@ -1,4 +1,4 @@
-"""This node's part in the rounds of a run of several nodes: it says where it is, and waits for its place."""
+"""The node's side of the rendezvous of multi-node runs: it reports its address and waits for its ranks."""
 
 import logging
 import threading
@@ -12,13 +12,16 @@ from trainer.contract.parallelism import MeshSizes
 
 logger = logging.getLogger(__name__)
 
-REJOIN_PATIENCE_SECONDS = 120.0  # for the others, when a round follows another; before the first, limits end the wait
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 3.0
+REJOIN_PATIENCE_SECONDS = 120.0  # for rounds after the first, whose wait only the limits of the job end
+_MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 3.0
 
 
 @dataclass(frozen=True)
 class NodeIdentity:
-    """What a backend reports to an agent about its node. Not needed for single-node runs."""
+    """The node as its backend reports it to the agent; the defaults suit single-node runs.
+
+    `address`: by which other nodes reach it. `topology`: the switches above it, outermost first.
+    """
 
     index: int = 0
     name: str = ""
@@ -27,13 +30,14 @@ class NodeIdentity:
 
 
 class RendezvousClient:
-    """`place` is the newest; `wanted` the newest round that the platform reported."""
+    """Joins rendezvous rounds. `place`: this node's newest place; `requested_round`: the newest that any node has
+    requested, as the platform reports it in heartbeats."""
 
     def __init__(self, platform: Platform, identity: NodeIdentity, is_ended: Callable[[], bool]) -> None:
         self._platform, self._identity, self._is_ended = platform, identity, is_ended
         self._wait = threading.Event().wait
         self.place: Place | None = None
-        self.wanted = 0
+        self.requested_round = 0
 
     @property
     def round(self) -> int:
@@ -41,11 +45,11 @@ class RendezvousClient:
         return self.place.round if self.place is not None else 0
 
     @property
-    def has_moved_on(self) -> bool:
-        """Another node has left the round that this one is in."""
-        return self.wanted > self.round > 0
+    def is_round_outdated(self) -> bool:
+        """Return whether another node has left the round of this one, so that its workers must restart."""
+        return self.requested_round > self.round > 0
 
-    def alone(self, port: int) -> Place:
+    def single_node_place(self, port: int) -> Place:
         """Return the place of the only node of a run; each call is a new round."""
         mine = Join(node_index=0, name=self._identity.name, address=self._identity.address, store_port=port)
         here = self._identity.address
@@ -54,14 +58,16 @@ class RendezvousClient:
         )
         return self.place
 
-    def attend(self, port: int, because: str = "") -> Place | None:
-        """Wait for the next round and return this node's place in it; state `over` if the attempt has ended.
+    def join_next_round(self, port: int, because: str = "") -> Place | None:
+        """Join the next round and return this node's place in it; its state is `over` if the attempt has ended.
 
-        None: the run is to stop, or the other nodes did not rejoin in time. May raise TrainerError."""
+        None if the run is to stop, or the other nodes did not rejoin within REJOIN_PATIENCE_SECONDS. `because`: why
+        this node left the round before. Raises TrainerError.
+        """
         first = self.place is None
-        asked = max(self.round + 1, self.wanted)
+        asked = max(self.round + 1, self.requested_round)
         deadline = None if first else time.monotonic() + REJOIN_PATIENCE_SECONDS
-        pause, missing = _FIRST_PAUSE, -1
+        pause, missing = _MIN_PAUSE_SECONDS, -1
         while not self._is_ended():
             place = self._platform.rendezvous(
                 Join(
@@ -79,21 +85,23 @@ class RendezvousClient:
                 return None
             elif place.missing != missing:
                 missing = place.missing
-                logger.info("round %d waits for %d more nodes", place.round, missing)
+                logger.info("rendezvous round %d: waiting for %d more nodes", place.round, missing)
             self._wait(pause)
-            pause = min(pause * 1.5, _LONGEST_PAUSE)
+            pause = min(pause * 1.5, _MAX_PAUSE_SECONDS)
         return None
 
 
-def mapping(place: Place, sizes: MeshSizes, processes_per_node: int) -> str:
-    """Which node has which ranks, and how far each axis reaches: for the log."""
-    lines = [f"round {place.round}: {len(place.nodes)} nodes of {processes_per_node} processes"]
+def format_mapping(place: Place, sizes: MeshSizes, processes_per_node: int) -> str:
+    """Return lines for the log: the ranks of each node, and the nodes and switches that each mesh axis spans."""
+    lines = [f"rendezvous round {place.round}: {len(place.nodes)} nodes with {processes_per_node} processes each"]
     for rank, node in enumerate(place.nodes):
         first = rank * processes_per_node
-        above = f" below {'/'.join(node.topology)}" if node.topology else ""
+        above = f" under switch {'/'.join(node.topology)}" if node.topology else ""
         lines.append(f"  ranks {first} to {first + processes_per_node - 1}: {node.name} ({node.address}){above}")
     for axis, (nodes, farthest) in spans(sizes, processes_per_node, place.nodes).items():
-        where = "within a node" if nodes == 1 else f"over {nodes} nodes, at most {farthest} switches between neighbours"
+        where = (
+            "within one node" if nodes == 1 else f"across {nodes} nodes, at most {farthest} switches between neighbours"
+        )
         lines.append(f"  {axis} ({sizes.named[axis]}): {where}")
     return "\n".join(lines)
 

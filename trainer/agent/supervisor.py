@@ -1,4 +1,4 @@
-"""The life of an attempt on one node, from the first question to the platform to the end marker."""
+"""Run an attempt on one node: data, rendezvous, worker groups and their restarts, reports, and the end marker."""
 
 import logging
 import threading
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import httpx
 
-from trainer.agent.base_model import obtain_base
+from trainer.agent.base_model import fetch_base_model
 from trainer.agent.cache import team_cache
 from trainer.agent.dataset import DatasetPreparer
 from trainer.agent.interruption import read_interruption_notice
 from trainer.agent.logs import LogFollower
 from trainer.agent.profiles import ProfileUploader
-from trainer.agent.rendezvous_client import NodeIdentity, RendezvousClient, mapping, max_neighbour_hops
+from trainer.agent.rendezvous_client import NodeIdentity, RendezvousClient, format_mapping, max_neighbour_hops
 from trainer.agent.shipper import Shipper
 from trainer.agent.worker_group import Outcome, WorkerGroup
 from trainer.client.platform import AttemptOver, Platform
@@ -27,17 +27,17 @@ from trainer.contract.parallelism import MeshSizes
 from trainer.contract.run import AttemptEnd, DataKeys, EndClass, Heartbeat, ProgressEvent, RunConfig, StopRequest
 from trainer.contract.training import TrainingSpec
 from trainer.data.shards import DatasetIndex
-from trainer.data.source import SourcePlace
+from trainer.data.source import PreparedSource
 from trainer.errors import TrainerError
 from trainer.reporting.sinks.choice import LocalSinks, sink_queues
 from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.assignment import Assignment, FolderConnection, HttpConnection
-from trainer.resilience.failures import RESTARTABLE, describe
-from trainer.resilience.forking import Forked
+from trainer.resilience.failures import RESTARTABLE, classify_exception
+from trainer.resilience.forking import ForkedProcess
 from trainer.resilience.memory import (
-    halve_micro_batch,
     load_micro_batch,
     out_of_memory,
+    reduce_micro_batch,
     store_micro_batch,
 )
 from trainer.resilience.store_server import StoreAddress, start_store
@@ -45,12 +45,16 @@ from trainer.storage.cached import delete_abandoned, delete_cached
 
 logger = logging.getLogger(__name__)
 
-DELIVERY_PATIENCE_SECONDS = 300.0  # for reports still waiting at the end, should the platform be away
+DELIVERY_PATIENCE_SECONDS = 300.0  # how long the end of an attempt waits for the platform to acknowledge reports
 
 
 @dataclass(frozen=True)
-class NodePlace:
-    """Which node this is, where its agent may write, and where it looks whether its machine is taken back."""
+class NodeConfig:
+    """The node's identity, the folders of its agent, and options of standalone runs.
+
+    `cache`: folder shared by attempts, if there is one. `interruption_notice`: file or address that announces a spot
+    interruption. `profile`: first and last step to trace.
+    """
 
     work: Path
     cache: Path | None = None
@@ -58,13 +62,13 @@ class NodePlace:
     local_files: list[Path] = field(default_factory=list)
     profile: tuple[int, int] | None = None
     sinks: LocalSinks = LocalSinks()
-    notice: str = ""
+    interruption_notice: str = ""
 
 
 class Supervisor:
     """Call `run` once, from the main thread; `request_stop` from anywhere, signal handlers included."""
 
-    def __init__(self, connection: HttpConnection | FolderConnection, platform: Platform, place: NodePlace) -> None:
+    def __init__(self, connection: HttpConnection | FolderConnection, platform: Platform, place: NodeConfig) -> None:
         self._connection, self._platform, self._place = connection, platform, place
         self._stamp = f"{int(time.time()):x}"
         spool = place.work / "spool"
@@ -73,19 +77,19 @@ class Supervisor:
         self._shipper = Shipper(spool, platform)
         self._stop: StopRequest | None = None
         self._stop_reported: StopRequest | None = None
-        self._over = threading.Event()
+        self._attempt_over = threading.Event()
         self._ended = threading.Event()
         self._rendezvous = RendezvousClient(platform, place.node, self._is_stopping)
         self._was_spare = False
         self.worker_group: WorkerGroup | None = None
         self._upload: threading.Thread | None = None
-        self._store: Forked | None = None
+        self._store: ForkedProcess | None = None
         self._store_port = 0
         self._profiles: ProfileUploader | None = None
         self._resumed: CheckpointManifest | None = None
 
     def request_stop(self, stop: StopRequest | None) -> None:
-        """Checkpoint and end. None: a signal asked, not the platform."""
+        """Save a checkpoint and end the attempt. `stop` None: a signal requested it, not the platform."""
         self._stop = self._stop or stop or StopRequest.CANCEL
         self._stop_reported = self._stop_reported or stop
 
@@ -106,78 +110,78 @@ class Supervisor:
                 run, keys, self._identity(run), self._place.sinks, self._report_sink_event
             )
         self._shipper.start()
-        threading.Thread(target=self._beat, args=(run,), name="heartbeat", daemon=True).start()
+        threading.Thread(target=self._send_heartbeats, args=(run,), name="heartbeat", daemon=True).start()
         try:
             outcome = self._train(run, keys)
         except Exception as error:
-            failure = describe(error, rank=-1)
+            failure = classify_exception(error, rank=-1)
             if failure.end_class is EndClass.INTERNAL_ERROR:
-                logger.exception("the agent failed")
+                logger.exception("internal error in the agent")
             outcome = Outcome(failure.end_class, failure.message, self._last_step(run), {})
         if self._store is not None:
             self._store.process.kill()
-        return self._close(run, keys, outcome)
+        return self._report_end(run, keys, outcome)
 
     def _train(self, run: RunConfig, keys: DataKeys) -> Outcome:
         _, storage = self._connection.connect(run)
         begin = time.monotonic()
         cache = team_cache(self._place.cache, run) if self._place.cache else self._place.work / "datasets"
-        base = obtain_base(cache / "models", run, keys, storage)
+        base = fetch_base_model(cache / "models", run, keys, storage)
         if base is not None:
             self._report_event("phase.finished", phase="base_model", seconds=time.monotonic() - begin)
             begin = time.monotonic()
-        room = DatasetPreparer(cache, run, keys, self._platform, storage, self._is_stopping, base)
+        preparer = DatasetPreparer(cache, run, keys, self._platform, storage, self._is_stopping, base)
         if self._place.node.index > 0:
-            room.wait_for_prepared(self._over)
-        room.obtain(self._place.local_files)
+            preparer.wait_for_prepared(self._attempt_over)
+        preparer.fetch_or_prepare(self._place.local_files)
         self._report_event("phase.finished", phase="data", seconds=time.monotonic() - begin)
         training = run.training
         if training is None:
-            return self._register_prepared(room)
-        if room.prepared_here and self._place.node.index == 0 and isinstance(self._connection, HttpConnection):
-            # Beside the training: the first step does not wait for a copy that only later attempts need.
-            self._upload = threading.Thread(target=self._upload_datasets, args=(room,), daemon=True)
+            return self._register_prepared(preparer)
+        if preparer.newly_prepared and self._place.node.index == 0 and isinstance(self._connection, HttpConnection):
+            # In a thread: only later attempts need the stored data, so the first step does not wait for it.
+            self._upload = threading.Thread(target=self._upload_datasets, args=(preparer,), daemon=True)
             self._upload.start()
-        vocab_size = DatasetIndex.read(room.places[0].folder).vocab_size
+        vocab_size = DatasetIndex.read(preparer.locations[0].folder).vocab_size
         self._profiles = ProfileUploader(run, Encryptor(keys.job), self._platform, storage, self._place.node.index)
         largest, outcome, restarts = None, None, 0
         if run.attempt_number > 1 or not isinstance(self._connection, HttpConnection):
-            # A first attempt on the platform has nothing to remember: it does not wait for a store that is away.
+            # A first attempt on the platform has no stored size, so it does not wait for an unreachable store.
             largest = load_micro_batch(storage, Encryptor(keys.job), run, vocab_size)
         while True:
             place = self._join_round(run, vocab_size, outcome.message if outcome else "")
             if place is None or place.state == "over":
                 was_stopped = place is None and self._is_stopping()
                 return self._outcome_without_training(run, place) if outcome is None or was_stopped else outcome
-            if run.layout.nodes > 1:  # whatever each of them read before, all go on from the same
+            if run.layout.nodes > 1:  # all nodes resume from the same checkpoint
                 run = run.model_copy(update={"resume": place.resume})
             self._check_resume(run, keys)
-            outcome = self._run_worker_group(run, training, keys, room.places, base, place, largest)
-            if self._over.is_set():
+            outcome = self._run_worker_group(run, training, keys, preparer.locations, base, place, largest)
+            if self._attempt_over.is_set():
                 return outcome
             if outcome.end_class is EndClass.OUT_OF_MEMORY:
-                tried, smaller = halve_micro_batch(run, vocab_size, largest)
+                tried, smaller = reduce_micro_batch(run, vocab_size, largest)
                 if smaller is None:
                     return replace(outcome, message=out_of_memory(outcome.message, tried))
                 store_micro_batch(storage, Encryptor(keys.job), run, vocab_size, smaller)
                 self._report_event("memory.micro_batch_halved", before=tried, after=smaller, step=outcome.last_step)
-                if run.layout.nodes > 1:  # their agents learn of it when the next attempt begins
-                    message = f"{outcome.message}; the next attempt takes micro-batches of {smaller} sequences"
+                if run.layout.nodes > 1:  # the other nodes' agents read the new size in the next attempt
+                    message = f"{outcome.message}; the next attempt uses micro-batches of {smaller} sequences"
                     return replace(outcome, message=message)
                 largest = smaller
-            elif self._rendezvous.has_moved_on and outcome.end_class is not EndClass.COMPLETED:
-                outcome = replace(outcome, message="another node began a new round")
+            elif self._rendezvous.is_round_outdated and outcome.end_class is not EndClass.COMPLETED:
+                outcome = replace(outcome, message="another node started a new rendezvous round")
             elif outcome.end_class in RESTARTABLE and restarts < run.max_restarts_in_place + run.spare_nodes:
                 restarts += 1
             else:
                 return outcome
-            self._logs.say(f"{outcome.end_class}: {outcome.message}; restarting in place")
+            self._logs.write_line(f"{outcome.end_class}: {outcome.message}; restarting the workers in place")
             redacted = self._logs.redact(outcome.message)
             self._report_event("generation.started", generation=self._rendezvous.round, because=redacted)
             run = self._platform.run()  # `resume` names the newest durable checkpoint by now
 
     def _report_failed_start(self, error: TrainerError) -> None:
-        """Report what the platform refused to name, so that the job's page says why. It may refuse this, too."""
+        """Report the error that prevented the start, so that the job's page shows it; the platform may refuse this."""
         if isinstance(error, AttemptOver) or error.end_class is EndClass.PLATFORM_UNREACHABLE:
             return
         node = self._place.node.index
@@ -187,7 +191,7 @@ class Supervisor:
         try:
             self._platform.end(end)
         except TrainerError as refusal:
-            logger.warning("the end could not be reported: %s", refusal)
+            logger.warning("could not report the end of the attempt: %s", refusal)
 
     def _check_resume(self, run: RunConfig, keys: DataKeys) -> None:
         """Raise TrainerError for a checkpoint that is not this job's, or older than the one this agent resumed from."""
@@ -195,11 +199,11 @@ class Supervisor:
         if now is not None:
             check_manifest(now, Encryptor(keys.job), job_id=run.job_id)
         if before is not None and (now is None or now.created_at < before.created_at):
-            named = f"that of step {now.step}" if now is not None else "none"
+            named = f"the older checkpoint of step {now.step}" if now is not None else "no checkpoint"
             raise TrainerError(
                 EndClass.STORAGE_ERROR,
-                f"the newest checkpoint was that of step {before.step}, and the platform now names {named}: its "
-                "database was set back; restore it, or start a new job",
+                f"this attempt resumed from the checkpoint of step {before.step}, but the platform now names {named}: "
+                "its database was restored from an older backup; restore a newer one, or submit a new job",
             )
         self._resumed = now
 
@@ -207,19 +211,19 @@ class Supervisor:
         """Return the place in the next round. `over`: the attempt has ended. None: stop, or the other nodes are
         missing.
 
-        Its number is that of the generation of workers, from 0.
+        Round N starts the worker group with the restart count N - 1.
         """
         if self._is_stopping():
             return None
         port = self._serving_store()
         if run.layout.nodes == 1:
-            return self._rendezvous.alone(port)
+            return self._rendezvous.single_node_place(port)
         begin = time.monotonic()
-        place = self._rendezvous.attend(port, self._logs.redact(because))
+        place = self._rendezvous.join_next_round(port, self._logs.redact(because))
         if place is not None and place.state == "placed" and place.node_rank == 0:
             sizes = plan_mesh(run.training, vocab_size, run.layout.world_size) if run.training else None
             if isinstance(sizes, MeshSizes):
-                self._logs.say(mapping(place, sizes, run.layout.processes_per_node))
+                self._logs.write_line(format_mapping(place, sizes, run.layout.processes_per_node))
             nodes = [node.name for node in place.nodes]
             self._report_event("phase.finished", phase="nodes", seconds=time.monotonic() - begin)
             self._report_event("nodes.placed", round=place.round, nodes=nodes, switches=max_neighbour_hops(place))
@@ -233,18 +237,18 @@ class Supervisor:
         return Outcome(EndClass.COMPLETED, "", self._last_step(run), {})
 
     def _identity(self, run: RunConfig) -> str:
-        """Of the whole run, over its attempts."""
+        """Return a name of the run that is the same in all attempts."""
         return str(self._connection.output) if isinstance(self._connection, FolderConnection) else run.job_id
 
     def _is_stopping(self) -> bool:
-        return self._stop is not None or self._over.is_set()
+        return self._stop is not None or self._attempt_over.is_set()
 
-    def _register_prepared(self, room: DatasetPreparer) -> Outcome:
-        """All that a run which only prepares has left to do; what was prepared before is there already."""
+    def _register_prepared(self, preparer: DatasetPreparer) -> Outcome:
+        """Upload and register newly prepared data sets, as the last part of a job that only prepares data."""
         begin = time.monotonic()
-        room.upload()
+        preparer.upload()
         self._report_event("phase.finished", phase="upload", seconds=time.monotonic() - begin)
-        for place in room.places:
+        for place in preparer.locations:
             index = DatasetIndex.read(place.folder)
             self._report_event(
                 "dataset.prepared", source=place.name, documents=index.documents, train_tokens=index.train_tokens,
@@ -267,7 +271,7 @@ class Supervisor:
         run: RunConfig,
         training: TrainingSpec,
         keys: DataKeys,
-        sources: list[SourcePlace],
+        sources: list[PreparedSource],
         base: Path | None,
         place: Place,
         largest_micro_batch: int | None,
@@ -282,7 +286,7 @@ class Supervisor:
                 training=training,
                 job_key=keys.job,
                 connection=self._connection,
-                generation=place.round - 1,
+                restart_count=place.round - 1,
                 rank=first + local_rank,
                 local_rank=local_rank,
                 store=StoreAddress(place.store_host, place.store_port),
@@ -301,25 +305,26 @@ class Supervisor:
         if self._profiles is not None:
             self._profiles.worker_group = self.worker_group
         return self.worker_group.watch(
-            lambda: self._stop_by(run.deadline), lambda: self._over.is_set() or self._rendezvous.has_moved_on
+            lambda: self._check_deadline(run.deadline),
+            lambda: self._attempt_over.is_set() or self._rendezvous.is_round_outdated,
         )
 
     @staticmethod
     def _last_step(run: RunConfig) -> int:
-        """Of the attempts before, where this one took no step."""
+        """Return the last step of earlier attempts, -1 if there is none; used if this one has finished no step."""
         return run.resume.step if run.resume is not None else -1
 
-    def _stop_by(self, deadline: datetime | None) -> StopRequest | None:
+    def _check_deadline(self, deadline: datetime | None) -> StopRequest | None:
         if self._stop is None and deadline is not None and datetime.now(UTC) >= deadline:
             self.request_stop(StopRequest.DEADLINE)
         return self._stop
 
-    def _upload_datasets(self, room: DatasetPreparer) -> None:
+    def _upload_datasets(self, preparer: DatasetPreparer) -> None:
         try:
-            room.upload()
+            preparer.upload()
         except TrainerError as error:
-            # Nothing of this run depends on it; a later attempt prepares the data again.
-            self._logs.say(f"the prepared data set was not stored: {error}")
+            # This run does not need the stored data set; a later attempt would prepare it again.
+            self._logs.write_line(f"could not store the prepared data set: {error}")
 
     def _report_event(self, kind: str, **data: object) -> None:
         rounded = {name: round(value, 3) if isinstance(value, float) else value for name, value in data.items()}
@@ -331,37 +336,37 @@ class Supervisor:
         redacted = {name: self._logs.redact(value) if isinstance(value, str) else value for name, value in data.items()}
         self._report_event(kind, **redacted)
 
-    def _beat(self, run: RunConfig) -> None:
+    def _send_heartbeats(self, run: RunConfig) -> None:
         while True:
-            # Preparing is all that some runs do: their start-up is over immediately.
+            # A job that only prepares data reports step 0: it has no start-up.
             before_workers = (0 if run.prepare else -1, "data", 0)
             step, phase, alive = self.worker_group.progress() if self.worker_group else before_workers
             beat = Heartbeat(
                 node_rank=self._place.node.index, generation=max(self._rendezvous.round - 1, 0), phase=phase, step=step,
-                processes_alive=alive, interruption=read_interruption_notice(self._place.notice),
+                processes_alive=alive, interruption=read_interruption_notice(self._place.interruption_notice),
             )  # fmt: skip
             try:
                 reply = self._platform.heartbeat(beat)
             except AttemptOver:
-                self._over.set()
+                self._attempt_over.set()
                 return
             except httpx.HTTPError as error:
-                logger.warning("heartbeat: %s", error)  # training continues while the platform is unreachable
+                logger.warning("heartbeat failed: %s", error)  # training continues while the platform is unreachable
             else:
-                self._rendezvous.wanted = reply.round
+                self._rendezvous.requested_round = reply.round
                 if reply.stop is not None:
                     self.request_stop(reply.stop)
                 if reply.profile is not None and self._profiles is not None:
-                    self._profiles.want(reply.profile)
-            if self._shipper.over is not None:
-                self._over.set()
+                    self._profiles.request_profile(reply.profile)
+            if self._shipper.attempt_over is not None:
+                self._attempt_over.set()
             if self._ended.wait(run.heartbeat_seconds):
                 return
 
-    def _close(self, run: RunConfig, keys: DataKeys, outcome: Outcome) -> EndClass:
-        """Everything reported, then the end itself, last."""
+    def _report_end(self, run: RunConfig, keys: DataKeys, outcome: Outcome) -> EndClass:
+        """Deliver all reports, then the end marker and the end of the attempt. Return the end class."""
         if outcome.end_class not in (EndClass.COMPLETED, EndClass.STOPPED):
-            self._logs.say(f"{outcome.end_class}: {outcome.message}")
+            self._logs.write_line(f"{outcome.end_class}: {outcome.message}")
         self._logs.drain(5.0)
         end = AttemptEnd(
             end_class=outcome.end_class,
@@ -373,11 +378,11 @@ class Supervisor:
             at=datetime.now(UTC),
         )
         if isinstance(self._connection, HttpConnection) and self._connection.checkpoint_cache is not None:
-            # What another attempt may go on from stays.
+            # Checkpoints that another attempt may resume from stay in the cache.
             if outcome.end_class is EndClass.COMPLETED:
                 delete_cached(self._connection.checkpoint_cache / run.job_id)
             delete_abandoned(self._connection.checkpoint_cache)
-        if self._over.is_set():
+        if self._attempt_over.is_set():
             self._ended.set()
             return outcome.end_class
         if self._upload is not None:
@@ -385,7 +390,7 @@ class Supervisor:
         if self._profiles is not None:
             self._profiles.finish(DELIVERY_PATIENCE_SECONDS)
         if not self._shipper.finish(DELIVERY_PATIENCE_SECONDS):
-            logger.error("the platform did not take all reports within %.0f s", DELIVERY_PATIENCE_SECONDS)
+            logger.error("the platform did not acknowledge all reports within %.0f s", DELIVERY_PATIENCE_SECONDS)
         self._shipper.finish_sinks(outcome.end_class)
         try:
             if self._rendezvous.place is None or self._rendezvous.place.node_rank == 0:
@@ -393,7 +398,7 @@ class Supervisor:
             if not self._was_spare:
                 self._platform.end(end)
         except TrainerError as error:
-            logger.warning("the end could not be reported: %s", error)
+            logger.warning("could not report the end of the attempt: %s", error)
         self._ended.set()
         return outcome.end_class
 

@@ -1,4 +1,4 @@
-"""One generation of worker processes on this node: started together, watched, ended together."""
+"""A group of worker processes on this node, which are started, watched and ended together (as in torchelastic)."""
 
 import time
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from trainer.agent.logs import LogFollower
 from trainer.agent.worker_process import run_worker
 from trainer.contract.run import EXIT_STATUS, EndClass, StopRequest
 from trainer.resilience.assignment import Assignment
-from trainer.resilience.failures import Failure, first_cause, killed, oom_kills, read_failures
-from trainer.resilience.forking import Forked, fork
+from trainer.resilience.failures import Failure, classify_exit, count_oom_kills, find_root_cause, read_failures
+from trainer.resilience.forking import ForkedProcess, fork
 from trainer.resilience.shared_status import SharedStatus
 
-PEER_GRACE_SECONDS = 10.0  # a rank that lost its peer may be seen dead before the peer is
+PEER_GRACE_SECONDS = 10.0  # a rank that fails because its peer ended may be noticed first
 EXIT_GRACE_SECONDS = 3.0  # of a rank that has reported its failure
 STOP_GRACE_SECONDS = 300.0  # for the checkpoint that a stop request asks for
 _POLL_SECONDS = 0.2
@@ -38,10 +38,10 @@ class WorkerGroup:
         """Start the processes; `assignments` are those of this node, in order of local rank."""
         self._assignments = assignments
         self.shared_status = SharedStatus(assignments[0].shared_status, len(assignments), create=True)
-        self._oom_kills = oom_kills()
-        self._forked: list[Forked] = []
-        # For the heartbeat's thread: a process may be asked for its state by one thread only, since the first
-        # answer to find it ended takes its status out of the fork server's pipe.
+        self._oom_kills = count_oom_kills()
+        self._forked: list[ForkedProcess] = []
+        # For the heartbeat's thread: only one thread may poll a process, since the first poll after its end reads the
+        # exit status from the fork server's pipe.
         self._num_alive = len(assignments)
         for assignment in assignments:
             forked = fork(f"rank-{assignment.rank}", run_worker, assignment)
@@ -57,7 +57,7 @@ class WorkerGroup:
             connection.wait(alive, _POLL_SECONDS)
             if over():
                 self.kill()
-                return self._outcome(EndClass.STOPPED, "the attempt was ended from outside")
+                return self._outcome(EndClass.STOPPED, "the workers were ended without a checkpoint")
             stop = stop_wanted()
             if stop is not None:
                 self.shared_status.request_stop(stop)
@@ -65,7 +65,7 @@ class WorkerGroup:
                 if time.monotonic() > deadline:
                     self.kill()
                     return self._outcome(
-                        EndClass.STOPPED, f"no checkpoint within {STOP_GRACE_SECONDS:.0f} s of the request"
+                        EndClass.STOPPED, f"no checkpoint was saved within {STOP_GRACE_SECONDS:.0f} s of the request"
                     )
             codes = self._exit_codes()
             ended = [code for code in codes if code is not None]
@@ -85,7 +85,7 @@ class WorkerGroup:
         return [assignment.rank for assignment in self._assignments]
 
     def progress(self) -> tuple[int, str, int]:
-        """(last finished step, phase, processes alive) for a heartbeat."""
+        """Return (last finished step, phase, number of running processes)."""
         step, phase = self.shared_status.read(0)
         return step, phase, self._num_alive
 
@@ -108,15 +108,15 @@ class WorkerGroup:
                 break
             self._wait_for_an_end(_POLL_SECONDS)
         self._wait_for_reporting_ranks(reporting)
-        cause = first_cause(failures)
+        cause = find_root_cause(failures)
         codes = self._exit_codes()
         self.kill()
         named = {f"rank-{a.rank}": code for a, code in zip(self._assignments, codes, strict=True) if code is not None}
         return Outcome(cause.end_class, cause.message, self._last_step(), named)
 
     def _has_reported(self) -> bool:
-        """Whether a rank has written down what it fails of. One that waits at its exit for a thread, which waits for a
-        peer that is lost, would otherwise hold up everything."""
+        """Return whether a rank has reported a failure. A failed rank may not exit, because a thread of it waits for a
+        lost peer."""
         return any(self._assignments[0].failures.glob("rank-*.json"))
 
     def _wait_for_reporting_ranks(self, reporting: set[int]) -> None:
@@ -133,10 +133,10 @@ class WorkerGroup:
     def _failures(self) -> list[Failure]:
         reported = read_failures(self._assignments[0].failures)
         reporting = {failure.rank for failure in reported}
-        short_of_memory = oom_kills() > self._oom_kills
+        had_oom_kill = count_oom_kills() > self._oom_kills
         for assignment, code in zip(self._assignments, self._exit_codes(), strict=True):
             if code is not None and code not in _GOOD_EXITS and assignment.rank not in reporting:
-                reported.append(killed(assignment.rank, code, kernel_was_short_of_memory=short_of_memory))
+                reported.append(classify_exit(assignment.rank, code, had_oom_kill=had_oom_kill))
         return reported
 
     def _outcome(self, end_class: EndClass, message: str) -> Outcome:

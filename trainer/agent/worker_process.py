@@ -6,19 +6,19 @@ import sys
 from trainer.contract.environment import secret_variable
 from trainer.contract.run import EXIT_STATUS, EndClass
 from trainer.resilience.assignment import Assignment
-from trainer.resilience.failures import describe, write_failure
+from trainer.resilience.failures import classify_exception, write_failure
 
 
 def run_worker(assignment: Assignment) -> None:
-    """Train; on any failure leave its class for the agent, and its traceback in the log."""
-    # Set from within, so that it is not in what the kernel shows of the process's environment.
+    """Train, then exit with the status of the end class. A failure is reported to the agent, and printed to the log."""
+    # Set here, so that secrets are not in /proc/PID/environ, which has the environment at the start of the process.
     os.environ.update({secret_variable(name): value for name, value in assignment.secrets.items()})
     from trainer.training.worker import work  # noqa: PLC0415 - loads torch, already there in the fork server's children
 
     try:
         end_class = work(assignment)
     except BaseException as error:
-        failure = describe(error, assignment.rank)
+        failure = classify_exception(error, assignment.rank)
         write_failure(assignment.failures, failure)
         if failure.end_class in (EndClass.INTERNAL_ERROR, EndClass.COLLECTIVE_TIMEOUT):
             raise

@@ -1,4 +1,4 @@
-"""Reads a checkpoint into live state, saved on this mesh or any other: only the files that have something of it."""
+"""Load a checkpoint, saved on this mesh or another one; only the files with overlapping shards are read."""
 
 from collections.abc import Sequence
 
@@ -21,19 +21,22 @@ def load(
     encryptor: Encryptor,
     fingerprint: str,
 ) -> None:
-    """Fill `shards`, which share memory with the live state, and where the mesh is the same what is this rank's own.
+    """Fill `shards`, which share memory with the live state, and on the same mesh restore this rank's own state.
 
-    Raises DecryptionError for a damaged part, TrainerError else."""
+    Raises DecryptionError for a damaged part; TrainerError for other data (DATA_ERROR), another shape (BAD_SPEC) or
+    missing tensors (STORAGE_ERROR).
+    """
     if manifest.dataset_fingerprint != fingerprint:
         raise TrainerError(
             EndClass.DATA_ERROR,
-            f"the checkpoint of step {manifest.step} was trained on data {manifest.dataset_fingerprint[:12]}, this run "
-            f"has {fingerprint[:12]}; its order would be another one: give the same data, or start a new job",
+            f"the checkpoint of step {manifest.step} was trained on data with the fingerprint "
+            f"{manifest.dataset_fingerprint[:12]}, but this run's data has {fingerprint[:12]}; resume with the same "
+            "data, or submit a new job",
         )
     mesh = weights.mesh
-    wanted: dict[str, list[Shard]] = {}
+    shards_by_name: dict[str, list[Shard]] = {}
     for shard in shards:
-        wanted.setdefault(shard.stored, []).append(shard)
+        shards_by_name.setdefault(shard.stored, []).append(shard)
     missing = {id(shard): shard.tensor.numel() for shard in shards}
     same_mesh = manifest.mesh == mesh.axes
     layout = [file for file in manifest.files if file.path == LAYOUT_NAME]
@@ -41,13 +44,13 @@ def load(
     boxes = Boxes.model_validate_json(get_decrypted(storage, encryptor, layout[0])) if layout else None
     for number, file in enumerate(files):
         is_mine = same_mesh and number == mesh.rank
-        if boxes is not None and not is_mine and not _has_some(boxes.files[number], wanted):
+        if boxes is not None and not is_mine and not _has_overlap(boxes.files[number], shards_by_name):
             continue
         own = {}
         for stored in decode(get_decrypted(storage, encryptor, file)):
             if stored.stored.startswith((RNG_PREFIX, OWN_PREFIX)):
                 own[stored.stored] = stored.tensor
-            for shard in wanted.get(stored.stored, []):
+            for shard in shards_by_name.get(stored.stored, []):
                 _check_shape(shard, stored)
                 missing[id(shard)] -= overlay(shard, stored) if missing[id(shard)] else 0
         if is_mine:
@@ -55,14 +58,14 @@ def load(
     absent = [shard.stored for shard in shards if missing[id(shard)]]
     if absent:
         raise TrainerError(
-            EndClass.STORAGE_ERROR, f"the checkpoint of step {manifest.step} lacks {', '.join(absent[:3])}"
+            EndClass.STORAGE_ERROR, f"the checkpoint of step {manifest.step} does not contain {', '.join(absent[:3])}"
         )
 
 
-def _has_some(boxes: dict[str, list[list[int]]], wanted: dict[str, list[Shard]]) -> bool:
-    """Whether a file's boxes overlap with any shard."""
+def _has_overlap(boxes: dict[str, list[list[int]]], shards_by_name: dict[str, list[Shard]]) -> bool:
+    """Return whether a file's boxes overlap with any shard."""
     for name, (offsets, sizes) in boxes.items():
-        for shard in wanted.get(name, []):
+        for shard in shards_by_name.get(name, []):
             overlaps = [
                 max(mine, theirs) < min(mine + length, theirs + size)
                 for mine, length, theirs, size in zip(shard.offsets, shard.tensor.shape, offsets, sizes, strict=False)

@@ -1,4 +1,4 @@
-"""A rank's state as named boxes of whole tensors, so that any other mesh can read it.
+"""A rank's state as named boxes of full tensors, which any other mesh can read.
 
 File format: safetensors; its metadata entry `layout` is JSON, name -> [offsets, whole shape]. A tensor without
 dimensions (a step counter) is the same on every rank. Older files give the first row alone for the offsets.
@@ -22,7 +22,7 @@ from trainer.parallel.weights import Weights
 Layout = dict[str, list[Any]]
 
 RNG_PREFIX, OWN_PREFIX = "rng/", "own/"
-"""Of what belongs to a rank and not to the model: no other mesh can use it."""
+"""Prefixes of state that belongs to a rank, not to the model; another mesh does not use it."""
 
 
 @dataclass(frozen=True)
@@ -46,21 +46,22 @@ class Shard:
 
 
 def live_shards(weights: Weights, optimizer: ShardOptimizer) -> list[Shard]:
-    """Parameters, the optimiser's state and the balance of experts of this rank."""
+    """Return this rank's trained parameters, optimizer state and router biases, sharing memory with them."""
     mesh, shards = weights.mesh, []
     # The ranks that have the same boxes take turns; of a tied embedding's two copies the head's is never written.
     writes = {
-        name: param_layout.holders[number % len(param_layout.holders)] == mesh.rank and param_layout.is_original(name)
+        name: param_layout.replica_ranks[number % len(param_layout.replica_ranks)] == mesh.rank
+        and param_layout.is_original(name)
         for number, (name, param_layout) in enumerate(weights.layouts.items())
     }
-    tensors = {f"model/{name}": local_tensor(parameter).detach() for name, parameter in weights.named.items()}
+    tensors = {f"model/{name}": local_tensor(parameter).detach() for name, parameter in weights.trainable.items()}
     for key, tensor in (tensors | optimizer.state_tensors()).items():
         kind, _, name = key.partition("/")
         param_layout = weights.layouts[name]
         box = (param_layout.offsets, param_layout.shape) if tensor.ndim else ((), ())
         shards.append(Shard(tensor, *box, f"{kind}/{param_layout.name}", writes[name]))
     is_first = mesh.coordinate("replicate", "shard", "context", "tensor") == 0
-    for name, balance in weights.balances.items():
+    for name, balance in weights.expert_biases.items():
         shards.append(Shard(balance, (0,), tuple(balance.shape), f"balance/{name}", is_first))
     return shards
 
@@ -87,7 +88,7 @@ def copy_to_host(shards: Iterable[Shard]) -> dict[str, Shard]:
 
 def own_states(weights: Weights) -> dict[str, Tensor]:
     """Return a snapshot of the state that only this rank has, such as random states; later steps do not change it."""
-    own = {f"{OWN_PREFIX}{name}": tensor.to("cpu", copy=True) for name, tensor in weights.own_state().items()}
+    own = {f"{OWN_PREFIX}{name}": tensor.to("cpu", copy=True) for name, tensor in weights.rank_state().items()}
     return own | rng_states(weights.mesh.device)
 
 
@@ -95,7 +96,7 @@ def set_own_states(states: dict[str, Tensor], weights: Weights) -> None:
     """Restore the state that the same rank of an equal mesh had. If the spec now requests another compression, its
     state restarts."""
     set_rng_states(states, weights.mesh.device)
-    for name, tensor in weights.own_state().items():
+    for name, tensor in weights.rank_state().items():
         stored = states.get(f"{OWN_PREFIX}{name}")
         if stored is not None and stored.shape == tensor.shape:
             tensor.copy_(stored)
@@ -120,7 +121,7 @@ def decode(content: bytes) -> Iterator[Shard]:
 
 
 def overlay(target: Shard, stored: Shard) -> int:
-    """Copy what both boxes have into the target; returns how many elements that were."""
+    """Copy the overlap of two boxes into the target. Return its number of elements."""
     into, source = target.tensor, stored.tensor
     for dimension in range(len(target.shape)):
         mine, theirs = target.offsets[dimension], stored.offsets[dimension]

@@ -1,4 +1,4 @@
-"""Asynchronous saves: the loop waits for a copy to host memory, a thread does the rest."""
+"""Asynchronous checkpoints: training waits for a copy to host memory, and a thread encrypts and stores it."""
 
 import threading
 import time
@@ -47,7 +47,7 @@ class Identity:
 
 
 class CheckpointWriter:
-    """One save at a time; the next waits for the one before. A failed save is raised at the next call."""
+    """Saves checkpoints, one at a time. The error of a failed save is raised by the next call of any method."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class CheckpointWriter:
         self._encryptor = Encryptor(assignment.job_key)
         # A connection of its own: a wait on the process group's would hold up the collectives.
         store = TCPStore(assignment.store.host, assignment.store.port, is_master=False, timeout=SHARDS_TIMEOUT)
-        self._store = PrefixStore(f"checkpoints{assignment.generation}/", store)
+        self._store = PrefixStore(f"checkpoints{assignment.restart_count}/", store)
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         self.last_step = assignment.run.resume.step if assignment.run.resume else -1
@@ -73,9 +73,9 @@ class CheckpointWriter:
     def save(
         self, step: int, shards: Iterable[Shard], own: dict[str, torch.Tensor], metrics: dict[str, float]
     ) -> float:
-        """Begin to save the state after `step` finished steps; returns the seconds that training stood still.
+        """Start to save the state after `step` finished steps. Return the seconds that training waited.
 
-        `own` is what belongs to this rank and not to the model, in copies.
+        `own`: copies of the state that only this rank has.
         """
         begin = time.monotonic()
         self.wait()
@@ -86,7 +86,7 @@ class CheckpointWriter:
         return time.monotonic() - begin
 
     def wait(self) -> None:
-        """Until the save under way is durable and registered. Raises what it failed of."""
+        """Wait until the current save is stored and registered. Raises its error."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -132,7 +132,7 @@ class CheckpointWriter:
         manifest = CheckpointManifest(
             job_id=run.job_id,
             attempt_id=run.attempt_id,
-            generation=self._assignment.generation,
+            generation=self._assignment.restart_count,
             step=step,
             tokens_seen=self._assignment.training.tokens_before(step),
             data_position=step,
@@ -154,4 +154,4 @@ class CheckpointWriter:
 
     def _prefix(self, step: int) -> str:
         run = self._assignment.run
-        return f"{run.prefix}checkpoints/step-{step:08d}-{run.attempt_number}-{self._assignment.generation}/"
+        return f"{run.prefix}checkpoints/step-{step:08d}-{run.attempt_number}-{self._assignment.restart_count}/"

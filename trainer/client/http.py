@@ -1,9 +1,8 @@
-"""The agent API over HTTP: the only thing on a node that talks to the platform."""
+"""The REST client of the agent API: the only module on a node that sends requests to the platform."""
 
 import random
 import threading
 import time
-from typing import Any
 
 import httpx
 from pydantic import BaseModel
@@ -25,17 +24,23 @@ from trainer.contract.run import (
 )
 from trainer.errors import TrainerError
 
-_ATTEMPT_OVER = {401, 403, 410}
-_LONGEST_PAUSE = 10.0
-_NOT_AUTHENTIC = "manifest_not_authentic"  # the problem's code: what is stored is not what was registered
+_ATTEMPT_OVER_STATUS = {401, 403, 410}
+_MAX_PAUSE_SECONDS = 10.0
+_NOT_AUTHENTIC = "manifest_not_authentic"  # code of the problem: what is stored is not what was registered
 
 
 class PlatformClient:
-    """Retries what can pass by itself (connection errors, 429, 5xx), never a refusal (other 4xx)."""
+    """Call the agent API with an attempt's token.
 
-    def __init__(self, base_url: str, token: str, *, patience_seconds: float = 300.0) -> None:
-        """`patience_seconds` bounds the retries of one call that the run cannot go on without."""
-        self._patience = patience_seconds
+    Every call raises AttemptOver for the statuses 401, 403 and 410. `heartbeat` and `deliver` send one request and
+    raise httpx.HTTPError for any other failure. All other calls retry connection errors, 429 and 5xx, with growing
+    pauses of at most 10 s, and raise TrainerError: PLATFORM_UNREACHABLE when `retry_seconds` have passed; for any other
+    4xx, without a retry, STORAGE_ERROR if a manifest is not authentic, else INTERNAL_ERROR.
+    """
+
+    def __init__(self, base_url: str, token: str, *, retry_seconds: float = 300.0) -> None:
+        """Create the client. `retry_seconds`: how long a call that is retried may fail."""
+        self._retry_seconds = retry_seconds
         self._wait = threading.Event().wait
         self._http = httpx.Client(
             base_url=base_url.rstrip("/"),
@@ -46,24 +51,27 @@ class PlatformClient:
 
     def run(self) -> RunConfig:
         """Return the configuration of the attempt."""
-        return RunConfig.model_validate_json(self._call("GET", "/run").content)
+        return RunConfig.model_validate_json(self._request_with_retries("GET", "/run").content)
 
     def keys(self) -> DataKeys:
         """Return the data keys of the job and of the data it reads."""
-        return DataKeys.model_validate_json(self._call("GET", "/keys").content)
+        return DataKeys.model_validate_json(self._request_with_retries("GET", "/keys").content)
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """One try: the next beat is the retry. Raises httpx.HTTPError, AttemptOver."""
-        return HeartbeatReply.model_validate_json(self._once("POST", "/heartbeat", heartbeat).content)
+        """Send a heartbeat, without retries: the next heartbeat follows soon. Raises httpx.HTTPError, AttemptOver."""
+        return HeartbeatReply.model_validate_json(self._request("POST", "/heartbeat", heartbeat).content)
 
     def rendezvous(self, join: Join) -> Place:
         """Join a rendezvous round. Return this node's place."""
-        return Place.model_validate_json(self._call("POST", "/rendezvous", join).content)
+        return Place.model_validate_json(self._request_with_retries("POST", "/rendezvous", join).content)
 
     def deliver(self, kind: str, batch: Batch) -> BatchReply:
-        """One try; `kind` is metrics, logs or progress. Raises httpx.HTTPError, SequenceGap, AttemptOver."""
+        """Send a batch, without retries. `kind`: metrics, logs or progress.
+
+        Raises SequenceGap for a 409, httpx.HTTPError, AttemptOver.
+        """
         try:
-            return BatchReply.model_validate_json(self._once("POST", f"/{kind}", batch).content)
+            return BatchReply.model_validate_json(self._request("POST", f"/{kind}", batch).content)
         except httpx.HTTPStatusError as error:
             if error.response.status_code != httpx.codes.CONFLICT:
                 raise
@@ -72,61 +80,64 @@ class PlatformClient:
     def presign(self, operation: str, keys: list[str]) -> PresignReply:
         """Return a URL for each key. `operation`: get or put."""
         request = PresignRequest.model_validate({"operation": operation, "keys": keys})
-        return PresignReply.model_validate_json(self._call("POST", "/storage:presign", request).content)
+        return PresignReply.model_validate_json(self._request_with_retries("POST", "/storage:presign", request).content)
 
     def register_checkpoint(self, manifest: CheckpointManifest) -> None:
         """Register a stored checkpoint."""
-        self._call("POST", "/checkpoints", manifest)
+        self._request_with_retries("POST", "/checkpoints", manifest)
 
     def register_model(self, manifest: ModelManifest) -> None:
         """Register a stored model."""
-        self._call("POST", "/artifacts", manifest)
+        self._request_with_retries("POST", "/artifacts", manifest)
 
     def register_dataset(self, manifest: DatasetManifest) -> None:
         """Register a prepared data set."""
-        self._call("POST", "/datasets", manifest)
+        self._request_with_retries("POST", "/datasets", manifest)
 
     def register_profile(self, manifest: ProfileManifest) -> None:
         """Register a stored profile."""
-        self._call("POST", "/profiles", manifest)
+        self._request_with_retries("POST", "/profiles", manifest)
 
     def end(self, end: AttemptEnd) -> None:
         """Report the end of the attempt."""
-        self._call("POST", "/end", end)
+        self._request_with_retries("POST", "/end", end)
 
-    def _call(self, method: str, path: str, body: BaseModel | None = None) -> httpx.Response:
-        deadline = time.monotonic() + self._patience
+    def _request_with_retries(self, method: str, path: str, body: BaseModel | None = None) -> httpx.Response:
+        deadline = time.monotonic() + self._retry_seconds
         pause = 0.1
         while True:
             try:
-                return self._once(method, path, body)
+                return self._request(method, path, body)
             except httpx.HTTPStatusError as error:
                 status = error.response.status_code
                 if status < 500 and status != httpx.codes.TOO_MANY_REQUESTS:
-                    raise TrainerError(*_refusal(method, path, error.response)) from error
+                    raise _client_error(method, path, error.response) from error
                 problem: httpx.HTTPError = error
             except httpx.TransportError as error:
                 problem = error
             if time.monotonic() + pause > deadline:
                 raise TrainerError(
                     EndClass.PLATFORM_UNREACHABLE,
-                    f"{method} {path} has failed for {self._patience:.0f} s ({problem}); check that the platform is up "
-                    "and reachable from the nodes",
+                    f"{method} {path} has failed for {self._retry_seconds:.0f} s ({problem}); check that the platform "
+                    "is up and reachable from the nodes",
                 ) from problem
             self._wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            pause = min(pause * 2, _MAX_PAUSE_SECONDS)
 
-    def _once(self, method: str, path: str, body: BaseModel | None = None) -> httpx.Response:
+    def _request(self, method: str, path: str, body: BaseModel | None = None) -> httpx.Response:
         content = None if body is None else body.model_dump_json()
         headers = {} if body is None else {"Content-Type": "application/json"}
         response = self._http.request(method, path, content=content, headers=headers)
-        if response.status_code in _ATTEMPT_OVER:
-            raise AttemptOver(EndClass.STOPPED, f"the platform has ended this attempt (HTTP {response.status_code})")
+        if response.status_code in _ATTEMPT_OVER_STATUS:
+            raise AttemptOver(
+                EndClass.STOPPED, f"the platform no longer accepts this attempt (HTTP {response.status_code})"
+            )
         return response.raise_for_status()
 
 
-def _refusal(method: str, path: str, response: httpx.Response) -> tuple[EndClass, str]:
-    """Return what the refusal means for the run, and a sentence."""
-    detail: Any = response.text[:500]
+def _client_error(method: str, path: str, response: httpx.Response) -> TrainerError:
+    """Return the error that ends the run when the platform refuses a request."""
     end_class = EndClass.STORAGE_ERROR if _NOT_AUTHENTIC in response.text else EndClass.INTERNAL_ERROR
-    return end_class, f"{method} {path} was refused with HTTP {response.status_code}: {detail}"
+    return TrainerError(
+        end_class, f"{method} {path} was refused with HTTP {response.status_code}: {response.text[:500]}"
+    )

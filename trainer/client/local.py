@@ -1,4 +1,4 @@
-"""Stands where the platform would be in a standalone run: a folder, a key file, and a callback for progress."""
+"""The platform of a standalone run: an output folder with a key file, and a callback for progress."""
 
 import json
 import os
@@ -36,7 +36,7 @@ MODEL_FOLDER = "model"
 
 @dataclass(frozen=True)
 class LocalSettings:
-    """What a job file says that a standalone run heeds."""
+    """The settings of a job file that apply to standalone runs."""
 
     training: TrainingSpec
     layout: ProcessLayout = ProcessLayout()
@@ -48,7 +48,7 @@ class LocalSettings:
 class LocalPlatform:
     """`output` holds the key file, the store, one JSON-lines file per kind of report, and the exported model.
 
-    A second run with the same output resumes from its newest whole checkpoint.
+    A second run with the same output resumes from its newest complete checkpoint.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class LocalPlatform:
         return HeartbeatReply()
 
     def rendezvous(self, join: Join) -> Place:
-        """Nobody to meet: a standalone run has one node."""
+        """Return a place of state `over`; unused, since a standalone run has one node."""
         return Place(state="over", round=join.round)
 
     def deliver(self, kind: str, batch: Batch) -> BatchReply:
@@ -117,10 +117,10 @@ class LocalPlatform:
         """Do nothing: the export is a plain folder here, complete once its config exists."""
 
     def register_dataset(self, manifest: DatasetManifest) -> None:
-        """Kept in the cache folder only."""
+        """Do nothing: a standalone run's data sets stay in the cache folder."""
 
     def register_profile(self, manifest: ProfileManifest) -> None:
-        """Nobody asks a standalone run for one: `--profile` says from the start which steps."""
+        """Do nothing: standalone runs write traces to the output folder (`--profile`)."""
 
     def end(self, end: AttemptEnd) -> None:
         """Write `end.json` in the output folder."""

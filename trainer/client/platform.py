@@ -9,11 +9,11 @@ from trainer.errors import TrainerError
 
 
 class AttemptOver(TrainerError):
-    """The platform no longer knows this attempt: its token was withdrawn. Stop immediately, report nothing."""
+    """The platform no longer accepts this attempt's token. Stop immediately, without a checkpoint or a report."""
 
 
 class SequenceGap(Exception):
-    """The platform expects another batch of this writer than the one it was sent."""
+    """The batch does not follow the writer's last one that the platform has; it expects `next_sequence`."""
 
     def __init__(self, next_sequence: int) -> None:
         super().__init__(f"the platform expects batch {next_sequence}")

@@ -77,7 +77,7 @@ def resolve(url: str, allowed: Allowed) -> Target:
 def resolve_host(host: str, port: int, allowed: Allowed) -> list[str]:
     """Return the addresses of a name, each of which may be connected to. Raise Refused, and OSError when an allowed
     name does not resolve."""
-    refusal = f"{host} does not lead to a public address"
+    refusal = f"{host} does not resolve to a public address"
     try:
         found = [info[4][0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     except OSError as error:
@@ -119,16 +119,16 @@ def _inner(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
 
 def _parsed(url: str) -> SplitResult:
     if any(ord(character) <= 32 or ord(character) >= 127 for character in url):
-        raise Refused("only printable ASCII without spaces is taken; encode the rest")
+        raise Refused("it may contain only printable ASCII without spaces; percent-encode the rest")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
         raise Refused(str(error)) from error
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname or port == 0:
-        raise Refused("an address looks like https://host/path")
+        raise Refused("it must be a URL such as https://host/path")
     if parts.username is not None or parts.password is not None or parts.fragment or "\\" in url:
-        raise Refused("neither a user nor a fragment belongs into it")
+        raise Refused("it must not contain a user name, a password, a fragment or a backslash")
     return parts
 
 

@@ -11,10 +11,10 @@ CountOrZero = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 # What an agent sends ends up in integer columns of 32 bits, or in JSON whose readers know integers of 64.
-LARGEST_COLUMN_INT = 2**31 - 1
-Count32 = Annotated[int, Field(ge=0, le=LARGEST_COLUMN_INT)]
-Step32 = Annotated[int, Field(ge=-1, le=LARGEST_COLUMN_INT, description="-1 before the first step")]
-Int32 = Annotated[int, Field(ge=-(2**31), le=LARGEST_COLUMN_INT)]
+MAX_INT32 = 2**31 - 1
+Count32 = Annotated[int, Field(ge=0, le=MAX_INT32)]
+Step32 = Annotated[int, Field(ge=-1, le=MAX_INT32, description="-1 before the first step")]
+Int32 = Annotated[int, Field(ge=-(2**31), le=MAX_INT32)]
 Count64 = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 

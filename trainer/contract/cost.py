@@ -11,15 +11,15 @@ from trainer.contract.launch_plan import is_recomputed, micro_batch_size, num_mi
 from trainer.contract.parallelism import MeshSizes, stage_layers, stage_numbers
 from trainer.contract.training import TrainingSpec
 
-LOGITS_CHUNK_BYTES = 512 * 2**20
-"""Maximum number of fp32 logits in memory: the loss takes the words of a micro-batch chunk by chunk."""
-ONE_GROUP_BYTES = 64 * 2**20
-"""Up to this size in fp32 a sharded stage is gathered as one."""
-KEPT_GRADIENT_BYTES = 4 * 2**30
-"""Up to this size stage 3 keeps the gradients of earlier micro-batches whole, and sums them over the ranks once a step;
-beyond it, it sums them after each micro-batch, as stage 2 does: more is sent, and only shards stay."""
-OFFLOADED_BUCKET_NUMBERS = 2**24
-"""Parameters per bucket of offloaded optimizer state; the device has room for two buckets."""
+MAX_LOGITS_CHUNK_BYTES = 512 * 2**20
+"""Maximum size of fp32 logits in memory: the loss is computed chunk by chunk over the tokens of a micro-batch."""
+MAX_SINGLE_GROUP_BYTES = 64 * 2**20
+"""A sharded stage of at most this size in fp32 is gathered with one collective."""
+MAX_UNREDUCED_GRADIENT_BYTES = 4 * 2**30
+"""Up to this size ZeRO 3 accumulates complete gradients over the micro-batches and reduces them once a step. Larger
+gradients are reduced after each micro-batch, as ZeRO 2 does: that sends more and stores only shards."""
+MAX_OFFLOAD_BUCKET_ELEMENTS = 2**24
+"""Maximum number of parameters in a bucket of offloaded optimizer state; two buckets are on the device at a time."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class RankCost:
         self.stages = {number: layers[number] for number in numbers}
         self.layers = [layer for stage in self.stages.values() for layer in stage]
         self.has_embedding, self.has_head = 0 in numbers, spec.num_stages - 1 in numbers
-        full = training.step_sizes.full
+        full = training.batch_size_schedule.full
         self.micro_batch = micro_batch_size(training, sizes, vocab_size)
         self.micro_batches = num_micro_batches(full, sizes.data, self.micro_batch)
         self._width = 4 if training.precision == "fp32" else 2
@@ -164,7 +164,7 @@ class RankCost:
         resting = self._width if sizes.zero == 0 else 4  # what is not trained has no fp32 master copy
         moments, room = 4 * self._moments(trained), 0
         if self._training.optimizer.offload:
-            room = min(moments, 2 * 2 * 4 * OFFLOADED_BUCKET_NUMBERS)
+            room = min(moments, 2 * 2 * 4 * MAX_OFFLOAD_BUCKET_ELEMENTS)
         return Memory(
             weights=4 * updated + resting * (held - updated if self._training.lora is not None else 0),
             gradients=gradients,
@@ -205,7 +205,7 @@ class RankCost:
 
     @property
     def _is_one_group(self) -> bool:
-        return 4 * self.parameters.total // len(self.stages) <= ONE_GROUP_BYTES
+        return 4 * self.parameters.total // len(self.stages) <= MAX_SINGLE_GROUP_BYTES
 
     @property
     def _tokens(self) -> int:
@@ -230,8 +230,7 @@ class RankCost:
 
     def _activation_bytes(self) -> int:
         """Return the bytes of stored activations. A recomputed layer stores its input, and the outputs of saved
-        operations
-        (`selective`); one such layer at a time has everything."""
+        operations (`selective`); one such layer at a time has everything."""
         shape, kept, most = self._shape, 0.0, 0.0
         for layer in self.layers:
             values = self._values_of_layer(layer)
@@ -276,7 +275,7 @@ class RankCost:
         if not self.has_head:
             return 0
         words, hidden = -(-self._vocab // self._sizes.tensor), self._shape.hidden_size
-        chunk = min(4 * self._tokens * words, LOGITS_CHUNK_BYTES)
+        chunk = min(4 * self._tokens * words, MAX_LOGITS_CHUNK_BYTES)
         return 2 * chunk + self._width * self._tokens * hidden + 4 * words * hidden
 
     def traffic(self) -> list[Traffic]:
@@ -321,7 +320,7 @@ class RankCost:
 
     @property
     def _share_of_step(self) -> int:
-        sequences = -(-self._training.step_sizes.full // self._sizes.data)
+        sequences = -(-self._training.batch_size_schedule.full // self._sizes.data)
         return sequences * self._training.sequence_length // self._sizes.context
 
     @property
@@ -391,7 +390,7 @@ class RankCost:
 
 def reduces_each(zero: int, trained_numbers: int) -> bool:
     """Whether a stage of ZeRO sums gradients after each micro-batch; `trained_numbers` of a rank, before sharding."""
-    return zero == 2 or (zero == 3 and 4 * trained_numbers > KEPT_GRADIENT_BYTES)
+    return zero == 2 or (zero == 3 and 4 * trained_numbers > MAX_UNREDUCED_GRADIENT_BYTES)
 
 
 def _part(num_bytes: int, ranks: int) -> int:

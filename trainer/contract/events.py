@@ -72,15 +72,15 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         {
             "before": "Sequences of a micro-batch before.",
             "after": "Sequences of a micro-batch now.",
-            "step": "Last step that was done; -1 before the first.",
+            "step": "Last completed step; -1 before the first.",
         },
     ),
     "nodes.placed": EventType(
-        "The nodes of a run of several were given their ranks.",
+        "The nodes of a multi-node run were assigned their ranks.",
         {
-            "round": "Number of the round in which nodes meet, from 1.",
+            "round": "Number of the rendezvous round, from 1.",
             "nodes": "Names of the nodes, in the order of their ranks.",
-            "switches": "Most switches between two nodes with neighbouring ranks.",
+            "switches": "Largest number of switches between two nodes with consecutive ranks.",
         },
     ),
     "phase.finished": EventType(
@@ -92,12 +92,12 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         {"step": _STEP, "rank": "The rank.", "times_the_mean": "Its time as a multiple of the mean of all ranks."},
     ),
     "sink.failed": EventType(
-        "A further destination of metrics, such as MLflow, failed.",
-        {"sink": "Name of the destination.", "because": "The error of its client."},
+        "A metric sink, such as MLflow, failed. Reported once per sink.",
+        {"sink": "Name of the sink.", "because": "The error of its client."},
     ),
     "sink.incomplete": EventType(
-        "Points were dropped because a further destination of metrics was too slow or unreachable.",
-        {"sink": "Name of the destination.", "points_lost": "Number of points that were dropped."},
+        "Points were dropped because a metric sink was too slow or unreachable.",
+        {"sink": "Name of the sink.", "points_lost": "Number of points that were dropped."},
     ),
     "step.skipped": EventType(
         "A step changed no weights, because its loss or gradient was not finite.",

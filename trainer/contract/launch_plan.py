@@ -7,8 +7,8 @@ from trainer.contract.hugging_face import layout_of
 from trainer.contract.parallelism import MeshProblem, MeshSizes, mesh_problems, mesh_sizes, pipeline_problem
 from trainer.contract.training import TrainingSpec
 
-LARGEST_LOGITS_BYTES = 256 * 2**20
-"""Of one micro-batch in fp32, where its size is left to us."""
+MAX_LOGITS_BYTES = 256 * 2**20
+"""Maximum size of a micro-batch's logits in fp32 if `micro_batch_sequences` is `auto`."""
 
 
 def plan_mesh(training: TrainingSpec, vocab_size: int, world: int) -> MeshSizes | list[MeshProblem]:
@@ -39,10 +39,10 @@ def micro_batch_size(training: TrainingSpec, sizes: MeshSizes, vocab_size: int, 
 
     `largest`: what memory has room for, where more was tried before.
     """
-    asked, full = training.parallelism.micro_batch_sequences, training.step_sizes.full
+    asked, full = training.parallelism.micro_batch_sequences, training.batch_size_schedule.full
     share = -(-full // sizes.data)
     if asked == "auto":
-        most = max(1, LARGEST_LOGITS_BYTES // (4 * vocab_size * training.sequence_length))
+        most = max(1, MAX_LOGITS_BYTES // (4 * vocab_size * training.sequence_length))
         if sizes.pipeline > 1:  # as many micro-batches as keep a pipeline busy
             most = min(most, max(1, share // (2 * training.parallelism.num_stages)))
     else:
@@ -77,7 +77,7 @@ def is_recomputed(layer: int, num_layers: int, wanted: int | None) -> bool:
 
 
 def _schedule_problem(training: TrainingSpec, sizes: MeshSizes, micro_batch: int) -> MeshProblem | None:
-    for sequences in sorted({training.step_sizes.fewest, training.step_sizes.full}):
+    for sequences in sorted({training.batch_size_schedule.smallest, training.batch_size_schedule.full}):
         problem = pipeline_problem(training.parallelism, num_micro_batches(sequences, sizes.data, micro_batch))
         if problem is not None:
             return problem
@@ -89,17 +89,17 @@ def _graph_problems(training: TrainingSpec, sizes: MeshSizes) -> list[MeshProble
     if not training.cuda_graphs:
         return []
     moves = {
-        "compile false: what is recorded are compiled blocks; set compile to true": not training.compile,
+        "compile false: only compiled blocks are recorded; set compile to true": not training.compile,
         "a mixture of experts, whose numbers of rows change from step to step": training.model.resolve().moe
         is not None,
         "a pipeline, which runs several micro-batches at the same time": sizes.pipeline > 1,
         f"zero {sizes.zero}, which gathers weights at new addresses; take zero 0": sizes.zero > 0,
         "tensor or context parallelism, whose exchanges are inside the blocks": sizes.tensor * sizes.context > 1,
         "batch_ramp, which changes the size of micro-batches": training.batch_ramp is not None,
-        "evaluation.prompts, which go through the blocks word by word": bool(training.evaluation.prompts),
+        "evaluation.prompts, which are generated token by token": bool(training.evaluation.prompts),
     }
     return [
-        MeshProblem("cuda_graphs", "no_graph", f"cuda_graphs cannot go with {reason}")
+        MeshProblem("cuda_graphs", "no_graph", f"cuda_graphs cannot be combined with {reason}")
         for reason, is_there in moves.items()
         if is_there
     ]
@@ -110,18 +110,18 @@ def _overlap_problems(training: TrainingSpec, sizes: MeshSizes) -> list[MeshProb
         return []
     against = {
         "tensor 1, where nothing is exchanged; take tensor 2 or more": sizes.tensor == 1,
-        "lora, whose adapters are products of their own": training.lora is not None,
-        "precision fp8, whose products are others; take bf16": training.precision == "fp8",
+        "lora, whose adapters are separate matrix products": training.lora is not None,
+        "precision fp8, which has other matrix products; use bf16": training.precision == "fp8",
     }
     return [
-        MeshProblem("parallelism/tensor_overlap", "no_overlap", f"tensor_overlap cannot go with {reason}")
+        MeshProblem("parallelism/tensor_overlap", "no_overlap", f"tensor_overlap cannot be combined with {reason}")
         for reason, is_there in against.items()
         if is_there
     ]
 
 
 def _too_few(training: TrainingSpec, data_ranks: int) -> list[MeshProblem]:
-    sequences, length = training.step_sizes.fewest, training.sequence_length
+    sequences, length = training.batch_size_schedule.smallest, training.sequence_length
     if sequences >= data_ranks:
         return []
     field = "tokens_per_step" if training.batch_ramp is None else "batch_ramp/start_tokens_per_step"

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from trainer.contract.base import LARGEST_COLUMN_INT, Count32, Count64, FiniteMetrics, JsonObject, WireModel
+from trainer.contract.base import MAX_INT32, Count32, Count64, FiniteMetrics, JsonObject, WireModel
 
 PART_PLAINTEXT_BYTES = 32 * 1024 * 1024
 MANIFEST_NAME = "manifest.json"
@@ -146,7 +146,7 @@ class ProfileManifest(Manifest):
     format: Count32 = 1
     job_id: str = ""
     attempt_id: str = ""
-    number: Annotated[int, Field(ge=1, le=LARGEST_COLUMN_INT)]
+    number: Annotated[int, Field(ge=1, le=MAX_INT32)]
     node_rank: Count32
     first_step: Count32 = 0
     last_step: Count32 = 0

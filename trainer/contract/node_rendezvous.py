@@ -14,7 +14,7 @@ from trainer.contract.base import WireModel
 from trainer.contract.manifest import CheckpointManifest
 from trainer.contract.parallelism import MeshSizes
 
-MOST_SWITCHES = 16
+MAX_SWITCHES = 16
 
 
 class Join(WireModel):
@@ -27,7 +27,7 @@ class Join(WireModel):
     name: Annotated[str, Field(max_length=255)]
     address: Annotated[str, Field(min_length=1, max_length=255)]
     store_port: Annotated[int, Field(ge=1, le=65535)]
-    topology: Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=MOST_SWITCHES)] = []
+    topology: Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=MAX_SWITCHES)] = []
     round: Annotated[int, Field(ge=1, lt=1_000_000)] = 1
     because: Annotated[str, Field(max_length=2000)] = ""
 

@@ -112,8 +112,8 @@ class LoraSpec(SpecModel):
         refused = [target for target in self.targets if target in ("gate", "up", "down")]
         if self.export == "adapter" and shape.moe is not None and shape.adapter_parameters(1, refused):
             raise ValueError(
-                f"lora.export adapter: peft knows no adapters of {', '.join(refused)} in a mixture of experts; leave "
-                "them out of lora.targets, or take lora.export merged"
+                f"lora.export adapter: PEFT does not support adapters of {', '.join(refused)} in a mixture of experts; "
+                "remove them from lora.targets, or set lora.export to merged"
             )
 
 
@@ -163,37 +163,40 @@ class CompressionSpec(SpecModel):
 
 
 @dataclass(frozen=True)
-class StepSizes:
-    """The batch size schedule: sequences of each step (0-based), and of all before it. Pure functions of the step."""
+class BatchSizeSchedule:
+    """The batch size of each step in sequences, over all data ranks: a linear ramp from `start` to `full` over
+    `ramp_steps` steps, then `full`. Steps count from 0."""
 
     full: int
     start: int = 0
     ramp_steps: int = 0
 
-    def at(self, step: int) -> int:
+    def sequences_at(self, step: int) -> int:
         """Return the batch size of a step in sequences; steps count from 0."""
         if step >= self.ramp_steps:
             return self.full
         return self.start + (self.full - self.start) * step // self.ramp_steps
 
-    def before(self, step: int) -> int:
+    def sequences_before(self, step: int) -> int:
         """Return the number of sequences in all earlier steps, in time logarithmic in the step."""
         ramped = min(step, self.ramp_steps)
         climbed = _floor_sum(ramped, self.full - self.start, self.ramp_steps) if ramped else 0
         return ramped * self.start + climbed + (step - ramped) * self.full
 
     @property
-    def fewest(self) -> int:
+    def smallest(self) -> int:
         """Return the smallest batch size in sequences."""
         return self.start if self.ramp_steps else self.full
 
 
-def step_sizes(tokens_per_step: int, sequence_length: int, batch_ramp: Mapping[str, int] | None) -> StepSizes:
-    """Sequences of each step, of the fields of a training spec as they are stored."""
+def batch_size_schedule(
+    tokens_per_step: int, sequence_length: int, batch_ramp: Mapping[str, int] | None
+) -> BatchSizeSchedule:
+    """Return the schedule that follows from fields of a training spec, in the form in which they are stored."""
     full = tokens_per_step // sequence_length
     if batch_ramp is None:
-        return StepSizes(full)
-    return StepSizes(full, batch_ramp["start_tokens_per_step"] // sequence_length, batch_ramp["steps"])
+        return BatchSizeSchedule(full)
+    return BatchSizeSchedule(full, batch_ramp["start_tokens_per_step"] // sequence_length, batch_ramp["steps"])
 
 
 def _floor_sum(count: int, slope: int, divisor: int) -> int:

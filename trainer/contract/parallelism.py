@@ -21,9 +21,9 @@ Schedule = Literal[
 
 STATE_BYTES_PER_PARAMETER = 16
 """Weight, gradient and two moments in fp32."""
-REPLICATED_STATE_BYTES = 2 * 2**30
-"""`zero: auto` keeps the whole state on every data rank up to this size: sharding it would cost more time than the
-memory is worth."""
+MAX_REPLICATED_STATE_BYTES = 2 * 2**30
+"""`zero: auto` replicates weights, gradients and optimizer state on every data rank up to this size: sharding so little
+costs more time than it saves memory."""
 TWO_STAGES_PER_RANK = ("zbv_zero_bubble", "dualpipe_v")
 MANY_STAGES_PER_RANK = ("interleaved_1f1b", "interleaved_zero_bubble", "looped_bfs")
 SPLIT_BACKWARD = ("interleaved_zero_bubble", "zbv_zero_bubble", "dualpipe_v")
@@ -171,7 +171,7 @@ def mesh_sizes(spec: ParallelismSpec, shape: ModelShape, vocab_size: int, world:
     replicate = data if spec.replicate == "auto" and zero == 0 else 1 if spec.replicate == "auto" else spec.replicate
     if zero == "auto":
         state = shape.num_parameters(vocab_size) * STATE_BYTES_PER_PARAMETER // (spec.tensor * spec.pipeline)
-        is_small = state <= REPLICATED_STATE_BYTES
+        is_small = state <= MAX_REPLICATED_STATE_BYTES
         # A pipeline passes every stage many times a step: gathering parameters each time would cost too much.
         sharded = 3 if spec.pipeline == 1 else 1
         zero = 0 if is_small and spec.replicate in ("auto", data) else sharded
@@ -221,7 +221,7 @@ def _tensor_problems(sizes: MeshSizes, shape: ModelShape, vocab_size: int, lengt
             )  # fmt: skip
     if vocab_size < sizes.tensor:
         yield MeshProblem(
-            "parallelism/tensor", "uneven_cut", f"tensor {sizes.tensor} exceeds the vocabulary of {vocab_size} words"
+            "parallelism/tensor", "uneven_cut", f"tensor {sizes.tensor} exceeds the vocabulary of {vocab_size} entries"
         )
     if length % (sizes.context * sizes.tensor):
         yield MeshProblem(
@@ -346,8 +346,8 @@ def pipeline_problem(spec: ParallelismSpec, num_micro_batches: int) -> MeshProbl
 
 def stage_layers(shape: ModelShape, vocab_size: int, num_stages: int, chosen: list[int] | None) -> list[range]:
     """Return the layers of each stage, chosen so that the slowest stage is as fast as can be, and among these splits
-    the one whose
-    largest stage has the fewest parameters. The head counts as computation, embedding and head as parameters."""
+    the one whose largest stage has the fewest parameters. The head counts as computation, embedding and head as
+    parameters."""
     layers = shape.num_layers
     if chosen is not None:
         ends = [sum(chosen[: number + 1]) for number in range(len(chosen))]
@@ -369,8 +369,7 @@ def stage_layers(shape: ModelShape, vocab_size: int, num_stages: int, chosen: li
 
 def stage_numbers(spec: ParallelismSpec, rank: int) -> list[int]:
     """Return the stages of a pipeline rank. V schedules go down the ranks and up again, so the first rank has both
-    ends;
-    the others go round."""
+    ends; the others go round."""
     if spec.pipeline_schedule in TWO_STAGES_PER_RANK:
         return [rank, spec.num_stages - 1 - rank]
     return list(range(rank, spec.num_stages, spec.pipeline))

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainer.contract.base import LARGEST_COLUMN_INT, Count32, Int32, JsonObject, Step32, WireModel
+from trainer.contract.base import MAX_INT32, Count32, Int32, JsonObject, Step32, WireModel
 from trainer.contract.data import PrepareSpec
 from trainer.contract.manifest import CheckpointManifest, DatasetManifest, StoredFile
 from trainer.contract.telemetry import TelemetrySpec
@@ -101,14 +101,14 @@ class Heartbeat(WireModel):
     interruption: Annotated[str, Field(max_length=200)] = ""
 
 
-MOST_PROFILED_STEPS = 50
+MAX_PROFILED_STEPS = 50
 
 
 class ProfileRequest(WireModel):
     """Trace the next `steps` steps on every rank. `number` counts the requests of a job from 1."""
 
-    number: Annotated[int, Field(ge=1, le=LARGEST_COLUMN_INT)]
-    steps: Annotated[int, Field(ge=1, le=MOST_PROFILED_STEPS)]
+    number: Annotated[int, Field(ge=1, le=MAX_INT32)]
+    steps: Annotated[int, Field(ge=1, le=MAX_PROFILED_STEPS)]
 
 
 class HeartbeatReply(WireModel):
@@ -158,7 +158,7 @@ class Batch(WireModel):
     """
 
     writer: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")]
-    sequence: Annotated[int, Field(ge=0, lt=LARGEST_COLUMN_INT)]
+    sequence: Annotated[int, Field(ge=0, lt=MAX_INT32)]
     points: list[MetricPoint] = []
     lines: list[LogLine] = []
     events: list[ProgressEvent] = []

@@ -1,7 +1,7 @@
 """What a run computes: the part of a job spec that the trainer reads.
 
-Everything here changes the numbers of a run or the cost of a step; where a run is placed, who owns it
-and how often it may be retried are the platform's (`athanor.specs`).
+Everything here changes the numbers of a run or the cost of a step; where a run is placed, who owns it and how often it
+may be retried are the platform's (`athanor.specs`).
 """
 
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,10 +11,17 @@ from pydantic import Field, model_validator
 from trainer.contract.base import PositiveInt, SpecModel
 from trainer.contract.data import DataSpec, PrepareSpec, TokenizerSpec
 from trainer.contract.models import MODELS, ModelShape
-from trainer.contract.optimisation import BatchRamp, LoraSpec, OptimizerSpec, ScheduleSpec, StepSizes, step_sizes
+from trainer.contract.optimisation import (
+    BatchRamp,
+    BatchSizeSchedule,
+    LoraSpec,
+    OptimizerSpec,
+    ScheduleSpec,
+    batch_size_schedule,
+)
 from trainer.contract.parallelism import ParallelismSpec
 
-LARGEST_SEED = 2**63 - 1
+MAX_SEED = 2**63 - 1
 
 
 PresetName = Literal["llama-1m", "llama-10m", "llama-100m", "llama-1b", "llama-8b", "llama-70b", "llama-405b", "moe-1m"]
@@ -41,7 +48,7 @@ class ModelSpec(SpecModel):
         if self.base is not None and self.preset is not None:
             raise ValueError("base comes with its own shape; give either preset or base")
         if self.base is None and (self.preset is None) == (self.shape is None):
-            raise ValueError("give either preset or shape, not both and not neither; or base, to go on from a model")
+            raise ValueError("give exactly one of preset and shape, or base to start from a trained model")
         return self
 
     def resolve(self) -> ModelShape:
@@ -130,7 +137,7 @@ class TrainingSpec(SpecModel):
     """Whether to record the compiled blocks as CUDA graphs, which saves the time to launch kernels one by one. Needs
     `compile`; refused with a mixture of experts, pipeline, tensor or context parallelism, `zero` above 0, `batch_ramp`
     or `evaluation.prompts`. Without a CUDA device it has no effect."""
-    seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 1
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 1
     """Seed of the initial weights and of the order of the data."""
 
     @model_validator(mode="after")
@@ -154,7 +161,7 @@ class TrainingSpec(SpecModel):
     @model_validator(mode="after")
     def _fits_base(self) -> "TrainingSpec":
         if self.tokenizer.kind == "model" and self.model.base is None:
-            raise ValueError("tokenizer.kind `model` is that of model.base, which is missing")
+            raise ValueError("tokenizer.kind `model` needs model.base")
         if self.lora is not None and self.model.base is None:
             raise ValueError("lora adapts a trained model; name it in model.base")
         if self.lora is not None and self.model.shape is not None:
@@ -172,18 +179,18 @@ class TrainingSpec(SpecModel):
         return TrainingSpec.model_validate({**self.model_dump(), "model": model, "tokenizer": tokenizer})
 
     @property
-    def step_sizes(self) -> StepSizes:
-        """Sequences of each step."""
+    def batch_size_schedule(self) -> BatchSizeSchedule:
+        """Return the batch size of each step in sequences. `tokens_at` has it in tokens."""
         ramp = self.batch_ramp.model_dump() if self.batch_ramp is not None else None
-        return step_sizes(self.tokens_per_step, self.sequence_length, ramp)
+        return batch_size_schedule(self.tokens_per_step, self.sequence_length, ramp)
 
     def tokens_at(self, step: int) -> int:
-        """Tokens of 0-based `step`."""
-        return self.step_sizes.at(step) * self.sequence_length
+        """Return the tokens of 0-based `step`, over all ranks."""
+        return self.batch_size_schedule.sequences_at(step) * self.sequence_length
 
     def tokens_before(self, step: int) -> int:
-        """Tokens of all steps before 0-based `step`: what was seen after `step` steps."""
-        return self.step_sizes.before(step) * self.sequence_length
+        """Return the tokens of all steps before 0-based `step`."""
+        return self.batch_size_schedule.sequences_before(step) * self.sequence_length
 
 
 def _check_whole(field: str, tokens: int, sequence_length: int) -> None:

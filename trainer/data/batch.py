@@ -1,4 +1,4 @@
-"""What one forward pass is given."""
+"""The tensors of a micro-batch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,8 +11,11 @@ from trainer.data.packing import IGNORED
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """[b, S] each. `documents_BS` (int32) numbers the packed documents of a row: attention stays inside equal numbers;
-    None: a row is one document. `positions_BS` (int64) counts from each document's start; None: 0 .. S-1."""
+    """The tensors of a micro-batch, [b, S] each.
+
+    `documents_BS` (int32) numbers the packed documents of a row, which do not attend to each other; None: a row is one
+    document. `positions_BS` (int64) counts from the start of each document; None: 0 .. S-1.
+    """
 
     tokens_BS: Tensor
     targets_BS: Tensor
@@ -20,7 +23,7 @@ class MicroBatch:
     positions_BS: Tensor | None = None
 
     def to(self, device: torch.device) -> "MicroBatch":
-        """On `device`, without waiting for the copy where the memory is pinned."""
+        """Return a copy on `device`, without waiting for it if the memory is pinned."""
         return self.each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pinned(self) -> "MicroBatch":
@@ -28,7 +31,7 @@ class MicroBatch:
         return self.each(lambda tensor: tensor.pin_memory())
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "MicroBatch":
-        """Every tensor that is there, changed."""
+        """Return the batch with `change` applied to each tensor that is not None."""
         tensors = {name: tensor for name, tensor in vars(self).items() if tensor is not None}
         return replace(self, **{name: change(tensor) for name, tensor in tensors.items()})
 
@@ -39,5 +42,5 @@ class MicroBatch:
 
     @property
     def counted(self) -> int:
-        """Targets that a loss is counted for (waits for the device)."""
+        """Return the number of targets that are not IGNORED (waits for the device)."""
         return int((self.targets_BS != IGNORED).sum())

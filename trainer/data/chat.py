@@ -1,9 +1,9 @@
-"""Conversations: messages to text by a chat template, and which of it a loss is counted for: what the assistant says.
+"""Render conversations with a chat template, and find the assistant's messages in the text: only these are targets.
 
-A template is Jinja, as models in Hugging Face's layout bring one; it runs sandboxed, and knows no clock, so that equal
-conversations always give equal tokens. A template may mark what the assistant says with `{% generation %}`. Without
-such marks an answer is what follows the text that would prompt for it; where a template rewrites earlier turns as
-the conversation continues, so that no such text precedes them, only the last answer counts.
+Templates are Jinja, in Hugging Face's format; they run in a sandbox without a clock, so equal conversations always give
+equal tokens. A template may mark the assistant's messages with `{% generation %}`. Without marks, a message is the text
+after the prompt for it; if a template changes earlier messages as the conversation continues, only the last one is a
+target.
 """
 
 import json
@@ -41,7 +41,7 @@ Spans = list[tuple[int, int]]
 
 
 class Conversation(str):
-    """The text of a conversation. `counted`: [start, stop) of the characters that a loss is counted for."""
+    """The text of a conversation. `counted`: (start, stop) of the spans of characters that are targets."""
 
     counted: Spans
 
@@ -80,10 +80,10 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
         except TemplateError as error:
-            raise data_error(f"the chat template cannot be read: {error}") from error
+            raise data_error(f"the chat template is not valid: {error}") from error
 
     @classmethod
-    def of_model(cls, folder: Path | None, end_of_text: str) -> "ChatTemplate":
+    def from_model(cls, folder: Path | None, end_of_text: str) -> "ChatTemplate":
         """Return the template of a model in Hugging Face's layout; the default one if it has none or there is no
         model."""
         settings: dict[str, Any] = {}
@@ -93,14 +93,13 @@ class ChatTemplate:
         return cls(template_of(folder, settings) or DEFAULT_TEMPLATE, {"eos_token": end_of_text, **tokens})
 
     def conversation(self, messages: Messages) -> Conversation:
-        """Render messages. Raises TemplateError for messages that the template refuses, ValueError where nothing
-        would be counted."""
+        """Render messages. Raises TemplateError if the template refuses them, ValueError if the text has no target."""
         marked = self._render(messages)
         if _BEGIN in marked:
             return _without_marks(marked)
         spans = [span for number in range(len(messages)) if (span := self._answer(messages, number, marked))]
         if not spans:
-            raise ValueError("no message of the assistant is left in the text that the chat template makes")
+            raise ValueError("the text that the chat template renders contains no message of the assistant")
         return Conversation(marked, spans)
 
     def prompt(self, text: str) -> str:
@@ -108,7 +107,7 @@ class ChatTemplate:
         return self._render([{"role": "user", "content": text}], add_generation_prompt=True)
 
     def _answer(self, messages: Messages, number: int, text: str) -> tuple[int, int] | None:
-        """Where message `number`, if it is the assistant's, lies in the text of all messages."""
+        """Return the span of message `number` in the text of all messages; None if it is not the assistant's."""
         if messages[number]["role"] != "assistant":
             return None
         prompt = self._render(messages[:number], add_generation_prompt=True)
@@ -136,8 +135,10 @@ def template_of(folder: Path | None, settings: dict[str, Any]) -> str | None:
 
 
 def read_conversations(objects: Iterable[RawObject], part: MixturePart, template: ChatTemplate) -> Iterator[str]:
-    """One a line of JSON: `{"messages": [{"role": "user", "content": ...}, ...]}`. Raises TrainerError (DATA_ERROR)
-    with object and line."""
+    """Yield the conversations of JSONL objects: `{"messages": [{"role": "user", "content": ...}, ...]}` in each line.
+
+    Raises TrainerError (DATA_ERROR) that names object and line.
+    """
     field = DEFAULT_FIELD if part.text_field == MixturePart.model_fields["text_field"].default else part.text_field
     for raw in objects:
         for place, record in json_lines(raw):
@@ -151,14 +152,14 @@ def read_conversations(objects: Iterable[RawObject], part: MixturePart, template
 
 
 def counted_tokens(offsets: list[tuple[int, int]], counted: Spans) -> list[bool]:
-    """Which tokens, by the characters that each stands for, begin in what is counted."""
+    """Return for each token whether its first character is in a target span. `offsets`: characters of each token."""
     return [any(start <= begin < stop for start, stop in counted) for begin, _ in offsets]
 
 
 def _problem(record: Any, field: str) -> str:
     if not isinstance(record, dict) or field not in record:
         names = ", ".join(sorted(record)[:8]) if isinstance(record, dict) else f"a {type(record).__name__}"
-        return f"no field {field!r} (it has: {names}); set text_field to the one that holds the messages"
+        return f"no field {field!r} (it has: {names}); set text_field to the field that contains the messages"
     messages = record[field]
     if not isinstance(messages, list) or not messages:
         return f"{field} must be a list of messages, and not empty"
@@ -166,9 +167,9 @@ def _problem(record: Any, field: str) -> str:
         if not isinstance(message, dict) or not all(isinstance(message.get(name), str) for name in ("role", "content")):
             return f"{field}[{number}] must have a role and a content, both strings"
         if _BEGIN in message["content"] or _END in message["content"]:
-            return f"{field}[{number}] has one of the private characters U+E0F1 and U+E0F2; take it out"
+            return f"{field}[{number}] contains the private-use character U+E0F1 or U+E0F2; remove it"
     if all(message["role"] != "assistant" for message in messages):
-        return f"{field} has no message of the role assistant: there is nothing to learn from it"
+        return f"{field} has no message with the role assistant, so there is nothing to train on"
     return ""
 
 
@@ -189,7 +190,7 @@ def _text_of(token: Any) -> str:
 
 
 def _to_json(value: Any, indent: int | None = None, *, ensure_ascii: bool = False, sort_keys: bool = False) -> str:
-    """Jinja's own escapes what HTML would trip over."""
+    """Serialize to JSON without the HTML escapes of Jinja's own `tojson`."""
     return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii, sort_keys=sort_keys)
 
 

@@ -1,4 +1,4 @@
-"""The samples of a run: which source gives the n-th, which of its rows that is, and the row itself."""
+"""The training samples of a run: the source, shard and row of each sample number, and the rows themselves."""
 
 import hashlib
 from collections.abc import Sequence
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from trainer.contract.training import TrainingSpec
 from trainer.data.mixture import Mixture
 from trainer.data.packing import Rows
-from trainer.data.source import Source, SourcePlace
+from trainer.data.source import PreparedSource, Source
 from trainer.storage.base import Storage
 
 
 class Corpus:
-    """The n-th sample of a run is a pure function of (seed, data, n)."""
+    """The training samples of a run. Sample n is a pure function of (seed, data, n)."""
 
-    def __init__(self, places: Sequence[SourcePlace], training: TrainingSpec, storage: Storage) -> None:
+    def __init__(self, places: Sequence[PreparedSource], training: TrainingSpec, storage: Storage) -> None:
         data, length = training.data, training.sequence_length
         self.sources = [Source(place, "train", data, length, storage) for place in places]
         self._samplers = [source.sampler(training.seed) for source in self.sources]
@@ -30,7 +30,7 @@ class Corpus:
 
     @property
     def fingerprint(self) -> str:
-        """Of all that was tokenised: a checkpoint is resumed only with the same."""
+        """Return the fingerprint of all sources; a checkpoint is resumed only with the same."""
         found = [source.index.fingerprint for source in self.sources]
         return found[0] if len(found) == 1 else hashlib.sha256("/".join(found).encode()).hexdigest()
 
@@ -40,7 +40,7 @@ class Corpus:
         return sum(source.skipped_rows for source in self.sources)
 
     def places(self, samples: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-        """(source, shard, row) of each of `samples`, numbered from 0 over the whole run."""
+        """Return (source, shard, row) of each of `samples`, which are numbered from 0 over the run."""
         sources, numbers = self._mixture(samples)
         shards, rows = np.empty_like(samples), np.empty_like(samples)
         for which in np.unique(sources).tolist():
@@ -49,14 +49,14 @@ class Corpus:
         return list(zip(sources.tolist(), shards.tolist(), rows.tolist(), strict=True))
 
     def rows(self, samples: NDArray[np.int64]) -> Rows:
-        """[len(samples), S]. Raises TrainerError (DATA_ERROR, STORAGE_ERROR)."""
-        return stacked([self.sources[source].row(shard, row) for source, shard, row in self.places(samples)])
+        """Return the rows of `samples`, [len(samples), S]. Raises TrainerError (DATA_ERROR, STORAGE_ERROR)."""
+        return concatenate_rows([self.sources[source].row(shard, row) for source, shard, row in self.places(samples)])
 
-    def expect(self, sample: int) -> None:
-        """Have the shards on their way that samples from `sample` on will need."""
+    def prefetch(self, sample: int) -> None:
+        """Fetch in the background the shards that `sample` and the samples after it need."""
         numbers = self._mixture.before(sample)
         for source, sampler, number in zip(self.sources, self._samplers, numbers, strict=True):
-            source.expect(sampler.coming_shards(number))
+            source.prefetch(sampler.coming_shards(number))
 
     def close(self) -> None:
         """Close every source."""
@@ -64,8 +64,8 @@ class Corpus:
             source.close()
 
 
-def stacked(rows: Sequence[Rows]) -> Rows:
-    """Rows of one way of packing as one batch."""
+def concatenate_rows(rows: Sequence[Rows]) -> Rows:
+    """Concatenate rows of the same packing to one batch."""
     is_packed = rows[0].documents_BS is not None
     return Rows(
         np.concatenate([row.tokens_BS for row in rows]),

@@ -1,4 +1,4 @@
-"""Text in, documents out, a little at a time. Whatever cannot be read as it claims to be is refused with its place."""
+"""Read documents from objects of text, JSONL or parquet, as a stream. Errors name the object and the place in it."""
 
 import codecs
 import json
@@ -14,7 +14,7 @@ from trainer.data.parquet import parquet_texts
 from trainer.errors import TrainerError
 
 BUILTIN_TEXT_BYTES = 6_000_000
-"""Cap of the builtin corpus: with it, a tokenizer is trained and all is tokenised in about 3 s on two cores."""
+"""Maximum size of the builtin corpus: training its tokenizer and tokenising it takes about 3 s on two cores."""
 
 TEXT_PIECE_CHARACTERS = 16_384  # plain text is cut into documents of this size, at line ends
 _READ_BYTES = 1024 * 1024
@@ -23,10 +23,7 @@ _SKIPPED_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "te
 
 @dataclass(frozen=True)
 class RawObject:
-    """One object of a data set as it was given.
-
-    `name` is how errors speak of it; `read` starts from the beginning each time.
-    """
+    """An object of a data set. `name`: as errors name it. `read`: yields its bytes, from the beginning at each call."""
 
     name: str
     read: Callable[[], Iterator[bytes]]
@@ -70,20 +67,21 @@ def builtin_stdlib(root: Path | None = None) -> Iterator[RawObject]:
 
 
 def read_documents(objects: Iterable[RawObject], part: MixturePart) -> Iterator[str]:
-    """Documents in order, none empty. Raises TrainerError (DATA_ERROR) with object and place."""
+    """Yield the documents in order, without empty ones. Raises TrainerError (DATA_ERROR) that names object and
+    place."""
     for raw in objects:
-        form = part.format if part.format != "auto" else _form_of(raw.name)
+        form = part.format if part.format != "auto" else _detect_format(raw.name)
         if form == "jsonl":
             yield from _jsonl_documents(raw, part.text_field)
         elif form == "parquet":
             yield from _parquet_documents(raw, part.text_field)
         elif part.source.startswith("builtin:"):
-            yield from filter(str.strip, ["".join(_decoded(raw))])
+            yield from filter(str.strip, ["".join(_decode(raw))])
         else:
-            yield from _text_pieces(_decoded(raw))
+            yield from _text_pieces(_decode(raw))
 
 
-def _form_of(name: str) -> str:
+def _detect_format(name: str) -> str:
     if name.endswith((".jsonl", ".ndjson")):
         return "jsonl"
     return "parquet" if name.endswith((".parquet", ".pq")) else "text"
@@ -95,10 +93,10 @@ def _read_file(path: Path) -> Iterator[bytes]:
             while block := file.read(_READ_BYTES):
                 yield block
     except OSError as error:
-        raise data_error(f"{path}: {error.strerror}; give a readable file") from error
+        raise data_error(f"{path}: {error.strerror}; check the path and its permissions") from error
 
 
-def _decoded(raw: RawObject) -> Iterator[str]:
+def _decode(raw: RawObject) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")()
     seen = 0
     for block in (*raw.read(), b""):
@@ -147,7 +145,7 @@ def _lines(raw: RawObject) -> Iterator[str]:
 
 
 def json_lines(raw: RawObject) -> Iterator[tuple[str, Any]]:
-    """(place, record) of each line that is not blank. Raises TrainerError (DATA_ERROR) with the place."""
+    """Yield (place, record) of each line that is not blank. Raises TrainerError (DATA_ERROR) that names the place."""
     for number, line in enumerate(_lines(raw), start=1):
         if not line.strip():
             continue
@@ -155,7 +153,9 @@ def json_lines(raw: RawObject) -> Iterator[tuple[str, Any]]:
         try:
             yield place, json.loads(line)
         except json.JSONDecodeError as error:
-            raise data_error(f"{place} is not JSON: {error.msg} at column {error.colno}; fix or drop it") from error
+            raise data_error(
+                f"{place} is not JSON: {error.msg} at column {error.colno}; fix or remove the line"
+            ) from error
 
 
 def _jsonl_documents(raw: RawObject, text_field: str) -> Iterator[str]:

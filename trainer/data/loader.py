@@ -1,4 +1,4 @@
-"""Micro-batches for one rank, gathered ahead of need by a thread."""
+"""Micro-batches of one rank, prepared in advance by a thread."""
 
 import queue
 import threading
@@ -10,23 +10,23 @@ import numpy as np
 import torch
 
 from trainer.contract.launch_plan import num_micro_batches
-from trainer.contract.optimisation import StepSizes
+from trainer.contract.optimisation import BatchSizeSchedule
 from trainer.data.batch import MicroBatch
-from trainer.data.corpus import Corpus, stacked
+from trainer.data.corpus import Corpus, concatenate_rows
 from trainer.data.packing import IGNORED, Rows
 from trainer.data.sampler import share
-from trainer.data.source import Source, evenly_spaced
+from trainer.data.source import Source, select_evenly_spaced
 
-_AHEAD = 2  # steps gathered ahead
-_REMEMBERED = 1024  # steps whose wait is kept until it is read
+_PREFETCHED_STEPS = 2  # steps whose micro-batches are prepared in advance
+_MAX_RECORDED_STALLS = 1024  # steps whose wait is recorded until it is read
 
 
 @dataclass(frozen=True)
 class RankShare:
-    """What part of each step a data rank computes, in micro-batches of `micro_batch` sequences at most.
+    """A data rank's share of each step, in micro-batches of at most `micro_batch` sequences.
 
-    `equal`: every micro-batch has this size, as a pipeline needs, filled up with sequences that no loss is counted for.
-    `copies`: ranks that are given the same sequences.
+    `equal`: every micro-batch has exactly this size, as a pipeline needs, padded with sequences without targets.
+    `copies`: number of ranks that get the same sequences.
     """
 
     rank: int
@@ -36,11 +36,11 @@ class RankShare:
     copies: int = 1
 
     def num_micro_batches(self, sequences: int) -> int:
-        """Of a step of so many."""
+        """Return the number of micro-batches of a step of `sequences` over all data ranks."""
         return num_micro_batches(sequences, self.world_size, self.micro_batch)
 
     def filled(self, batch: MicroBatch) -> MicroBatch:
-        """Return the batch, filled up with uncounted sequences where every micro-batch needs the same size."""
+        """Return the batch, padded with sequences without targets if all micro-batches need the same size."""
         missing = self.micro_batch - batch.tokens_BS.shape[0]
         if not self.equal or missing <= 0:
             return batch
@@ -55,34 +55,34 @@ class _Gathered:
 
 
 class Loader:
-    """`next_step(step)` gives the rank's micro-batches of a step; asked in order, they are ready beforehand.
+    """Loads the micro-batches of this rank; a thread prepares those of the next steps.
 
-    `stalls`: seconds that each step's asker waited, for a reader that takes them out, oldest first.
-    `skipped_sequences`: this rank's share of how many sequences of the step asked for last were in damaged shards, and
-    replaced; the sum over all ranks is their number.
+    `stalls`: seconds that each `next_step` has waited, oldest first; the reader removes them. `skipped_sequences`:
+    number of sequences of the last step that were replaced because their shard is damaged, divided by `copies`, so that
+    the sum over all ranks counts each once.
     """
 
     def __init__(
-        self, corpus: Corpus, sizes: StepSizes, part: RankShare, device: torch.device, first_step: int
+        self, corpus: Corpus, schedule: BatchSizeSchedule, part: RankShare, device: torch.device, first_step: int
     ) -> None:
         self.counts_vary = corpus.is_packed
-        """Whether some targets of a step are not counted, so that their number must be found out."""
-        self._corpus, self._sizes, self._part, self._device = corpus, sizes, part, device
-        self.stalls: deque[float] = deque(maxlen=_REMEMBERED)
+        """Whether some targets are IGNORED, so that their number differs from step to step."""
+        self._corpus, self._schedule, self._part, self._device = corpus, schedule, part, device
+        self.stalls: deque[float] = deque(maxlen=_MAX_RECORDED_STALLS)
         self.skipped_sequences = 0.0
-        self._ready: queue.Queue[_Gathered | BaseException] = queue.Queue(maxsize=_AHEAD)
+        self._ready: queue.Queue[_Gathered | BaseException] = queue.Queue(maxsize=_PREFETCHED_STEPS)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._fill, args=(first_step,), name="prefetch", daemon=True)
         self._thread.start()
 
     def next_step(self, step: int) -> list[MicroBatch]:
-        """Micro-batches on the device. Steps are asked for one after another."""
+        """Return the micro-batches of `step` on the device. Call it for consecutive steps."""
         begin = time.monotonic()
         item = self._ready.get()
         self.stalls.append(time.monotonic() - begin)
         if isinstance(item, BaseException):
             raise item
-        assert item.step == step, f"step {step} asked for, {item.step} prepared"
+        assert item.step == step, f"step {step} requested, {item.step} prepared"
         self.skipped_sequences = item.skipped_sequences / self._part.copies
         return [batch.to(self._device) for batch in item.batches]
 
@@ -105,8 +105,8 @@ class Loader:
             self._ready.put(error)
 
     def _gather(self, step: int) -> _Gathered:
-        first, sequences = self._sizes.before(step), self._sizes.at(step)
-        self._corpus.expect(first)
+        first, sequences = self._schedule.sequences_before(step), self._schedule.sequences_at(step)
+        self._corpus.prefetch(first)
         skipped = self._corpus.skipped_rows
         start, stop = share(sequences, self._part.world_size, self._part.rank)
         batches, count = [], self._part.num_micro_batches(sequences)
@@ -125,22 +125,22 @@ def micro_batch(rows: Rows) -> MicroBatch:
 
 
 def uncounted(batch: MicroBatch) -> MicroBatch:
-    """Return the same tokens with no loss counted for them."""
+    """Return the same tokens without targets."""
     return replace(batch, targets_BS=torch.full_like(batch.targets_BS, IGNORED))
 
 
 def validation_batches(source: Source, count: int, part: RankShare) -> list[MicroBatch]:
     """Return this rank's share of `count` evenly spaced rows of a source.
 
-    Every rank gets the same number of batches, as sharded models need; a rank with fewer sequences has some in which
-    nothing is counted.
+    Every rank gets the same number of batches, as collectives need; a rank with fewer sequences gets batches without
+    targets.
     """
-    chosen = evenly_spaced(source, count)
+    chosen = select_evenly_spaced(source, count)
     start, stop = share(len(chosen), part.world_size, part.rank)
     mine, longest = chosen[start:stop], -(-len(chosen) // part.world_size)
     batches = []
     for low in range(0, longest, part.micro_batch):
         wanted = mine[low : min(low + part.micro_batch, longest)]
-        batch = micro_batch(stacked([source.row(shard, row) for shard, row in wanted or chosen[:1]]))
+        batch = micro_batch(concatenate_rows([source.row(shard, row) for shard, row in wanted or chosen[:1]]))
         batches.append(part.filled(batch if wanted else uncounted(batch)))
     return batches

@@ -1,7 +1,7 @@
-"""Which source gives sample n: a table of fixed length that repeats, so that any sample is found without counting.
+"""The source of each sample of a mixture, by a table of fixed length that repeats.
 
-Each source has its share of the table's places, spread evenly: the j-th of its c places is at (j + 1/2) / c. So after
-any number of samples each source has given its share of them, to within a few.
+Each source has a number of entries in proportion to its weight, evenly spaced: the j-th of c entries is at (j + 1/2) /
+c. So after any number of samples each source has contributed its share of them, to within a few.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-PLACES = 4096
-"""A weight is kept to within 1/8192 of the whole; no source with a weight is left without a place."""
+TABLE_SIZE = 4096
+"""Entries of the table. A share is exact to 1/8192; each source has at least one entry."""
 
 
 class Mixture:
@@ -22,30 +22,33 @@ class Mixture:
         within = np.concatenate([np.arange(count) for count in counts])
         order = np.argsort((within + 0.5) / counts[source], kind="stable")
         self._source, self._within, self._counts = source[order], within[order], counts
-        given = self._source[:, None] == np.arange(len(counts))
-        self._before = np.concatenate([np.zeros((1, len(counts)), dtype=np.int64), np.cumsum(given, axis=0)])
+        contributed = self._source[:, None] == np.arange(len(counts))
+        self._before = np.concatenate([np.zeros((1, len(counts)), dtype=np.int64), np.cumsum(contributed, axis=0)])
 
     def __call__(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(source, how many samples it gave before) of each of `samples`, numbered from 0 over the whole run."""
+        """Return (source, number within the source) of each of `samples`, which are numbered from 0 over the run."""
         rounds, places = np.divmod(samples, len(self._source))
         source = self._source[places]
         return source, rounds * self._counts[source] + self._within[places]
 
     def before(self, sample: int) -> list[int]:
-        """How many samples each source gives before sample `sample`."""
+        """Return how many samples each source contributes before sample `sample`."""
         rounds, place = divmod(sample, len(self._source))
-        given: list[int] = (rounds * self._counts + self._before[place]).tolist()
-        return given
+        contributed: list[int] = (rounds * self._counts + self._before[place]).tolist()
+        return contributed
 
 
 def _apportion(weights: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Whole numbers of sum PLACES (1 for a lone source) in proportion: largest remainders, at least one each."""
+    """Return integers in proportion to `weights` that add up to TABLE_SIZE (1 for a single source), at least 1 each.
+
+    Remainders are apportioned to the largest first.
+    """
     if len(weights) == 1:
         return np.ones(1, dtype=np.int64)
-    exact = weights / weights.sum() * PLACES
+    exact = weights / weights.sum() * TABLE_SIZE
     counts: NDArray[np.int64] = np.maximum(np.floor(exact).astype(np.int64), 1)
-    while counts.sum() < PLACES:
+    while counts.sum() < TABLE_SIZE:
         counts[np.argmax(exact - counts)] += 1
-    while counts.sum() > PLACES:
+    while counts.sum() > TABLE_SIZE:
         counts[np.argmax(np.where(counts > 1, counts - exact, -np.inf))] -= 1
     return counts

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trainer.data.masks import unmasked
 
 IGNORED = -100
-"""A target that no loss is counted for: padding, a prompt."""
+"""Target of positions without a loss, such as padding and prompts."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class Rows:
 
 
 class StreamRows:
-    """The shard as one stream, cut every `length` tokens; attention crosses documents."""
+    """Packing `none`: the shard is one stream, cut every `length` tokens; attention crosses documents."""
 
     def __init__(self, length: int) -> None:
         self._length = length
 
     def count(self, num_tokens: int) -> int:
-        """Rows, each with the token after it as last target; the rest of a shard, shorter than a row, is left out."""
+        """Return the number of rows of a shard. Tokens at its end that do not fill a row are not used."""
         return max(0, num_tokens - 1) // self._length
 
     def read(self, tokens: NDArray[np.integer], row: int) -> Rows:
@@ -63,8 +63,10 @@ class DocumentRows:
         return len(self._bounds) - 1
 
     def read(self, tokens: NDArray[np.integer], row: int, end_of_text: int, *, is_masked: bool = False) -> Rows:
-        """`is_masked`: as `masks` has them. A conversation's inputs are its own tokens, from the first on, as a model
-        is given them later; the last has no target."""
+        """Return a row, [1, S]. `is_masked`: tokens have the loss mask of `masks`, and documents are conversations.
+
+        The inputs of a conversation are its own tokens from the first on; the last one has no target.
+        """
         inputs = np.full(self._length, end_of_text, dtype=np.int64)
         targets = np.full(self._length, IGNORED, dtype=np.int64)
         documents = np.empty(self._length, dtype=np.int32)
@@ -91,7 +93,7 @@ class DocumentRows:
 
 
 def _pieces(lengths: NDArray[np.int64], longest: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """(start in the shard, tokens, begins a document) of the pieces that documents are cut into, in order."""
+    """Return (start in the shard, number of tokens, whether it begins a document) of each piece, in order."""
     counts = -(-lengths // longest)
     document = np.repeat(np.arange(len(lengths)), counts)
     number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -101,9 +103,9 @@ def _pieces(lengths: NDArray[np.int64], longest: int) -> tuple[NDArray[np.int64]
 
 
 def best_fit(sizes: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
-    """For each piece the bin it goes to: pieces from large to small, each into the fullest bin that has room.
+    """Return the bin of each piece: pieces from large to small, each into the fullest bin with enough room.
 
-    Bins of equal room are taken last made, first used.
+    Of bins with equal room, the newest is used first.
     """
     bins = np.empty(len(sizes), dtype=np.int64)
     by_room: dict[int, list[int]] = {}
@@ -126,8 +128,7 @@ def best_fit(sizes: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:
 
 
 class _Rooms:
-    """A set of numbers up to `capacity` that finds its least member from some number on, as bits of words, with one bit
-    for each word that has any: both are small, so that no step takes longer in longer rows."""
+    """A set of integers up to `capacity` that finds its smallest member from a number on, by two levels of bit sets."""
 
     _BITS = 512
 

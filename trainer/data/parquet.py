@@ -7,9 +7,10 @@ _ROWS = 1024
 
 
 def parquet_texts(blocks: Iterator[bytes], column: str) -> Iterator[str]:
-    """Row by row, nulls left out. The file's directory is at its end, so it is first copied to a temporary file.
+    """Yield the texts of a column, without nulls. The file is copied to a temporary file first, since its metadata is
+    at its end.
 
-    Raises ValueError that says what is wrong with the file, and in which row.
+    Raises ValueError that names the problem and the rows.
     """
     # Loaded where parquet is met: it takes half a second, and most data sets are text.
     import pyarrow  # noqa: PLC0415 - see above
@@ -26,7 +27,7 @@ def parquet_texts(blocks: Iterator[bytes], column: str) -> Iterator[str]:
                 raise ValueError(f"has no column {column!r} (it has: {shown}); set training.data.text_field")
             kind = parquet.schema_arrow.field(column).type
             if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
-                raise ValueError(f"column {column!r} is of {kind}; it must be of strings")
+                raise ValueError(f"column {column!r} has the type {kind}; it must be a string column")
             row = 0
             for batch in parquet.iter_batches(_ROWS, columns=[column]):
                 try:
@@ -36,4 +37,4 @@ def parquet_texts(blocks: Iterator[bytes], column: str) -> Iterator[str]:
                 row += len(batch)
                 yield from (text for text in texts if text is not None)
         except pyarrow.ArrowException as error:
-            raise ValueError(f"is no readable parquet file: {error}") from error
+            raise ValueError(f"is not a readable parquet file: {error}") from error

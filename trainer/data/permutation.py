@@ -1,8 +1,8 @@
 """A keyed permutation of 0 .. size-1 that needs no table: any element is computed from its index alone.
 
-A balanced Feistel network permutes the smallest even-bit power of two that holds `size`; values beyond
-`size` are sent through again until they fall inside (cycle walking; Black and Rogaway 2002), less than four
-rounds on average since the domain is at most four times too large.
+A balanced Feistel network permutes the smallest even-bit power of two that holds `size`; values beyond `size` are sent
+through again until they fall inside (cycle walking; Black and Rogaway 2002), less than four rounds on average since the
+domain is at most four times too large.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ class Permutation:
         self._keys = np.frombuffer(words, dtype="<u8")[:_ROUNDS].astype(np.uint64)
 
     def __call__(self, index: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Where each element of `index` (all within 0 .. size-1) goes; same shape."""
+        """Return the image of each element of `index`, all within 0 .. size-1, in the same shape."""
         value = self._encipher(np.asarray(index, dtype=np.uint64))
         outside = value >= self.size
         while outside.any():

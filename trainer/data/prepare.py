@@ -1,4 +1,4 @@
-"""Documents to a prepared folder: tokenizer, shards of both splits, index with fingerprint. Memory stays bounded."""
+"""Prepare a data set in a folder: tokenizer, shards of both splits, and the index. Memory use is bounded."""
 
 import hashlib
 import shutil
@@ -12,9 +12,9 @@ from trainer.contract.training import TrainingSpec
 from trainer.data.chat import ChatTemplate, Conversation, counted_tokens, read_conversations
 from trainer.data.documents import RawObject, data_error, read_documents
 from trainer.data.masks import MASKED_DTYPE, masked
-from trainer.data.shards import LARGEST_SHARD_BYTES, SPLITS, TOKENIZER_NAME, DatasetIndex, ShardWriter, token_dtype
+from trainer.data.shards import MAX_SHARD_BYTES, SPLITS, TOKENIZER_NAME, DatasetIndex, ShardWriter, token_dtype
 from trainer.data.source import row_counts
-from trainer.data.tokenizer import END_OF_TEXT, TRAINING_CHARACTERS, EvenSample, GivenTokenizer, train_tokenizer
+from trainer.data.tokenizer import END_OF_TEXT, TRAINING_CHARACTERS, EvenSample, ExistingTokenizer, train_tokenizer
 
 _BATCH_DOCUMENTS, _BATCH_CHARACTERS = 256, 4_000_000  # per call of the tokenizer's threads
 
@@ -22,27 +22,27 @@ _BATCH_DOCUMENTS, _BATCH_CHARACTERS = 256, 4_000_000  # per call of the tokenize
 def prepare(
     objects: Callable[[], Iterable[RawObject]],
     part: MixturePart,
-    tokenizer: TokenizerSpec | GivenTokenizer,
+    tokenizer: TokenizerSpec | ExistingTokenizer,
     folder: Path,
-    shard_bytes: int = LARGEST_SHARD_BYTES,
+    shard_bytes: int = MAX_SHARD_BYTES,
 ) -> DatasetIndex:
-    """Tokenise into `folder` (made if need be), with a tokenizer trained here or one that is in a file.
+    """Tokenise the objects into `folder`, which is created, with a tokenizer that is trained here or read from a file.
 
-    Reads the objects twice: to count and sample, and to tokenise. Raises TrainerError (DATA_ERROR) for bad data.
+    Reads the objects twice: to count and sample, and to tokenise. Raises TrainerError (DATA_ERROR) for invalid data.
     """
     read = _reader(objects, part, tokenizer)
     sample = EvenSample(TRAINING_CHARACTERS)
     for document in read():
         sample.add(document)
     if not sample.seen:
-        raise data_error(f"{part.source} has no text: every object is empty; give it some")
+        raise data_error(f"{part.source} has no text: every object is empty; add files with text")
     is_masked = part.format == "chat"
     if is_masked and sample.seen == 1:
-        raise data_error(f"{part.source} has one conversation; give two or more, since some are held out")
+        raise data_error(f"{part.source} has one conversation; two or more are needed, because some are held out")
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(tokenizer, TokenizerSpec):
         train_tokenizer(sample.documents, tokenizer).save(str(folder / TOKENIZER_NAME))
-        tokenizer = GivenTokenizer.of_part(folder / TOKENIZER_NAME)
+        tokenizer = ExistingTokenizer.from_file(folder / TOKENIZER_NAME)
     else:
         shutil.copy(tokenizer.file, folder / TOKENIZER_NAME)
     made = Tokenizer.from_file(str(folder / TOKENIZER_NAME))
@@ -71,23 +71,23 @@ def prepare(
 
 
 def _reader(
-    objects: Callable[[], Iterable[RawObject]], part: MixturePart, tokenizer: TokenizerSpec | GivenTokenizer
+    objects: Callable[[], Iterable[RawObject]], part: MixturePart, tokenizer: TokenizerSpec | ExistingTokenizer
 ) -> Callable[[], Iterator[str]]:
     """Return a function that reads a part's documents, from the beginning at each call."""
     if part.format != "chat":
         return lambda: read_documents(objects(), part)
     end_of_text, model = END_OF_TEXT, None
-    if isinstance(tokenizer, GivenTokenizer):
+    if isinstance(tokenizer, ExistingTokenizer):
         model = tokenizer.model
         end_of_text = Tokenizer.from_file(str(tokenizer.file)).id_to_token(tokenizer.end_of_text) or END_OF_TEXT
-    template = ChatTemplate.of_model(model, end_of_text)
+    template = ChatTemplate.from_model(model, end_of_text)
     return lambda: read_conversations(objects(), part, template)
 
 
 def split_documents(documents: Iterable[str], count: int, fraction: float) -> Iterator[tuple[str, str]]:
-    """(split, text) of `count` documents: every k-th is held out, so that both splits see the whole range of the data.
+    """Yield (split, text) of `count` documents; every k-th is held out, with k = 1 / `fraction`, rounded, at least 2.
 
-    A lone document is cut in two at a line end near `1 - fraction`.
+    A single document is cut in two at a line end near `1 - fraction`.
     """
     every = min(count, max(2, round(1 / fraction)))
     for number, text in enumerate(documents, start=1):
@@ -102,15 +102,15 @@ def split_documents(documents: Iterable[str], count: int, fraction: float) -> It
 
 
 def check_enough(folder: Path, index: DatasetIndex, source: str, training: TrainingSpec) -> None:
-    """Each split must fill one row. Raises TrainerError (DATA_ERROR) that says what is missing."""
+    """Raise TrainerError (DATA_ERROR) if a split does not fill one row."""
     for split in SPLITS:
         tokens = sum(shard.tokens for shard in index.shards[split])
         rows = sum(row_counts(folder, index, split, training.data.packing, training.sequence_length)) if tokens else 0
         if not rows:
             raise data_error(
                 f"the {split} split of {source} has {tokens} tokens; training.sequence_length "
-                f"{training.sequence_length} needs at least {training.sequence_length + 1}: give more text, "
-                "a shorter sequence" + (" or a larger validation_fraction" if split == "validation" else "")
+                f"{training.sequence_length} needs at least {training.sequence_length + 1}: add more text, or set "
+                "a shorter sequence_length" + (" or a larger validation_fraction" if split == "validation" else "")
             )
 
 

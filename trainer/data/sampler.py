@@ -1,8 +1,8 @@
-"""Which row of which shard is the n-th sample of a data set: a pure function of (seed, fingerprint, n).
+"""The order of a data set's rows: sample n is a pure function of (seed, fingerprint, n).
 
-Each epoch shuffles the shards, cuts that order into windows, and shuffles the rows of each window; so a node needs the
-shards of one window at a time, and no sample is lost or repeated within an epoch. The state of the data order is one
-integer, the step, whatever the number of ranks.
+Each epoch shuffles the shards, cuts their order into windows, and shuffles the rows within each window. So a node needs
+the shards of one window at a time, and an epoch contains each row once. The only state is the number of the step,
+whatever the number of ranks.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Sampler:
         self._order = lru_cache(maxsize=16)(self._make_order)
 
     def __call__(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(shard, row in it) of each of `samples`, numbered from 0 on through all epochs."""
+        """Return (shard, row in the shard) of each of `samples`, which are numbered from 0 over all epochs."""
         epochs, positions = np.divmod(samples, self.num_rows)
         shards, rows = np.empty_like(samples), np.empty_like(samples)
         for number in np.unique(epochs).tolist():
@@ -51,7 +51,7 @@ class Sampler:
         return shards, rows
 
     def coming_shards(self, sample: int) -> list[int]:
-        """Shards of the window that `sample` lies in and of the one after, in the order in which windows come."""
+        """Return the shards of the window of `sample` and of the next window, in this order."""
         number, position = divmod(sample, self.num_rows)
         epoch = self._epoch(number)
         window = int(np.searchsorted(epoch.windows, position, side="right")) - 1
@@ -79,7 +79,7 @@ class Sampler:
 
 
 def share(count: int, num_shares: int, which: int) -> tuple[int, int]:
-    """Bounds [start, stop) of share `which` of `count` things; shares differ by one at most, longer first."""
+    """Return (start, stop) of share `which` of `count` items; shares differ by at most 1, longer ones first."""
     size, longer = divmod(count, num_shares)
     start = which * size + min(which, longer)
     return start, start + size + (which < longer)

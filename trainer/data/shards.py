@@ -24,7 +24,7 @@ from trainer.contract.manifest import PART_PLAINTEXT_BYTES, is_file_name
 INDEX_NAME = "dataset.json"
 TOKENIZER_NAME = "tokenizer.json"
 SPLITS = ("train", "validation")
-LARGEST_SHARD_BYTES = PART_PLAINTEXT_BYTES
+MAX_SHARD_BYTES = PART_PLAINTEXT_BYTES
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Shard:
 
 @dataclass(frozen=True)
 class DatasetIndex:
-    """What a prepared folder holds. `dtype` is uint16 where every id fits, else uint32. `documents` counts those of the
-    text, before any was cut; `text_bytes` its UTF-8 bytes, by split; `end_of_text` is the token after each document.
-    `is_masked`: tokens say whether they are learnt from, see `masks`; a document is then a conversation, and ends as
-    its template has it."""
+    """The index of a prepared folder. `dtype`: uint16 if all ids fit, else uint32. `documents`: number of documents of
+    the text, before long ones are cut; `text_bytes`: its UTF-8 bytes, by split; `end_of_text`: id of the token after
+    each document. `is_masked`: tokens have a loss mask (see `masks`); documents are then conversations, which end as
+    their chat template defines."""
 
     fingerprint: str
     vocab_size: int
@@ -65,7 +65,7 @@ class DatasetIndex:
         return sum(shard.tokens for shard in self.shards["validation"])
 
     def write(self, folder: Path) -> None:
-        """Written last: a folder without it is not a data set."""
+        """Write the index. Write it last: a folder without it is incomplete."""
         partial = folder / f".{INDEX_NAME}.partial"
         partial.write_text(json.dumps(asdict(self)))
         partial.replace(folder / INDEX_NAME)
@@ -92,25 +92,25 @@ def documents_name(split: str) -> str:
 
 
 def file_names(index: DatasetIndex) -> list[str]:
-    """Every file of the folder, the index last."""
+    """Return the names of all files of the folder, the index last."""
     shards = [shard.name for split in SPLITS for shard in index.shards[split]]
     return [*shards, *map(documents_name, SPLITS), TOKENIZER_NAME, INDEX_NAME]
 
 
 def document_lengths(folder: Path, index: DatasetIndex, split: str) -> list[NDArray[np.int64]]:
-    """For each shard the tokens of its documents. Raises ValueError when the file does not fit the index."""
+    """Return the tokens of each document, by shard. Raises ValueError if the file does not match the index."""
     shards = index.shards[split]
     lengths = np.fromfile(folder / documents_name(split), dtype="<u4").astype(np.int64)
     ends = np.cumsum([shard.documents for shard in shards])
     if not shards or len(lengths) != ends[-1]:
-        raise ValueError(f"{documents_name(split)} lists {len(lengths)} documents where the index counts {ends[-1:]}")
+        raise ValueError(f"{documents_name(split)} lists {len(lengths)} documents, but the index counts {ends[-1:]}")
     return np.split(lengths, ends[:-1])
 
 
 class ShardWriter:
     """Writes the shards of one split; at most one shard of tokens is in memory."""
 
-    def __init__(self, folder: Path, split: str, dtype: str, shard_bytes: int = LARGEST_SHARD_BYTES) -> None:
+    def __init__(self, folder: Path, split: str, dtype: str, shard_bytes: int = MAX_SHARD_BYTES) -> None:
         self._folder, self._split, self._dtype = folder, split, np.dtype(dtype).newbyteorder("<")
         self._capacity = shard_bytes // self._dtype.itemsize
         self._pending: list[NDArray[np.integer]] = []
@@ -119,7 +119,7 @@ class ShardWriter:
         self.shards: list[Shard] = []
 
     def add(self, ids: Sequence[int] | NDArray[np.integer]) -> None:
-        """One document, its end of text included."""
+        """Add the tokens of a document, its end of text included."""
         tokens = np.asarray(ids, dtype=self._dtype)
         if self._pending_tokens + len(tokens) > self._capacity:
             self._finish_shard()

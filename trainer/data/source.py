@@ -1,4 +1,4 @@
-"""A prepared data set, opened to train on: its rows by sample number, from whole shards."""
+"""Read rows of a prepared data set."""
 
 import json
 import os
@@ -26,8 +26,8 @@ OnCorrupt = Callable[[str, CorruptShard], None]
 
 
 @dataclass(frozen=True)
-class SourcePlace:
-    """Where a worker finds a prepared data set: a folder of the node, and what is not there, in the store."""
+class PreparedSource:
+    """A prepared data set: its folder on the node, and the manifest of files that can be fetched from the store."""
 
     name: str
     folder: Path
@@ -53,7 +53,7 @@ class SourcePlace:
 class Source:
     """One split of a prepared data set under one way of packing."""
 
-    def __init__(self, place: SourcePlace, split: str, data: DataSpec, length: int, storage: Storage) -> None:
+    def __init__(self, place: PreparedSource, split: str, data: DataSpec, length: int, storage: Storage) -> None:
         self.name, self.split = place.name, split
         self.index = DatasetIndex.read(place.folder)
         self._data, self._length = data, length
@@ -78,9 +78,10 @@ class Source:
         return Sampler(self.rows, seed, self.index.fingerprint, self._data.shuffle_shards)
 
     def row(self, shard: int, row: int) -> Rows:
-        """One row, [1, S]. Raises TrainerError (DATA_ERROR) for a shard that is damaged in the store, unless such are
-        skipped: then row `row` (modulo its rows) of the next shard of the index that has rows and is whole stands in,
-        a choice that follows from the state of the store alone, and `skipped_rows` counts it.
+        """Return a row, [1, S].
+
+        Raises TrainerError (DATA_ERROR) for a shard that is damaged in the store. With `on_corrupt: skip` it returns
+        row `row` (modulo its number of rows) of the next intact shard instead, and `skipped_rows` counts it.
         """
         for offset in range(len(self.rows)):
             chosen = (shard + offset) % len(self.rows)
@@ -89,7 +90,7 @@ class Source:
             try:
                 found = self._read(chosen, row % self.rows[chosen])
             except CorruptShard as error:
-                self._tell(chosen, error)
+                self._report_corrupt(chosen, error)
                 continue
             self.skipped_rows += offset > 0
             return found
@@ -97,9 +98,9 @@ class Source:
             EndClass.DATA_ERROR, f"every shard of the {self.split} split of {self.name} is damaged in the store"
         )
 
-    def expect(self, shards: list[int]) -> None:
-        """Shards that will be needed, in order; fetched ahead."""
-        self._cache.expect(shards)
+    def prefetch(self, shards: list[int]) -> None:
+        """Fetch shards in the background, in this order."""
+        self._cache.prefetch(shards)
 
     def close(self) -> None:
         """Close the shard cache."""
@@ -114,13 +115,13 @@ class Source:
     def _pack(self, shard: int) -> DocumentRows:
         return DocumentRows(self._lengths[shard], self._length)
 
-    def _tell(self, shard: int, error: CorruptShard) -> None:
+    def _report_corrupt(self, shard: int, error: CorruptShard) -> None:
         if self._data.on_corrupt == "fail":
             raise TrainerError(
                 EndClass.DATA_ERROR,
                 f"shard {error.name} of {self.name} is damaged: {error.problem}; "
-                "`athanor dataset prepare NAME --again` tokenises it again, "
-                "training.data.on_corrupt: skip trains without it",
+                "tokenise it again with `athanor dataset prepare NAME --again`, "
+                "or train without it with training.data.on_corrupt: skip",
             ) from error
         if shard not in self._skipped_shards:
             self._skipped_shards.add(shard)
@@ -128,7 +129,7 @@ class Source:
 
 
 def row_counts(folder: Path, index: DatasetIndex, split: str, packing: str, length: int) -> list[int]:
-    """Rows of each shard. Packing documents takes some time for many shards, so its counts are kept in the folder."""
+    """Return the number of rows of each shard. Those of packed documents are cached in the folder."""
     if packing == "none":
         return [StreamRows(length).count(shard.tokens) for shard in index.shards[split]]
     path = folder / f"{split}-rows-{length}.json"
@@ -142,8 +143,8 @@ def row_counts(folder: Path, index: DatasetIndex, split: str, packing: str, leng
     return counts
 
 
-def evenly_spaced(source: Source, count: int) -> list[tuple[int, int]]:
-    """(shard, row) of `count` rows spread over the whole split; all of them when there are fewer."""
+def select_evenly_spaced(source: Source, count: int) -> list[tuple[int, int]]:
+    """Return (shard, row) of `count` rows at equal distances over the split, or of all rows if there are fewer."""
     total = source.num_rows
     count = min(count, total)
     first_row: NDArray[np.int64] = np.concatenate([[0], np.cumsum(source.rows)])

@@ -15,9 +15,11 @@ TRAINING_CHARACTERS = 4_000_000  # merges settle long before this; more text onl
 
 
 @dataclass(frozen=True)
-class GivenTokenizer:
-    """One that is in a file. `vocab_size`: words of the model that it comes with, which may have some to spare;
-    `end_of_text`: the id of the token that ends a text. `model`: the folder of that model."""
+class ExistingTokenizer:
+    """A tokenizer in a file. `vocab_size`: vocabulary of its model, which may be larger than the tokenizer's.
+
+    `end_of_text`: id of the token that ends a text. `model`: folder of the model that it belongs to.
+    """
 
     file: Path
     vocab_size: int
@@ -25,20 +27,22 @@ class GivenTokenizer:
     model: Path | None = None
 
     @classmethod
-    def of_model(cls, folder: Path, vocab_size: int) -> "GivenTokenizer":
+    def from_model(cls, folder: Path, vocab_size: int) -> "ExistingTokenizer":
         """Return the tokenizer of a model in Hugging Face's layout. Raises ValueError if it does not fit the model."""
         tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_NAME))
         if tokenizer.get_vocab_size() > vocab_size:
-            raise ValueError(f"{folder}: the tokenizer has {tokenizer.get_vocab_size()} words, the model {vocab_size}")
+            raise ValueError(
+                f"{folder}: the tokenizer has {tokenizer.get_vocab_size()} entries, more than the model's {vocab_size}"
+            )
         end_of_text = end_of_text_id(json.loads((folder / CONFIG_NAME).read_text()))
         if end_of_text is None:
             end_of_text = tokenizer.token_to_id(END_OF_TEXT)
         if end_of_text is None:
-            raise ValueError(f"{folder / CONFIG_NAME} has no eos_token_id: name the token that ends a text")
+            raise ValueError(f"{folder / CONFIG_NAME} has no eos_token_id; add the id of the token that ends a text")
         return cls(folder / TOKENIZER_NAME, vocab_size, end_of_text, folder)
 
     @classmethod
-    def of_part(cls, file: Path) -> "GivenTokenizer":
+    def from_file(cls, file: Path) -> "ExistingTokenizer":
         """Return the tokenizer that was trained on another part of the data."""
         tokenizer = Tokenizer.from_file(str(file))
         end_of_text = tokenizer.token_to_id(END_OF_TEXT)
@@ -47,7 +51,7 @@ class GivenTokenizer:
 
 
 def train_tokenizer(documents: Iterable[str], spec: TokenizerSpec) -> Tokenizer:
-    """At most `spec.vocab_size` entries (fewer where the text has too few pairs), END_OF_TEXT as id 0."""
+    """Train a byte-level BPE with at most `spec.vocab_size` entries (fewer for little text); END_OF_TEXT has id 0."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -1,23 +1,23 @@
-"""Adapters alone, in the layout of Hugging Face's PEFT: `adapter_config.json` and `adapter_model.safetensors`."""
+"""Names and configuration of exported adapters in PEFT's layout: `adapter_config.json`, `adapter_model.safetensors`."""
 
 from typing import Any
 
 from trainer.contract.models import ModelShape
 from trainer.contract.optimisation import LoraSpec
 from trainer.export.names import hugging_face_names
-from trainer.models.lora import DOWN
+from trainer.models.lora import LORA_A
 
 ADAPTER_CONFIG_NAME, ADAPTER_NAME = "adapter_config.json", "adapter_model.safetensors"
 
 
 def peft_name(name: str, shape: ModelShape) -> str:
     """`blocks.3.mlp.up.lora_a` -> `base_model.model.model.layers.3.mlp.up_proj.lora_A.weight`."""
-    part = "lora_A" if name.endswith(DOWN) else "lora_B"
+    part = "lora_A" if name.endswith(LORA_A) else "lora_B"
     return f"base_model.model.{_module(name, shape)}.{part}.weight"
 
 
 def adapter_config(names: list[str], shape: ModelShape, lora: LoraSpec, base: str) -> dict[str, Any]:
-    """`names`: ours, of all adapters; `base`: what they are for."""
+    """Return PEFT's configuration. `names`: parameter names of all adapters; `base`: the base model's name."""
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",

@@ -1,4 +1,4 @@
-"""What a folder in Hugging Face's layout says of itself; read without torch."""
+"""Read configuration and shape of a model in Hugging Face's layout, without torch."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def read_shape(folder: Path) -> ModelShape:
 
 
 def with_base(training: TrainingSpec, folder: Path) -> TrainingSpec:
-    """`training` with what `model.base`, whose files are in `folder`, makes of it. Raises TrainerError."""
+    """Return `training` with shape and tokenizer of `model.base`, whose files are in `folder`. Raises TrainerError."""
     config, shape = read_config(folder), read_shape(folder)
     if not (folder / TOKENIZER_NAME).is_file():
         raise user_error(f"{folder} has no {TOKENIZER_NAME}: give the folder of an exported model")
@@ -56,5 +56,5 @@ def _read_json(folder: Path, name: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise user_error(f"{folder / name} cannot be read: {error}") from error
     if not isinstance(content, dict):
-        raise user_error(f"{folder / name} is no JSON object: give the folder of an exported model")
+        raise user_error(f"{folder / name} is not a JSON object: give the folder of an exported model")
     return content

@@ -13,7 +13,7 @@ from trainer.data.tokenizer import END_OF_TEXT
 from trainer.errors import TrainerError
 from trainer.export.folder import read_config
 from trainer.export.read import load_exported
-from trainer.models.cache import cached_keys_and_values
+from trainer.models.cache import use_kv_cache
 from trainer.models.decoder import Decoder
 
 
@@ -38,10 +38,10 @@ def generate(
     given = tokenizer.encode(prompt).ids or [end_of_text or 0]
     generator = torch.Generator().manual_seed(seed)
     seen, new = given[-window:], list[int]()
-    with torch.inference_mode(), cached_keys_and_values([model], window) as cache:
-        cache.begin([len(seen)], torch.device("cpu"))
+    with torch.inference_mode(), use_kv_cache([model], window) as cache:
+        cache.prefill([len(seen)], torch.device("cpu"))
         while len(new) < tokens:
-            logits_V = model(torch.tensor([seen]), positions_BS=cache.places_BN)[0, 0].float()
+            logits_V = model(torch.tensor([seen]), positions_BS=cache.positions_BN)[0, 0].float()
             if temperature == 0.0:
                 chosen = int(logits_V.argmax())
             else:
@@ -54,7 +54,7 @@ def generate(
                 cache.step()
             else:
                 seen = [*given, *new][-max(1, window // 2) :]
-                cache.begin([len(seen)], torch.device("cpu"))
+                cache.prefill([len(seen)], torch.device("cpu"))
     return new
 
 
@@ -62,9 +62,14 @@ def main() -> int:
     """Print a continuation of the prompt. Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m trainer.export.generate", description=__doc__)
     parser.add_argument("model", type=Path, help="folder of an exported model")
-    parser.add_argument("--prompt", default="", help="text to go on from")
-    parser.add_argument("--tokens", type=_positive, default=200, help="most tokens to add")
-    parser.add_argument("--temperature", type=_not_negative, default=0.8, help="0: always the likeliest token")
+    parser.add_argument("--prompt", default="", help="text to continue")
+    parser.add_argument("--tokens", type=_positive, default=200, help="maximum number of new tokens")
+    parser.add_argument(
+        "--temperature",
+        type=_not_negative,
+        default=0.8,
+        help="sampling temperature; 0 always takes the most probable token",
+    )
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     try:

@@ -1,6 +1,7 @@
-"""Our parameter names and those of Hugging Face's layouts, both ways.
+"""Map parameter names of `models.decoder.Decoder` to the tensor names of a model's Hugging Face layout.
 
-Experts are stacked in one tensor here and a tensor each there.
+The layout follows from the model's shape (`contract.hugging_face.layout_of`). `Decoder` stacks the experts of a layer
+in one tensor; the layouts have one tensor for each expert.
 """
 
 from trainer.contract.hugging_face import layout_of
@@ -45,8 +46,12 @@ _MIXTRAL = {
 
 
 def hugging_face_names(name: str, shape: ModelShape) -> list[str]:
-    """`blocks.3.mlp.up.weight` -> [`model.layers.3.mlp.up_proj.weight`]; a stack of experts has one name for each.
-    Empty: the layout has no such tensor, and it is always zero."""
+    """Return the layout's tensor names of a parameter: `blocks.3.mlp.up.weight` ->
+    [`model.layers.3.mlp.up_proj.weight`].
+
+    A stack of experts has one name for each expert, in their order. The list is empty for the bias that balances
+    experts in layouts other than glm4_moe: they have no tensor for it, and `layout_of` refuses shapes that train it.
+    """
     if name in _OUTER:
         return [_OUTER[name]]
     layout = layout_of(shape)
@@ -54,13 +59,13 @@ def hugging_face_names(name: str, shape: ModelShape) -> list[str]:
     sparse = _MIXTRAL if layout == "mixtral" else _SPARSE
     if inner == "mlp.balance" and layout != "glm4_moe":
         return []
-    theirs = f"model.layers.{layer}.{(_ATTENTION | _DENSE | sparse)[inner]}"
-    if not is_stack(name):
-        return [theirs]
+    pattern = f"model.layers.{layer}.{(_ATTENTION | _DENSE | sparse)[inner]}"
+    if not is_expert_stack(name):
+        return [pattern]
     assert shape.moe is not None
-    return [theirs.format(number) for number in range(shape.moe.num_experts)]
+    return [pattern.format(number) for number in range(shape.moe.num_experts)]
 
 
-def is_stack(name: str) -> bool:
-    """Whether the tensor stacks one matrix for each expert along its first dimension."""
+def is_expert_stack(name: str) -> bool:
+    """Return whether the parameter stacks one matrix for each expert along its first dimension."""
     return ".experts." in name

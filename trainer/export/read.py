@@ -1,7 +1,4 @@
-"""A folder in Hugging Face's layout: configuration, tokenizer, and of the weights as much as is asked for.
-
-No file is read as a whole: a tensor, or the part of it that a rank holds, is read where it lies.
-"""
+"""Read models in Hugging Face's layout: complete ones, or only the slices of tensors that a rank needs."""
 
 import json
 from pathlib import Path
@@ -18,7 +15,7 @@ from trainer.contract.models import ModelShape
 from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
 from trainer.export.folder import read_config, read_shape, user_error
-from trainer.export.names import hugging_face_names, is_stack
+from trainer.export.names import hugging_face_names, is_expert_stack
 from trainer.models.decoder import Decoder
 from trainer.parallel.layout import ParamLayout
 
@@ -42,18 +39,19 @@ class StoredWeights:
         if not self._where:
             raise user_error(f"{folder} has no *.safetensors: give the folder of an exported model")
 
-    def part(self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], whole: tuple[int, ...]) -> Tensor:
-        """Return the box at `offsets` of tensor `name`, in its stored precision; `whole` is the shape it must have.
+    def part(self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], full_shape: tuple[int, ...]) -> Tensor:
+        """Return the box at `offsets` of tensor `name`, in its stored precision; `full_shape` is the shape it must
+        have.
 
         Raises TrainerError: USER_ERROR where the tensor is missing, BAD_SPEC where it has another shape.
         """
         theirs = hugging_face_names(name, self._shape)
         if not theirs:
             return torch.zeros(sizes)
-        if not is_stack(name):
-            return self._box(theirs[0], offsets, sizes, whole)
+        if not is_expert_stack(name):
+            return self._box(theirs[0], offsets, sizes, full_shape)
         chosen = theirs[offsets[0] : offsets[0] + sizes[0]]
-        return torch.stack([self._box(each, offsets[1:], sizes[1:], whole[1:]) for each in chosen])
+        return torch.stack([self._box(each, offsets[1:], sizes[1:], full_shape[1:]) for each in chosen])
 
     def part_of(self, place: ParamLayout) -> Tensor:
         """Return a rank's shard of a tensor."""
@@ -63,21 +61,22 @@ class StoredWeights:
         """Return a complete tensor."""
         return self.part(name, (0,) * len(shape), shape, shape)
 
-    def _box(self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], whole: tuple[int, ...]) -> Tensor:
+    def _box(self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], full_shape: tuple[int, ...]) -> Tensor:
         if name not in self._where:
-            raise user_error(f"{self._folder} has no tensor {name}, which its {CONFIG_NAME} makes needed")
+            raise user_error(f"{self._folder} has no tensor {name}, which its {CONFIG_NAME} requires")
         stored = self._open(self._where[name]).get_slice(name)
-        if tuple(stored.get_shape()) != tuple(whole):
+        if tuple(stored.get_shape()) != tuple(full_shape):
             raise TrainerError(
                 EndClass.BAD_SPEC,
-                f"{name} in {self._folder} has shape {stored.get_shape()}, its {CONFIG_NAME} makes it {list(whole)}",
+                f"{name} in {self._folder} has the shape {stored.get_shape()}, but its {CONFIG_NAME} requires "
+                f"{list(full_shape)}",
             )
         return stored[tuple(slice(low, low + size) for low, size in zip(offsets, sizes, strict=True))]
 
     def _open(self, file: str) -> Any:
         if file not in self._files:
             try:
-                self._files[file] = safe_open(_inside(self._folder, file), framework="pt")
+                self._files[file] = safe_open(_resolve_inside(self._folder, file), framework="pt")
             except (OSError, SafetensorError) as error:
                 raise user_error(f"{self._folder / file} cannot be read: {error}") from error
         return self._files[file]
@@ -98,7 +97,7 @@ def _weight_map(index: Path) -> dict[str, str]:
     return entries
 
 
-def _inside(folder: Path, file: str) -> Path:
+def _resolve_inside(folder: Path, file: str) -> Path:
     """Return the path of `file`. Raise TrainerError (USER_ERROR) where a link leads out of the folder.
 
     Links of Hugging Face's own cache lead from `snapshots/REVISION` into `blobs` beside it.
@@ -108,7 +107,7 @@ def _inside(folder: Path, file: str) -> Path:
     if folder.resolve().parent.name == "snapshots":
         homes.append(folder.resolve().parent.parent / "blobs")
     if not is_file_name(file) or real.parent not in homes:
-        raise user_error(f"{path} is a link that leads out of the folder; put the file itself there")
+        raise user_error(f"{path} is a link to a file outside of the folder; replace it by the file itself")
     return path
 
 

@@ -1,4 +1,4 @@
-"""Grouped-query attention with rotary positions; which tokens see which is decided once per forward, in `mask_of`.
+"""Grouped-query attention with rotary positions. The mask is made once per forward pass (`Decoder.make_mask`).
 
 Shape suffixes: B batch, S sequence, D hidden, H heads, K key-value heads, E head size.
 """
@@ -12,14 +12,14 @@ from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 
 from trainer.contract.models import ModelShape
-from trainer.models.feed_forward import EnterBy, LeaveBy, each_product, product
+from trainer.models.feed_forward import InputProjection, OutputProjection, apply_linear, apply_linears
 
 RopeCache = tuple[Tensor, Tensor]
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
 class Rotary:
-    """Cosine and sine of each position, in fp32; made once per device, never saved."""
+    """Cosine and sine of each position, in fp32, computed once per device and not part of checkpoints."""
 
     def __init__(self, shape: ModelShape, sequence_length: int) -> None:
         positions = torch.arange(sequence_length, dtype=torch.float32, device="cpu")
@@ -29,7 +29,10 @@ class Rotary:
         self._cosine_sine = {torch.device("cpu"): (angles_SE.cos(), angles_SE.sin())}
 
     def rope_cache(self, positions_BS: Tensor | None, length: int, like: Tensor) -> RopeCache:
-        """(cosine, sine), [B or 1, 1, S, E] on the device and in the precision of `like`; None: 0 .. length-1."""
+        """Return (cosine, sine), [B or 1, 1, S, E] each, on the device and in the precision of `like`.
+
+        `positions_BS` None: 0 .. length - 1 in every row.
+        """
         if like.device not in self._cosine_sine:
             cosine, sine = self._cosine_sine[torch.device("cpu")]
             self._cosine_sine[like.device] = cosine.to(like.device), sine.to(like.device)
@@ -40,7 +43,7 @@ class Rotary:
 
 
 def rotary_frequencies(shape: ModelShape) -> Tensor:
-    """Radians per position of each pair, [head size / 2], in fp32 on the CPU."""
+    """Return the rotation of each pair in radians per position, [head size / 2], in fp32 on the CPU."""
     powers = torch.arange(0, shape.head_size, 2, dtype=torch.float32, device="cpu") / shape.head_size
     frequencies = 1.0 / shape.rope_theta**powers
     scaling = shape.rope_scaling
@@ -52,37 +55,40 @@ def rotary_frequencies(shape: ModelShape) -> Tensor:
     return kept * frequencies + (1.0 - kept) * frequencies / scaling.factor
 
 
-def rotate(x_BHSE: Tensor, rope_cache: RopeCache) -> Tensor:
-    """Hugging Face's convention: the two halves turn into one another, not neighbouring pairs."""
+def apply_rotary_embedding(x_BHSE: Tensor, rope_cache: RopeCache) -> Tensor:
+    """Rotate by Hugging Face's convention: element i is paired with i + E / 2, not with its neighbour."""
     cosine, sine = rope_cache
     first, second = x_BHSE.chunk(2, dim=-1)
     return x_BHSE * cosine + torch.cat([-second, first], dim=-1) * sine
 
 
 def document_mask(documents_BS: Tensor | None, like: Tensor) -> Tensor | None:
-    """How attention is kept inside documents, for `attend` of what is computed on the device and in the precision of
-    `like`; None: a row is one document. Either where documents begin (`document_bounds`), where a kernel takes it, or
-    [B, 1, S, S], true where query i may see key j: j is not later, and in the same document."""
+    """Return the mask that restricts attention to documents, for inputs on the device and in the precision of `like`.
+
+    None if `documents_BS` is None: each row is one document. `document_cu_seqlens` where the variable-length kernel can
+    be used. Else [B, 1, S, S], true where query i may see key j: j is not later and in the same document.
+    """
     if documents_BS is None:
         return None
-    if has_document_kernel(like):
-        return document_bounds(documents_BS)
+    if has_varlen_kernel(like):
+        return document_cu_seqlens(documents_BS)
     length = documents_BS.shape[1]
     causal_SS = torch.ones(length, length, dtype=torch.bool, device=documents_BS.device).tril()
     return ((documents_BS[:, :, None] == documents_BS[:, None, :]) & causal_SS)[:, None]
 
 
-def has_document_kernel(like: Tensor) -> bool:
-    """FlashAttention over documents of any length: on GPUs of compute capability 8.0 and up, in half precision."""
+def has_varlen_kernel(like: Tensor) -> bool:
+    """Return whether torch's variable-length attention can be used: half precision, compute capability 8.0 or
+    higher."""
     if like.device.type != "cuda" or like.dtype not in (torch.bfloat16, torch.float16):
         return False
     return bool(torch.cuda.get_device_capability(like.device) >= (8, 0))
 
 
-def document_bounds(documents_BS: Tensor) -> Tensor:
-    """Where documents begin in the rows put behind one another, and their end, [N + 1] in int32 (waits for the device).
+def document_cu_seqlens(documents_BS: Tensor) -> Tensor:
+    """Return the start of each document in the flattened rows, and the end of the last, [N + 1] in int32.
 
-    N is filled up to a power of two by empty documents, so that what is compiled for a shape meets few of them.
+    N is padded with empty documents to a power of two, so that compiled code sees few shapes. Waits for the device.
     """
     is_first_BS = torch.ones_like(documents_BS, dtype=torch.bool)
     is_first_BS[:, 1:] = documents_BS[:, 1:] != documents_BS[:, :-1]
@@ -94,19 +100,19 @@ def document_bounds(documents_BS: Tensor) -> Tensor:
 
 
 def attend(query_BHSE: Tensor, key_BKSE: Tensor, value_BKSE: Tensor, mask: Tensor | None) -> Tensor:
-    """Causal attention on one device, [B, H, S, E]; `mask` as `document_mask` makes it."""
+    """Return causal attention on one device, [B, H, S, E]. `mask`: as `document_mask` returns it."""
     grouped = query_BHSE.shape[1] != key_BKSE.shape[1]
     if mask is not None and mask.dtype == torch.int32:
-        return _attend_inside(query_BHSE, key_BKSE, value_BKSE, mask, grouped=grouped)
+        return _attend_varlen(query_BHSE, key_BKSE, value_BKSE, mask, grouped=grouped)
     return functional.scaled_dot_product_attention(
         query_BHSE, key_BKSE, value_BKSE, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped
     )
 
 
-def _attend_inside(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, *, grouped: bool) -> Tensor:
-    """By the kernel for documents. No test of this project ran its numbers, for want of a GPU."""
+def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, *, grouped: bool) -> Tensor:
+    """Attend within documents by torch's variable-length kernel. This project's tests have not run it on a GPU."""
     batch, _, length, size = query.shape
-    padding = -size % 8  # the kernel wants heads of eights; zeros add nothing to a product
+    padding = -size % 8  # the kernel needs head sizes that are multiples of 8; zeros do not change the products
     rows = [functional.pad(x, (0, padding)).transpose(1, 2).flatten(0, 1) for x in (query, key, value)]
     mixed = varlen_attn(
         *rows, bounds, bounds, length, length, scale=size**-0.5, window_size=(-1, 0), enable_gqa=grouped
@@ -115,15 +121,18 @@ def _attend_inside(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, *,
 
 
 class Attention(nn.Module):
-    """`attend` is replaced where the sequence is spread over ranks; `num_heads` are those of this rank. `enter_by` and
-    `leave_by`: see `FeedForward`."""
+    """Grouped-query attention with rotary positions, and RMSNorm of queries and keys where `qk_norm` is set.
+
+    `attend` computes softmax(Q K^T) V; context parallelism and generation replace it. `num_heads` and `num_kv_heads`
+    are those of this rank. `project_in` (queries, keys, values) and `project_out` are replaced as in `FeedForward`.
+    """
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_size = shape.num_heads, shape.num_kv_heads, shape.head_size
         self.attend: Attend = attend
-        self.enter_by: EnterBy = each_product
-        self.leave_by: LeaveBy = product
+        self.project_in: InputProjection = apply_linears
+        self.project_out: OutputProjection = apply_linear
         width, kv_width = shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
         self.query = nn.Linear(shape.hidden_size, width, bias=False)
         self.key = nn.Linear(shape.hidden_size, kv_width, bias=False)
@@ -135,8 +144,8 @@ class Attention(nn.Module):
         self._normalises = shape.qk_norm
 
     def forward(self, x_BSD: Tensor, rope_cache: RopeCache, mask: Tensor | None) -> Tensor:
-        """Return the attention's output, [B, S, D]. `mask`: [B, 1, S, S] or None for causal."""
-        query, key, value = self.enter_by(x_BSD, (self.query, self.key, self.value))
+        """Return the attention's output, [B, S, D]. `mask`: as `attend` takes it; None for causal attention."""
+        query, key, value = self.project_in(x_BSD, (self.query, self.key, self.value))
         batch, length, _ = query.shape
         query_BSHE = query.view(batch, length, self.num_heads, self.head_size)
         key_BSKE = key.view(batch, length, self.num_kv_heads, self.head_size)
@@ -144,8 +153,8 @@ class Attention(nn.Module):
         if self._normalises:
             query_BSHE, key_BSKE = self.query_norm(query_BSHE), self.key_norm(key_BSKE)
         query_BHSE, key_BKSE = (
-            rotate(query_BSHE.transpose(1, 2), rope_cache),
-            rotate(key_BSKE.transpose(1, 2), rope_cache),
+            apply_rotary_embedding(query_BSHE.transpose(1, 2), rope_cache),
+            apply_rotary_embedding(key_BSKE.transpose(1, 2), rope_cache),
         )
         mixed_BHSE = self.attend(query_BHSE, key_BKSE, value_BSKE.transpose(1, 2), mask)
-        return self.leave_by(mixed_BHSE.transpose(1, 2).reshape(batch, length, -1), self.output)
+        return self.project_out(mixed_BHSE.transpose(1, 2).reshape(batch, length, -1), self.output)

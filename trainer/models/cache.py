@@ -1,8 +1,8 @@
-"""Generation: each layer's keys and values of earlier tokens are cached, so that a new token costs one position.
+"""The key-value cache of text generation: a new token is computed from its own position and the cached keys and values.
 
-The keeping takes the place of every layer's `attend`, so the decoder's maths is the one that is trained.
+The cache replaces `attend` of every layer, so generation runs the decoder that is trained.
 
-Shape suffixes: B rows, N new tokens, W places that a row has room for, H heads, K key-value heads, E head size.
+Shape suffixes: B rows, N new tokens, W positions of a row, H heads, K key-value heads, E head size.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,33 +17,38 @@ from trainer.models.decoder import Decoder
 
 
 class KeyValueCache:
-    """Where the tokens that go through the model next stand in their rows: first `begin`, then `step` for each token
-    that all rows go on by. `room`: tokens that a row can have."""
+    """The positions of the tokens that the model computes next; `LayerCache` has the keys and values.
 
-    def __init__(self, room: int) -> None:
-        self.room = room
-        self.end = 0  # one more than the last place of any row
+    Call `prefill` before the forward pass over the prompts, and `step` before that over each further token.
+    `max_tokens`: tokens of a row, at most.
+    """
 
-    def begin(self, lengths: list[int], device: torch.device) -> None:
-        """Rows of so many tokens, padded behind to the longest. What a row is padded with is never seen: its places
-        are taken by the tokens that come before anything may look at them."""
+    def __init__(self, max_tokens: int) -> None:
+        self.max_tokens = max_tokens
+        self.end = 0  # 1 + the last position of any row
+
+    def prefill(self, lengths: list[int], device: torch.device) -> None:
+        """Begin rows of `lengths` tokens, padded at the end to the longest.
+
+        No token attends to padding: each row's next tokens overwrite its keys and values first.
+        """
         self._lengths_B = torch.tensor(lengths, device=device)
-        places_BN = torch.arange(max(lengths), device=device).expand(len(lengths), -1)
-        self._take(places_BN, max(lengths), self._lengths_B - 1)
+        positions_BN = torch.arange(max(lengths), device=device).expand(len(lengths), -1)
+        self._set_positions(positions_BN, max(lengths), self._lengths_B - 1)
 
     def step(self) -> None:
         """Advance every row by one token."""
-        self._take(self._lengths_B[:, None], self.end + 1, torch.zeros_like(self._lengths_B))
+        self._set_positions(self._lengths_B[:, None], self.end + 1, torch.zeros_like(self._lengths_B))
         self._lengths_B = self._lengths_B + 1
 
-    def _take(self, places_BN: Tensor, end: int, last_B: Tensor) -> None:
-        assert end <= self.room, f"{end} tokens, and room for {self.room}"
-        self.places_BN, self.end, self._last_B = places_BN, end, last_B
-        seen_W = torch.arange(end, device=places_BN.device)
-        self.mask = (seen_W <= places_BN[..., None])[:, None]  # [B, 1, N, earlier places]
+    def _set_positions(self, positions_BN: Tensor, end: int, last_B: Tensor) -> None:
+        assert end <= self.max_tokens, f"{end} tokens exceed the {self.max_tokens} of the cache"
+        self.positions_BN, self.end, self._last_B = positions_BN, end, last_B
+        key_positions_W = torch.arange(end, device=positions_BN.device)
+        self.mask = (key_positions_W <= positions_BN[..., None])[:, None]  # [B, 1, N, W]
 
-    def last(self, x_BND: Tensor) -> Tensor:
-        """Of each row's last token, [B, 1, D]; in place of a decoder's `enter`, so that only it comes to the head."""
+    def select_last(self, x_BND: Tensor) -> Tensor:
+        """Return the hidden state of each row's last token, [B, 1, D]. Replaces `Decoder.gather_head_input`."""
         rows_B = torch.arange(x_BND.shape[0], device=x_BND.device)
         return x_BND[rows_B, self._last_B][:, None]
 
@@ -60,31 +65,33 @@ class LayerCache:
         cache = self._cache
         batch, heads, _, size = key_BKNE.shape
         if self._cached_2BKWE is None:
-            self._cached_2BKWE = key_BKNE.new_zeros(2, batch, heads, cache.room, size)
-        where = cache.places_BN[:, None, :, None].expand_as(key_BKNE)
-        for kept, new in zip(self._cached_2BKWE, (key_BKNE, value_BKNE), strict=True):
-            kept.scatter_(2, where, new)
+            self._cached_2BKWE = key_BKNE.new_zeros(2, batch, heads, cache.max_tokens, size)
+        index = cache.positions_BN[:, None, :, None].expand_as(key_BKNE)
+        for cached, new in zip(self._cached_2BKWE, (key_BKNE, value_BKNE), strict=True):
+            cached.scatter_(2, index, new)
         key, value = self._cached_2BKWE[:, :, :, : cache.end]
         grouped = query_BHNE.shape[1] != heads
         return functional.scaled_dot_product_attention(query_BHNE, key, value, attn_mask=cache.mask, enable_gqa=grouped)
 
 
 @contextmanager
-def cached_keys_and_values(stages: Iterable[Decoder], room: int) -> Iterator[KeyValueCache]:
-    """Inside, what goes through the stages, without gradients, is remembered, in rows that hold `room` tokens, and the
-    head yields [B, 1, V] of what follows each row."""
-    cache = KeyValueCache(room)
-    with ExitStack() as undone:
+def use_kv_cache(stages: Iterable[Decoder], max_tokens: int) -> Iterator[KeyValueCache]:
+    """Within the context, cache the keys and values of all tokens that the stages compute, at most `max_tokens` a row.
+
+    The head then returns the logits after each row's last token, [B, 1, V]. Run the stages without gradients.
+    """
+    cache = KeyValueCache(max_tokens)
+    with ExitStack() as overrides:
         for stage in stages:
-            undone.enter_context(replaced(stage, "enter", cache.last))
+            overrides.enter_context(override_attribute(stage, "gather_head_input", cache.select_last))
             for block in stage.blocks.values():
-                undone.enter_context(replaced(block.attention, "attend", LayerCache(cache).attend))
+                overrides.enter_context(override_attribute(block.attention, "attend", LayerCache(cache).attend))
         yield cache
 
 
 @contextmanager
-def replaced(owner: Any, name: str, value: object) -> Iterator[None]:
-    """Replace an attribute within the context."""
+def override_attribute(owner: Any, name: str, value: object) -> Iterator[None]:
+    """Set an attribute to another value within the context."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:

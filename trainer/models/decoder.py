@@ -1,7 +1,8 @@
 """Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU or a mixture of experts.
 
-Plain single-device maths. What spreads a model over ranks replaces the functions named `enter`, `leave`, `attend`,
-`run_experts` and `combine`, and cuts parameters; the maths here is the same on any mesh.
+Plain single-device mathematics. `trainer.parallel` shards the parameters and replaces the functions `gather_input`,
+`reduce_output`, `gather_head_input`, `attend`, `run_experts`, `project_in`, `project_out` and `all_reduce`, which do
+nothing or only local work here.
 
 Shape suffixes: B batch, S sequence, D hidden, V vocabulary. The parameter names are ours; `export.names` maps them to
 Hugging Face's.
@@ -17,71 +18,78 @@ from torch.nn import functional
 from trainer.contract.models import ModelShape
 from trainer.models.attention import Attention, RopeCache, Rotary, document_mask
 from trainer.models.feed_forward import FeedForward
-from trainer.models.loss import Combine, linear_cross_entropy
+from trainer.models.loss import AllReduce, linear_cross_entropy
 from trainer.models.moe import MixtureOfExperts
 
 INITIAL_STD = 0.02
 
 
-def unchanged(x: Tensor) -> Tensor:
+def identity(x: Tensor) -> Tensor:
     """Return the argument."""
     return x
 
 
 class Embedding(nn.Module):
-    """Words from `vocab_start_index` on; on one device that is all of them, and `leave` does nothing."""
+    """Token embeddings: the rows of this rank, from `vocab_start_index` on; None: the complete vocabulary.
+
+    `reduce_output` sums over the ranks that have the other rows.
+    """
 
     def __init__(self, vocab_size: int, hidden_size: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size))
         self.vocab_start_index: int | None = None
-        self.leave: Callable[[Tensor], Tensor] = unchanged
+        self.reduce_output: Callable[[Tensor], Tensor] = identity
 
     def forward(self, tokens_BS: Tensor) -> Tensor:
-        """Return the embeddings of token ids, [B, S, D]; zeros for ids of other ranks."""
+        """Return the embeddings of token ids, [B, S, D], or what `reduce_output` makes of this rank's part of them."""
         if self.vocab_start_index is None:
             return functional.embedding(tokens_BS, self.weight)
         local_ids_BS = tokens_BS - self.vocab_start_index
         is_here_BS = (local_ids_BS >= 0) & (local_ids_BS < self.weight.shape[0])
         x_BSD = functional.embedding(local_ids_BS.where(is_here_BS, 0), self.weight)
-        return self.leave(x_BSD * is_here_BS[..., None].to(x_BSD.dtype))
+        return self.reduce_output(x_BSD * is_here_BS[..., None].to(x_BSD.dtype))
 
 
 class Head(nn.Module):
-    """Hidden states to logits, or to the summed loss where targets are given. A tied head has no weight of its own."""
+    """The output layer: logits, or the summed loss if there are targets. A tied head has no weight of its own.
+
+    With tensor parallelism the weight has the vocabulary entries from `vocab_start_index` on, and `all_reduce` reduces
+    a tensor in place over the ranks that have the others.
+    """
 
     def __init__(self, vocab_size: int, hidden_size: int, *, owns_weight: bool) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size)) if owns_weight else None
         self.vocab_start_index = 0
-        self.combine: Combine | None = None
+        self.all_reduce: AllReduce | None = None
         self.z_loss = 0.0
 
     def forward(self, x_BSD: Tensor, targets_BS: Tensor | None, tied_weight: Tensor | None) -> Tensor:
-        """Return logits, [B, S, V], or without them the summed loss if there are targets."""
+        """Return the logits, [B, S, V], or with targets the loss summed over them, a scalar in fp32."""
         weight = self.weight if tied_weight is None else tied_weight
         assert weight is not None
         if targets_BS is None:
             return functional.linear(x_BSD, weight)
-        z_loss = self.z_loss if torch.is_grad_enabled() else 0.0  # what is held out is measured by its loss alone
+        z_loss = self.z_loss if torch.is_grad_enabled() else 0.0  # evaluation reports the loss without it
         return linear_cross_entropy(
-            x_BSD.flatten(0, 1), weight, targets_BS.flatten(), z_loss, self.vocab_start_index, self.combine
+            x_BSD.flatten(0, 1), weight, targets_BS.flatten(), z_loss, self.vocab_start_index, self.all_reduce
         )
 
 
 class Block(nn.Module):
-    """`recompute` runs the layer so that less is stored for the backward pass
-    (`trainer.training.activation_checkpointing`); None: everything is.
+    """A pre-norm decoder layer: attention, then a feed-forward layer or a mixture of experts.
 
-    `enter` and `leave` stand around what tensor parallelism spreads: the first brings whole sequences, the second
-    adds the ranks' parts up.
+    `recompute` runs the layer with activation checkpointing (`trainer.training.activation_checkpointing`); None: all
+    activations are stored. Tensor parallelism replaces `gather_input`, which gathers the sequence in front of attention
+    and feed-forward layer, and `reduce_output`, which sums their outputs over the ranks and scatters the sequence.
     """
 
     def __init__(self, shape: ModelShape, layer: int) -> None:
         super().__init__()
         self.recompute: Callable[..., Tensor] | None = None
-        self.enter: Callable[[Tensor], Tensor] = unchanged
-        self.leave: Callable[[Tensor], Tensor] = unchanged
+        self.gather_input: Callable[[Tensor], Tensor] = identity
+        self.reduce_output: Callable[[Tensor], Tensor] = identity
         self.attention_norm = nn.RMSNorm(shape.hidden_size, eps=shape.norm_epsilon)
         self.attention = Attention(shape)
         self.mlp_norm = nn.RMSNorm(shape.hidden_size, eps=shape.norm_epsilon)
@@ -98,14 +106,15 @@ class Block(nn.Module):
         return self._compute(x_BSD, rope_cache, mask)
 
     def _compute(self, x_BSD: Tensor, rope_cache: RopeCache, mask: Tensor | None) -> Tensor:
-        x_BSD = x_BSD + self.leave(self.attention(self.enter(self.attention_norm(x_BSD)), rope_cache, mask))
-        return x_BSD + self.leave(self.mlp(self.enter(self.mlp_norm(x_BSD))))
+        attended_BSD = self.attention(self.gather_input(self.attention_norm(x_BSD)), rope_cache, mask)
+        x_BSD = x_BSD + self.reduce_output(attended_BSD)
+        return x_BSD + self.reduce_output(self.mlp(self.gather_input(self.mlp_norm(x_BSD))))
 
 
 class Decoder(nn.Module):
-    """The whole model, or the stage of it that holds `layers` (and embedding, and head).
+    """The complete model, or a pipeline stage of it with the blocks `layers`, and perhaps the embedding and the head.
 
-    Blocks are called by their number in the whole model, so a parameter has one name wherever it lies.
+    Blocks are named by their number in the complete model, so a parameter has the same name in every stage layout.
     """
 
     def __init__(
@@ -121,8 +130,8 @@ class Decoder(nn.Module):
         super().__init__()
         self.shape, self.vocab_size = shape, vocab_size
         self.rotary = Rotary(shape, sequence_length)
-        self.mask_of: Callable[[Tensor | None, Tensor], Tensor | None] = document_mask
-        self.enter: Callable[[Tensor], Tensor] = unchanged
+        self.make_mask: Callable[[Tensor | None, Tensor], Tensor | None] = document_mask
+        self.gather_head_input: Callable[[Tensor], Tensor] = identity
         self.sequence_shards = 1
         self.embedding = Embedding(vocab_size, shape.hidden_size) if has_embedding else None
         numbers = range(shape.num_layers) if layers is None else layers
@@ -138,22 +147,22 @@ class Decoder(nn.Module):
         documents_BS: Tensor | None = None,
         positions_BS: Tensor | None = None,
     ) -> Tensor:
-        """Tokens [B, S] (hidden states [B, S, D] where another stage has the embedding) to logits [B, S, V], to the
-        summed loss where targets are given, or to hidden states where another stage has the head.
+        """Return the logits, [B, S, V], with targets the summed loss, or without a head the hidden states, [B, S, D].
 
-        With tensor parallelism `sequence_shards` ranks each hold a part of the sequence between the layers.
+        `x`: token ids, [B, S], or without an embedding hidden states. With tensor parallelism hidden states between
+        the layers have 1 / `sequence_shards` of the sequence.
         """
         length = x.shape[1] if self.embedding is not None else x.shape[1] * self.sequence_shards
         if self.embedding is not None:
             x = self.embedding(x)
         rope_cache = self.rotary.rope_cache(positions_BS, length, x)
-        mask = self.mask_of(documents_BS, x)
+        mask = self.make_mask(documents_BS, x)
         for block in self.blocks.values():
             x = block(x, rope_cache, mask)
         if self.norm is None or self.head is None:
             return x
         tied_weight = self.embedding.weight if self._is_tied and self.embedding is not None else None
-        return self.head(self.enter(self.norm(x)), targets_BS, tied_weight)
+        return self.head(self.gather_head_input(self.norm(x)), targets_BS, tied_weight)
 
     def zero_buffers(self) -> None:
         """Set all buffers to zero."""
@@ -162,14 +171,15 @@ class Decoder(nn.Module):
 
 
 def initial_value(name: str, size: Iterable[int], num_layers: int, seed: int) -> Tensor:
-    """Return a parameter's initial value, undivided, in fp32 on the CPU: a function of its name and the seed alone.
+    """Return the initial value of a complete parameter, in fp32 on the CPU: a function of its name and the seed alone.
 
-    Normal weights, narrower for what writes to the residual stream (Radford et al. 2019, 1/sqrt(2 layers)).
+    Weights are normal with a standard deviation of 0.02, divided by sqrt(2 layers) for those that write to the residual
+    stream (Radford et al. 2019). One-dimensional parameters are 1, `lora_b` is 0.
     """
     size = tuple(size)
     if len(size) == 1:
         return torch.ones(size)
-    if name.endswith("lora_b"):  # an adapter begins as nothing
+    if name.endswith("lora_b"):  # an adapter adds 0 at first
         return torch.zeros(size)
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
@@ -181,7 +191,7 @@ def initial_value(name: str, size: Iterable[int], num_layers: int, seed: int) ->
 
 
 def initialise(model: Decoder, seed: int) -> None:
-    """Of a whole model; a spread one is filled by `parallel.layout`, with the same numbers."""
+    """Fill a complete model with its initial values; `parallel.layout.initial_shard` gives a rank the same numbers."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(initial_value(name, parameter.shape, model.shape.num_layers, seed))

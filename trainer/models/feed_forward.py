@@ -5,33 +5,38 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 from torch.nn import functional
 
-EnterBy = Callable[[Tensor, Sequence[nn.Module]], Sequence[Tensor]]
-LeaveBy = Callable[[Tensor, nn.Module], Tensor]
+InputProjection = Callable[[Tensor, Sequence[nn.Module]], Sequence[Tensor]]
+"""Apply several linear layers to one input."""
+OutputProjection = Callable[[Tensor, nn.Module], Tensor]
+"""Apply one linear layer."""
 
 
-def each_product(x: Tensor, linears: Sequence[nn.Module]) -> Sequence[Tensor]:
-    """Return the products of one input with several linear layers."""
+def apply_linears(x: Tensor, linears: Sequence[nn.Module]) -> Sequence[Tensor]:
+    """Apply each linear layer to the same input."""
     return [linear(x) for linear in linears]
 
 
-def product(x: Tensor, linear: nn.Module) -> Tensor:
-    """Return the product with a linear layer."""
+def apply_linear(x: Tensor, linear: nn.Module) -> Tensor:
+    """Apply a linear layer."""
     return linear(x)
 
 
 class FeedForward(nn.Module):
-    """`enter_by` and `leave_by` are replaced where the first and the last products of a layer exchange what they
-    multiply while they go on."""
+    """SwiGLU: down(silu(gate(x)) * up(x)), without biases.
+
+    `project_in` applies `gate` and `up`, `project_out` applies `down`. `parallel.overlap` replaces both by functions
+    that overlap the matrix products with the collectives of tensor parallelism.
+    """
 
     def __init__(self, hidden_size: int, intermediate_size: int) -> None:
         super().__init__()
-        self.enter_by: EnterBy = each_product
-        self.leave_by: LeaveBy = product
+        self.project_in: InputProjection = apply_linears
+        self.project_out: OutputProjection = apply_linear
         self.gate = nn.Linear(hidden_size, intermediate_size, bias=False)
         self.up = nn.Linear(hidden_size, intermediate_size, bias=False)
         self.down = nn.Linear(intermediate_size, hidden_size, bias=False)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """Return SwiGLU of the input, [B, S, D]."""
-        gate, up = self.enter_by(x_BSD, (self.gate, self.up))
-        return self.leave_by(functional.silu(gate) * up, self.down)
+        gate, up = self.project_in(x_BSD, (self.gate, self.up))
+        return self.project_out(functional.silu(gate) * up, self.down)

@@ -1,8 +1,8 @@
-"""Low-rank adapters (Hu et al. 2021, LoRA): the model's own weights rest, and two narrow matrices beside each chosen
-one are trained.
+"""Low-rank adapters (LoRA, Hu et al. 2021): the model's weights are frozen, and two narrow matrices are trained beside
+each adapted weight.
 
-A tensor cut of the weight cuts one of the two alike: `lora_b` by rows or `lora_a` by columns; what the other yields is
-a rank's part of a sum either way.
+Tensor parallelism shards one of the two matrices in the same way as the weight: `lora_b` along dimension 0, or `lora_a`
+along dimension 1.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,11 +14,14 @@ from torch.nn import functional
 from trainer.contract.optimisation import LoraSpec
 from trainer.models.decoder import Decoder
 
-DOWN, UP = "lora_a", "lora_b"
+LORA_A, LORA_B = "lora_a", "lora_b"
 
 
-class AdaptedLinear(nn.Module):
-    """`weight` [out, in], `lora_a` [rank, in], `lora_b` [out, rank]: x W^T + scale x A^T B^T."""
+class LoRALinear(nn.Module):
+    """A linear layer with an adapter: x W^T + scale x A^T B^T.
+
+    `weight` W is [out, in], `lora_a` A is [rank, in], `lora_b` B is [out, rank].
+    """
 
     def __init__(self, weight: nn.Parameter, rank: int, scale: float) -> None:
         super().__init__()
@@ -28,39 +31,44 @@ class AdaptedLinear(nn.Module):
         self._scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the product with the weight plus the scaled product with the adapter."""
+        """Return the layer's output, [..., out]."""
         narrow = functional.linear(functional.linear(x, self.lora_a), self.lora_b)
         return functional.linear(x, self.weight) + self._scale * narrow
 
 
 def is_adapter(name: str) -> bool:
     """Return whether a parameter's name is that of an adapter."""
-    return name.endswith((DOWN, UP))
+    return name.endswith((LORA_A, LORA_B))
 
 
 def add_adapters(model: Decoder, spec: LoraSpec) -> None:
-    """In place, before the model is cut; everything else is frozen."""
+    """Replace the linear layers that `spec.targets` names by `LoRALinear`, and freeze all other parameters.
+
+    Call it before the parameters are sharded.
+    """
     model.requires_grad_(requires_grad=False)
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear) and name.startswith("blocks.") and name.split(".")[-1] in spec.targets:
             owner, _, attribute = name.rpartition(".")
-            setattr(model.get_submodule(owner), attribute, AdaptedLinear(module.weight, spec.rank, spec.scale))
+            setattr(model.get_submodule(owner), attribute, LoRALinear(module.weight, spec.rank, spec.scale))
 
 
-def merged(tensors: Iterable[tuple[str, Tensor]], scale: float) -> Iterator[tuple[str, Tensor]]:
-    """Yield a model's full tensors with adapters merged: each weight is followed by its adapters and has them added,
-    in fp32."""
-    held: tuple[str, Tensor] | None = None
+def merge_adapters(tensors: Iterable[tuple[str, Tensor]], scale: float) -> Iterator[tuple[str, Tensor]]:
+    """Yield a model's full tensors with the adapters added to their weights, in fp32.
+
+    In `tensors`, each adapted weight is followed by its `lora_a` and `lora_b`.
+    """
+    pending: tuple[str, Tensor] | None = None
     narrow = None
     for name, tensor in tensors:
-        if name.endswith(DOWN):
+        if name.endswith(LORA_A):
             narrow = tensor
-        elif name.endswith(UP):
-            assert held is not None and narrow is not None
-            held = held[0], held[1].float() + scale * (tensor.float() @ narrow.float())
+        elif name.endswith(LORA_B):
+            assert pending is not None and narrow is not None
+            pending = pending[0], pending[1].float() + scale * (tensor.float() @ narrow.float())
         else:
-            if held is not None:
-                yield held
-            held = name, tensor
-    if held is not None:
-        yield held
+            if pending is not None:
+                yield pending
+            pending = name, tensor
+    if pending is not None:
+        yield pending

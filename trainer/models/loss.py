@@ -1,7 +1,9 @@
-"""Cross-entropy of a linear head, in chunks of rows: the logits of all tokens are never in memory together.
+"""Cross-entropy of a linear head, computed in chunks of tokens so that the logits of a batch are never all in memory.
 
-The gradient is made in the forward pass, while a chunk's probabilities are at hand: nothing is kept but the gradients
-themselves, and no exponential is taken twice.
+The forward pass computes the gradients too, while it has the probabilities of a chunk; it stores only these gradients
+for the backward pass, and computes each exponential once.
+
+Shape suffixes: T tokens, C tokens of a chunk, D hidden, V vocabulary entries of this rank.
 """
 
 from collections.abc import Callable
@@ -14,10 +16,11 @@ from torch.distributed import ReduceOp
 from trainer.data.packing import IGNORED
 
 CHUNK_BYTES = 8 * 2**20
-"""Of one chunk's logits in fp32: small enough to stay in a CPU's cache, large enough for efficient products."""
+"""Size of a chunk's fp32 logits on a CPU: small enough for its cache, large enough for efficient matrix products."""
 ACCELERATOR_CHUNK_BYTES = 512 * 2**20
+"""Size of a chunk's fp32 logits on any other device."""
 
-Combine = Callable[[Tensor, "ReduceOp.RedOpType"], None]
+AllReduce = Callable[[Tensor, "ReduceOp.RedOpType"], None]
 
 
 def linear_cross_entropy(
@@ -26,23 +29,23 @@ def linear_cross_entropy(
     targets_T: Tensor,
     z_loss: float = 0.0,
     vocab_start_index: int = 0,
-    combine: Combine | None = None,
+    all_reduce: AllReduce | None = None,
 ) -> Tensor:
     """Return the summed loss over the targets that are not IGNORED, a scalar in fp32.
 
     `z_loss` adds that much of the squared log of the softmax's denominator (Chowdhery et al. 2022, section 5). Where
     the vocabulary is sharded over ranks, `weight_VD` has the rows from `vocab_start_index` on and
-    `combine(tensor, operation)` reduces in place over these ranks; the gradient of `x_TD` is then this rank's part of a
-    sum.
+    `all_reduce(tensor, operation)` reduces in place over these ranks; the gradient of `x_TD` is then this rank's part
+    of a sum.
     """
-    return _LinearCrossEntropy.apply(x_TD, weight_VD, targets_T, z_loss, vocab_start_index, combine)
+    return _LinearCrossEntropy.apply(x_TD, weight_VD, targets_T, z_loss, vocab_start_index, all_reduce)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, z_loss: float, vocab_start_index: int,
-        combine: Combine | None,
+        all_reduce: AllReduce | None,
     ) -> Tensor:  # fmt: skip
         wants_x, wants_weight = ctx.needs_input_grad[:2]
         most = CHUNK_BYTES if x_TD.device.type == "cpu" else ACCELERATOR_CHUNK_BYTES
@@ -55,7 +58,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             part = slice(number * rows, (number + 1) * rows)
             x_CD = x_TD[part]
             loss, grad_CV = _chunk(x_CD @ weight_VD.T, targets_T[part] - vocab_start_index, targets_T[part] != IGNORED,
-                                   z_loss, combine)  # fmt: skip
+                                   z_loss, all_reduce)  # fmt: skip
             total += loss
             grad_CV = grad_CV.to(x_TD.dtype)
             if grad_x is not None:
@@ -82,21 +85,25 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _chunk(
-    logits_CV: Tensor, words_C: Tensor, counted_C: Tensor, z_loss: float, combine: Combine | None
+    logits_CV: Tensor, local_ids_C: Tensor, counted_C: Tensor, z_loss: float, all_reduce: AllReduce | None
 ) -> tuple[Tensor, Tensor]:
-    """(loss summed over the counted rows, its gradient by the logits, in fp32 and in their place)."""
+    """Return (loss summed over the tokens where `counted_C` is true, its gradient with respect to the logits, [C, V]).
+
+    Both are fp32. `local_ids_C` are target token ids minus the first id of this rank's shard of the vocabulary; ids
+    outside 0 .. V-1 belong to other ranks. Overwrites `logits_CV` if it is fp32 already.
+    """
     logits_CV = logits_CV.float()
     highest_C = logits_CV.amax(-1)
-    if combine is not None:
-        combine(highest_C, ReduceOp.MAX)
+    if all_reduce is not None:
+        all_reduce(highest_C, ReduceOp.MAX)
     logits_CV -= highest_C[:, None]
-    is_here_C = counted_C & (words_C >= 0) & (words_C < logits_CV.shape[1])
-    words_C1 = words_C.where(is_here_C, 0)[:, None]
-    of_target_C = logits_CV.gather(-1, words_C1)[:, 0].where(is_here_C, 0.0)
+    is_here_C = counted_C & (local_ids_C >= 0) & (local_ids_C < logits_CV.shape[1])
+    local_ids_C1 = local_ids_C.where(is_here_C, 0)[:, None]
+    of_target_C = logits_CV.gather(-1, local_ids_C1)[:, 0].where(is_here_C, 0.0)
     logits_CV.exp_()
     sums_2C = torch.stack([logits_CV.sum(-1), of_target_C])
-    if combine is not None:
-        combine(sums_2C, ReduceOp.SUM)
+    if all_reduce is not None:
+        all_reduce(sums_2C, ReduceOp.SUM)
     sum_C, of_target_C = sums_2C.unbind()
     log_sum_C = sum_C.log()
     log_z_C = log_sum_C + highest_C
@@ -106,5 +113,5 @@ def _chunk(
         loss_C = loss_C + z_loss * log_z_C.square()
         factor_C = factor_C * (1.0 + 2.0 * z_loss * log_z_C)
     logits_CV *= factor_C.where(counted_C, 0.0)[:, None]
-    logits_CV.scatter_add_(-1, words_C1, -is_here_C.to(logits_CV.dtype)[:, None])
+    logits_CV.scatter_add_(-1, local_ids_C1, -is_here_C.to(logits_CV.dtype)[:, None])
     return loss_C.where(counted_C, 0.0).sum(), logits_CV

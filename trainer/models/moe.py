@@ -17,7 +17,7 @@ Experts = Callable[[Tensor, Tensor], Tensor]
 
 
 class Router(nn.Module):
-    """Scores in fp32, whatever the model computes in: a rounded score would send tokens elsewhere."""
+    """Choose the experts of each token. Scores are always fp32: rounding could choose other experts."""
 
     def __init__(self, shape: MoEShape, hidden_size: int) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Router(nn.Module):
         self._shape = shape
 
     def forward(self, x_TD: Tensor, balance_N: Tensor) -> tuple[Tensor, Tensor]:
-        """(weights [T, K] in fp32, chosen experts [T, K]). `balance_N` sways the choice, never a weight."""
+        """Return (weights in fp32, chosen experts), [T, K] each. `balance_N` is added to the scores only to choose."""
         logits_TN = functional.linear(x_TD.float(), self.weight.float())
         scores_TN = logits_TN.softmax(-1) if self._shape.scoring == "softmax" else logits_TN.sigmoid()
         chosen_TK = (scores_TN + balance_N).topk(self._shape.experts_per_token, dim=-1).indices
@@ -45,16 +45,18 @@ class GroupedExperts(nn.Module):
         self.down = nn.Parameter(torch.empty(num_experts, hidden_size, expert_size))
 
     def forward(self, rows_RD: Tensor, counts_N: Tensor) -> Tensor:
-        """[R, D] to [R, D]; the first `counts_N[0]` rows go to the first expert, and so on. Counts may be 0."""
+        """Return the experts' outputs, [R, D]. The first `counts_N[0]` rows go to expert 0, and so on; counts may be
+        0."""
         ends_N = counts_N.cumsum(0).to(torch.int32)
         gated_RI = functional.silu(grouped_linear(rows_RD, self.gate, ends_N))
         return grouped_linear(gated_RI * grouped_linear(rows_RD, self.up, ends_N), self.down, ends_N)
 
 
 def grouped_linear(rows_RD: Tensor, weight_NED: Tensor, ends_N: Tensor) -> Tensor:
-    """Rows up to `ends_N[n]` by expert n's matrix, [R, E].
+    """Multiply the rows up to `ends_N[n]` by the transposed matrix of expert n, [R, E].
 
-    No rows at all is a case of its own: the kernel then leaves the weights without a gradient or the result undefined.
+    Without rows, a plain product is used: the grouped kernel gives the weights no gradient then, or an undefined
+    result.
     """
     if rows_RD.shape[0] == 0:
         return rows_RD @ weight_NED.sum(0).T
@@ -62,8 +64,11 @@ def grouped_linear(rows_RD: Tensor, weight_NED: Tensor, ends_N: Tensor) -> Tenso
 
 
 class MixtureOfExperts(nn.Module):
-    """`run_experts` is replaced where the experts live on several ranks. `load_N` counts the tokens that each expert
-    got since it was last read; `balance_N` is moved by the optimiser's step (see `MoEShape.balance_rate`)."""
+    """A router and its experts, and shared experts that process every token.
+
+    Expert parallelism replaces `run_experts`. The buffer `load`, [N], counts the tokens of each expert since the last
+    step; the buffer `balance`, [N], is the bias that `parallel.balance` moves by `MoEShape.balance_rate`.
+    """
 
     def __init__(self, shape: MoEShape, hidden_size: int) -> None:
         super().__init__()

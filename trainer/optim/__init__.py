@@ -1,2 +1,2 @@
-"""Parameter updates: decay groups, schedule, clipping and the skip of poisoned steps. May import
-torch, `trainer.contract` and `trainer.parallel`."""
+"""Parameter updates: decay groups, schedule, clipping and the skip of poisoned steps. May import torch,
+`trainer.contract` and `trainer.parallel`."""

@@ -11,7 +11,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from trainer.contract.cost import OFFLOADED_BUCKET_NUMBERS
+from trainer.contract.cost import MAX_OFFLOAD_BUCKET_ELEMENTS
 from trainer.contract.optimisation import OptimizerSpec
 from trainer.optim.sharded_param import ShardedParam
 from trainer.optim.state_offload import OptimizerStateOffload, state_like
@@ -22,18 +22,18 @@ _GroupSettings = tuple[float, float]  # factor of the rate, decay
 
 @dataclass(frozen=True)
 class Piece:
-    """`part` of a member's numbers in their order; None: all of them, in their own shape."""
+    """The slice `part` of a parameter's flattened shard; None: the complete shard in its own shape."""
 
     param: ShardedParam
     part: slice | None = None
 
     def of(self, tensor: Tensor) -> Tensor:
-        """Return the piece's part of a tensor."""
+        """Return this piece of a tensor like the shard, as a view."""
         return tensor if self.part is None else tensor.view(-1)[self.part]
 
 
 class AdamW:
-    """Updates `params`; their gradients lie on the shards."""
+    """AdamW over the shards of `params`; gradients are read from `param.shard.grad`."""
 
     def __init__(self, params: Sequence[ShardedParam], spec: OptimizerSpec) -> None:
         self._params, self._spec = params, spec
@@ -50,7 +50,7 @@ class AdamW:
         self._state_offload = OptimizerStateOffload(moments, device, offload=spec.offload)
 
     def step(self, learning_rate: float, scale: Tensor, is_finite: Tensor) -> None:
-        """One update with gradients divided by `scale`, or none at all where `is_finite` is false."""
+        """Update the shards with gradients divided by `scale`; where `is_finite` is false nothing changes."""
         skipped = (~is_finite).to(torch.float32)
         self._step += 1
         for moments, bucket in zip(self._state_offload.buckets(), self._buckets, strict=True):
@@ -66,7 +66,7 @@ class AdamW:
         self._step -= skipped
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """`exp_avg`, `exp_avg_sq` (like the shard) and `step` (a scalar) of each member."""
+        """Return `exp_avg/NAME` and `exp_avg_sq/NAME`, like the shard, and the scalar `step/NAME` of each parameter."""
         self._state_offload.synchronize()
         tensors: dict[str, Tensor] = {}
         for param in self._params:
@@ -81,7 +81,7 @@ def _gradient(param: ShardedParam) -> Tensor:
 
 
 def _buckets(params: Sequence[ShardedParam], *, offload: bool) -> Iterator[list[Piece]]:
-    """All that one call of the kernel updates: what is treated alike; of offloaded state no more than fits the room."""
+    """Yield the pieces that one kernel call updates: of equal settings, and with offload of limited size."""
 
     def group_settings(param: ShardedParam) -> _GroupSettings:
         return param.group_config.learning_rate_factor, param.group_config.weight_decay
@@ -93,13 +93,13 @@ def _buckets(params: Sequence[ShardedParam], *, offload: bool) -> Iterator[list[
         bucket: list[Piece] = []
         for param in group:
             size = param.shard.numel()
-            if bucket and size + sum(piece.param.shard.numel() for piece in bucket) > OFFLOADED_BUCKET_NUMBERS:
+            if bucket and size + sum(piece.param.shard.numel() for piece in bucket) > MAX_OFFLOAD_BUCKET_ELEMENTS:
                 yield bucket
                 bucket = []
-            if size <= OFFLOADED_BUCKET_NUMBERS:
+            if size <= MAX_OFFLOAD_BUCKET_ELEMENTS:
                 bucket.append(Piece(param))
             else:
-                starts = range(0, size, OFFLOADED_BUCKET_NUMBERS)
-                yield from ([Piece(param, slice(start, start + OFFLOADED_BUCKET_NUMBERS))] for start in starts)
+                starts = range(0, size, MAX_OFFLOAD_BUCKET_ELEMENTS)
+                yield from ([Piece(param, slice(start, start + MAX_OFFLOAD_BUCKET_ELEMENTS))] for start in starts)
         if bucket:
             yield bucket

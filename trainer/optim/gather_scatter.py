@@ -1,9 +1,8 @@
-"""Whole matrices out of shards, and shards out of wholes, with the work on the wholes shared out among the ranks.
+"""Gather sharded matrices on owner ranks and scatter the results, so that the ranks share the work on full matrices.
 
-Of the ranks that together hold some matrices, each becomes the owner of some. What the owner of a matrix lacks travels
-to it, and its result travels back, each way in one collective for all matrices. So a rank sends and receives about what
-it holds of them, whatever the number of ranks; gathering every matrix on every rank would cost that number times as
-much, and each rank all of the work.
+Each rank of a group owns some of the matrices. One all-to-all sends the shards of all matrices to their owners, another
+one the results back. A rank sends and receives about as much as its shards, whatever the number of ranks; all-gathering
+every matrix would multiply traffic and work by that number.
 """
 
 from collections.abc import Sequence
@@ -20,15 +19,15 @@ Box = tuple[int, int, int, int]  # first row, first column, rows, columns
 
 
 class GatherScatter:
-    """Of `params`, each [.., R, C] as a whole, of which every rank of `group` holds a box of rows and columns.
+    """Gathers and scatters `params`, [.., R, C] each, of which every rank of `group` has a box of rows and columns.
 
-    Dimensions before these two count matrices; all ranks of the group hold parts of the same of them. Several ranks may
-    hold the same box.
+    Leading dimensions count matrices; all ranks of the group have parts of the same ones. Several ranks may have the
+    same box.
     """
 
     def __init__(self, params: Sequence[ShardedParam], group: dist.ProcessGroup | None, dtype: torch.dtype) -> None:
-        """Plan the exchange; a collective. Without a group this rank has everything and sends nothing; `dtype` is
-        what is sent."""
+        """Plan the exchange; a collective. Without a group this rank has all rows and columns. `dtype`: of sent
+        data."""
         self._group, self._dtype, self._device = group, dtype, params[0].shard.device
         self._stacks = [_stack_shape(param) for param in params]
         self._size = dist.get_world_size(group) if group is not None else 1
@@ -38,20 +37,24 @@ class GatherScatter:
             dist.all_gather_object(self._boxes, self._boxes[self._rank], group=group)
         self._owners = _assign_owners([_work(stack) for stack in self._stacks], self._size)
         self._owned = [self._of_owner(peer) for peer in range(self._size)]
-        self._mine = self._owned[self._rank]
+        self._own_indices = self._owned[self._rank]
         senders = [self._senders(index) for index in range(len(params))]
         self._sent = [[index for index in owned if self._rank in senders[index]] for owned in self._owned]
-        self._received = [[index for index in self._mine if peer in senders[index]] for peer in range(self._size)]
+        self._received = [
+            [index for index in self._own_indices if peer in senders[index]] for peer in range(self._size)
+        ]
 
     def gather(self, shards: Sequence[Tensor]) -> list[Tensor]:
-        """From this rank's shard of each member to the whole [N, R, C] of each that it owns. A collective."""
+        """Return the full [N, R, C] of each parameter that this rank owns. `shards`: of all parameters. A
+        collective."""
         if self._group is None:
             return [shard.view(stack).to(self._dtype) for shard, stack in zip(shards, self._stacks, strict=True)]
         outgoing = [[shards[index] for index in indices] for indices in self._sent]
         shapes = [[self._shape(index, peer) for index in indices] for peer, indices in enumerate(self._received)]
         received = self._all_to_all(outgoing, shapes)
         full_tensors = {
-            index: torch.empty(self._stacks[index], dtype=self._dtype, device=self._device) for index in self._mine
+            index: torch.empty(self._stacks[index], dtype=self._dtype, device=self._device)
+            for index in self._own_indices
         }
         for peer, (indices, pieces) in enumerate(zip(self._received, received, strict=True)):
             for index, piece in zip(indices, pieces, strict=True):
@@ -59,11 +62,11 @@ class GatherScatter:
         return list(full_tensors.values())
 
     def scatter(self, full_tensors: Sequence[Tensor]) -> list[Tensor]:
-        """From the whole of each member that this rank owns to its part [N, r, c] of every member. A collective."""
+        """Return this rank's part [N, r, c] of every parameter. `full_tensors`: those it owns. A collective."""
         if self._group is None:
             return list(full_tensors)
         outgoing = [
-            [_box_of(whole, boxes[index]) for whole, index in zip(full_tensors, self._mine, strict=True)]
+            [_box_of(whole, boxes[index]) for whole, index in zip(full_tensors, self._own_indices, strict=True)]
             for boxes in self._boxes
         ]
         shapes = [[self._shape(index, self._rank) for index in owned] for owned in self._owned]
@@ -81,12 +84,12 @@ class GatherScatter:
         return set(senders.values())
 
     def _shape(self, index: int, peer: int) -> tuple[int, int, int]:
-        """Of what `peer` holds of a member."""
+        """Return the shape of `peer`'s part of a parameter."""
         _, _, rows, columns = self._boxes[peer][index]
         return self._stacks[index][0], rows, columns
 
     def _all_to_all(self, outgoing: list[list[Tensor]], shapes: list[list[tuple[int, int, int]]]) -> list[list[Tensor]]:
-        """For each peer, what it sends: tensors of `shapes`, which it and this rank know beforehand."""
+        """Send `outgoing[r]` to rank r. Return the tensors received from each rank, of the given shapes."""
         flat = [tensor.reshape(-1) for tensors in outgoing for tensor in tensors]
         sent = torch.cat(flat).to(self._dtype) if flat else torch.empty(0, dtype=self._dtype, device=self._device)
         sizes = [[prod(shape) for shape in each] for each in shapes]
@@ -104,7 +107,7 @@ class GatherScatter:
 
 
 def _stack_shape(param: ShardedParam) -> tuple[int, int, int]:
-    """[N, R, C] of the matrices that this rank has parts of, whole."""
+    """Return the full shape [N, R, C] of the matrices that this rank has parts of."""
     rows, columns = param.param_layout.shape[-2:]
     return prod(param.param_layout.local_shape[:-2]), rows, columns
 
@@ -120,7 +123,7 @@ def _box_of(full_NRC: Tensor, box: Box) -> Tensor:
 
 
 def _work(stack: tuple[int, int, int]) -> int:
-    """Of an iteration that squares the shorter side, in proportion."""
+    """Return a number proportional to the work of a Newton-Schulz iteration."""
     count, rows, columns = stack
     return count * rows * columns * min(rows, columns)
 

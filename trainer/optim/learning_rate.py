@@ -7,14 +7,14 @@ from trainer.contract.training import TrainingSpec
 
 
 def learning_rate(training: TrainingSpec, step: int) -> float:
-    """Rate of 0-based `step` of the run."""
+    """Return the learning rate of 0-based `step` of the run."""
     return training.optimizer.learning_rate * learning_rate_factor(training.schedule, step, training.steps)
 
 
 def learning_rate_factor(spec: ScheduleSpec, step: int, steps: int) -> float:
-    """Factor of the peak rate at 0-based `step` of `steps`.
+    """Return the factor of the peak rate at 0-based `step` of `steps`.
 
-    The last step of a decay has exactly `final_fraction`; where warm-up and decay overlap, the lower one holds.
+    The last step of a decay has exactly `final_fraction`; where warm-up and decay overlap, the lower one applies.
     """
     warmup = (step + 1) / spec.warmup_steps if step < spec.warmup_steps else 1.0
     decay_steps = _decay_steps(spec, steps)
@@ -33,7 +33,7 @@ def _decay_steps(spec: ScheduleSpec, steps: int) -> int:
 
 
 def _height(shape: str, done: float) -> float:
-    """From 1 down to 0, where the part `done` of a decay is behind."""
+    """Return the height of a decay, from 1 to 0, when the fraction `done` of it has passed."""
     if shape == "linear":
         return 1.0 - done
     return 1.0 - math.sqrt(done) if shape == "sqrt" else (1.0 + math.cos(math.pi * done)) / 2.0

@@ -1,4 +1,4 @@
-"""Which rule updates which parameter, and with what decay and rate of its own."""
+"""Choose the algorithm, learning rate factor and weight decay of each parameter."""
 
 import difflib
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from trainer.errors import TrainerError
 
 Algorithm = Literal["adamw", "muon"]
 
-NO_MATRICES_OF_MUON = ("router.weight",)  # of blocks: their rows are scores of experts, not a map between features
+ADAMW_MATRICES = ("router.weight",)  # matrices of blocks that AdamW updates: a router's rows are scores of experts
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,9 @@ class ParamGroupConfig:
 
 
 def param_group_config(name: str, num_dimensions: int, spec: OptimizerSpec) -> ParamGroupConfig:
-    """Of a parameter by its whole name and its dimensions in the undivided model.
+    """Return the configuration of a parameter by its name and number of dimensions in the complete model.
 
-    Norms and other one-dimensional parameters are not decayed unless a group says so: shrinking a gain is no
-    regularisation. Embeddings are.
+    Norms and other one-dimensional parameters are not decayed unless a group says so; embeddings are.
     """
     group = next((group for group in spec.groups if fnmatchcase(name, group.pattern)), ParameterGroup(pattern="*"))
     decay = group.weight_decay_factor
@@ -58,7 +57,7 @@ def _algorithm(name: str, num_dimensions: int, spec: OptimizerSpec) -> Algorithm
         case "adamw":
             return "adamw"
         case "muon":
-            is_matrix = name.startswith("blocks.") and num_dimensions > 1 and not name.endswith(NO_MATRICES_OF_MUON)
+            is_matrix = name.startswith("blocks.") and num_dimensions > 1 and not name.endswith(ADAMW_MATRICES)
             return "muon" if is_matrix else "adamw"
         case unknown:
             assert_never(unknown)
@@ -72,5 +71,6 @@ def check_patterns(groups: Iterable[ParameterGroup], names: Iterable[str]) -> No
             near = difflib.get_close_matches(group.pattern, names, n=3, cutoff=0.0)
             raise TrainerError(
                 EndClass.BAD_SPEC,
-                f"training.optimizer.groups: no parameter's name matches {group.pattern!r}; near are {', '.join(near)}",
+                f"training.optimizer.groups: no parameter name matches {group.pattern!r}; similar names: "
+                f"{', '.join(near)}",
             )

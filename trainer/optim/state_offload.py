@@ -1,9 +1,8 @@
-"""Where the optimiser's state lies: beside the shards, or in host memory, brought to the device a bucket at a time.
+"""Optimizer state on the device, or offloaded to host memory and copied to the device one bucket at a time.
 
-Offloaded, a bucket's state is copied to the device, updated there by the very kernels that update it otherwise, and
-copied back; on CUDA with streams of their own for the ways there and back, so that both go on while the bucket between
-them is updated. Two buckets are on the device at the same time. On a CPU the copies are made all the same, one after
-another. The ways on CUDA follow torch's documentation of streams and pinned memory and have never been run on a GPU.
+An offloaded bucket is copied to a staging buffer on the device, updated there by the same kernels, and copied back. On
+CUDA the two copies use streams of their own, and overlap with the update of another bucket; two buckets are on the
+device at a time. On a CPU the copies are made too, one after another. This project's tests have not run the CUDA path.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from torch import Tensor
 
 
 class OptimizerStateOffload:
-    """Of state in `buckets`, all of one dtype; `buckets` is how an update sees it."""
+    """Iterates over `buckets` of state tensors on the device, all of one dtype."""
 
     def __init__(self, buckets: Sequence[Sequence[Tensor]], device: torch.device, *, offload: bool) -> None:
         self._buckets, self._offload = [list(bucket) for bucket in buckets], offload
@@ -28,8 +27,10 @@ class OptimizerStateOffload:
             self._staging_free = [torch.cuda.Event() for _ in self._staging]
 
     def buckets(self) -> Iterator[list[Tensor]]:
-        """Each bucket on the device, in order; what was changed in it by the time the next is asked for stays changed.
-        To be gone through to the end."""
+        """Yield each bucket on the device, in order; changes made before the next one is requested are stored.
+
+        Iterate to the end.
+        """
         if not self._offload:
             yield from self._buckets
             return
@@ -43,7 +44,7 @@ class OptimizerStateOffload:
             self._copy_out(here, bucket, which)
 
     def synchronize(self) -> None:
-        """Until what was changed has arrived in the buckets' own memory: before the host looks at it."""
+        """Wait until all changes are in host memory; call it before the host reads the state."""
         if self._d2h_stream is not None:
             self._d2h_stream.synchronize()
 
@@ -69,7 +70,7 @@ class OptimizerStateOffload:
 
 
 def state_like(shard: Tensor, *, offload: bool) -> Tensor:
-    """Zeros of the shard's shape, beside it or in host memory, pinned where a GPU fetches them."""
+    """Return zeros like the shard, on its device, or with `offload` in host memory, pinned if the shard is on a GPU."""
     if not offload:
         return torch.zeros_like(shard)
     return torch.zeros(shard.shape, dtype=shard.dtype, pin_memory=shard.device.type == "cuda")

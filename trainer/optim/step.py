@@ -1,8 +1,8 @@
-"""Updates of this rank's shards, taken or skipped as one.
+"""The optimizer step over this rank's shards, applied or skipped for all parameters together.
 
-Whether a step is taken, and how much its gradients are clipped, comes from sums over all ranks, so every rank decides
-alike; both are read on the device, so that no step waits for them. Where a step is skipped, no bit of parameters,
-moments or counters changes.
+Whether a step is skipped, and how gradients are clipped, follows from sums over all ranks, so all ranks agree; both are
+read on the device, so the host waits for neither. A skipped step leaves parameters, moments and counters bitwise
+unchanged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from trainer.parallel.layout import ParamLayout
 
 
 class ShardOptimizer:
-    """Works on plain local tensors that share memory with the (possibly sharded) parameters."""
+    """Updates local tensors that share memory with the (possibly sharded) parameters."""
 
     def __init__(
         self, named: Mapping[str, nn.Parameter], layouts: Mapping[str, ParamLayout], spec: OptimizerSpec
@@ -57,7 +57,9 @@ class ShardOptimizer:
         return (torch.stack(torch._foreach_norm(gradients)) * self._shares).square().sum()
 
     def step(self, learning_rate: float, gradient_norm: Tensor, is_finite: Tensor) -> None:
-        """One update, or none at all where `is_finite` is false. `gradient_norm` is over all ranks, unclipped."""
+        """Update the parameters, or nothing where `is_finite` is false. `gradient_norm`: over all ranks, before
+        clipping.
+        """
         scale = self._one if self._clip is None else (gradient_norm / self._clip).clamp(min=1.0)
         scale = torch.where(is_finite, scale, self._one)
         for optimizer in self._optimizers:
@@ -70,7 +72,9 @@ class ShardOptimizer:
             param.shard.grad = None
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """All state as `kind/parameter`, zeros before the first step: each like the parameter's shard, or a scalar."""
+        """Return all state by `kind/parameter`: each like the parameter's shard, or a scalar; zeros before the first
+        step.
+        """
         return {name: tensor for each in self._optimizers for name, tensor in each.state_tensors().items()}
 
 

@@ -1,9 +1,9 @@
-"""Attention over a part of the keys, and its gradients: what ring attention does at each turn.
+"""Attention over a part of the keys, and its gradients: the computation of one step of ring attention.
 
-Softmax over all keys is the parts' results weighted by their shares of the common denominator, whose logarithm goes
-with each result (Dao et al. 2022). Where every query sees every key, or those before it, torch's fused kernels do it;
-elsewhere, for packed documents, precisions and head sizes that a kernel has not, plain products of matrices do.
-The CUDA kernels were never run by this project's tests, which have no GPU; the CPU kernels stand in the same place.
+Attention over all keys is the sum of the partial results, weighted by their shares of the softmax denominator, whose
+logarithm is returned with each result (Dao et al. 2022). Causal and full attention use torch's fused kernels; packed
+documents, and precisions and head sizes without a kernel, use plain matrix products. This project's tests run the CPU
+kernels; they have not run the CUDA kernels.
 
 Shape suffixes as in `context`: q queries, k keys of this part.
 """
@@ -12,17 +12,19 @@ import torch
 from torch import Tensor
 
 _aten = torch.ops.aten
-LARGEST_FUSED_HEAD = 256
+MAX_FUSED_HEAD_SIZE = 256
 
 
-def attend_part(
+def partial_attention(
     query_BHqE: Tensor, key_BKkE: Tensor, value_BKkE: Tensor, mask: Tensor | None, *, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return (result [B, H, q, E], log-sum-exp [B, H, q] in fp32). `causal`: query i sees keys 0 .. i; `mask`: [B or
-    1, 1, q,
-    k], true where a query sees a key as well. A query that sees nothing has result 0 and log-sum-exp -inf."""
+    """Return (result [B, H, q, E], log-sum-exp [B, H, q] in fp32).
+
+    `causal`: query i sees keys 0 .. i only. `mask`: [B or 1, 1, q, k], true where a query may see a key. A query that
+    sees no key has the result 0 and the log-sum-exp -inf.
+    """
     if not _is_fused(query_BHqE, mask):
-        return _products(query_BHqE, key_BKkE, value_BKkE, _with_causal(mask, query_BHqE) if causal else mask)
+        return _unfused_attention(query_BHqE, key_BKkE, value_BKkE, _with_causal(mask, query_BHqE) if causal else mask)
     if query_BHqE.device.type == "cpu":
         mixed_BHqE, log_sum_BHq = _aten._scaled_dot_product_flash_attention_for_cpu(
             query_BHqE, key_BKkE, value_BKkE, 0.0, causal
@@ -34,16 +36,15 @@ def attend_part(
     return mixed_BHqE, log_sum_BHq
 
 
-def part_gradients(
+def partial_attention_backward(
     grad_BHqE: Tensor, query_BHqE: Tensor, key_BKkE: Tensor, value_BKkE: Tensor, mixed_BHqE: Tensor,
     log_sum_BHq: Tensor, mask: Tensor | None, *, causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return what this part of the keys adds to the gradients of query, key and value; `mixed_BHqE` and `log_sum_BHq`
-    are
-    those over all keys."""
+    are those over all keys."""
     if not _is_fused(query_BHqE, mask):
         mask = _with_causal(mask, query_BHqE) if causal else mask
-        return _product_gradients(grad_BHqE, query_BHqE, key_BKkE, value_BKkE, mixed_BHqE, log_sum_BHq, mask)
+        return _unfused_attention_backward(grad_BHqE, query_BHqE, key_BKkE, value_BKkE, mixed_BHqE, log_sum_BHq, mask)
     found = (grad_BHqE, query_BHqE, key_BKkE, value_BKkE, mixed_BHqE, log_sum_BHq.contiguous())
     if query_BHqE.device.type == "cpu":
         query_grad, key_grad, value_grad = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
@@ -57,8 +58,11 @@ def part_gradients(
     return query_grad, key_grad, value_grad
 
 
-def merge(mixed_BHqE: Tensor, log_sum_BHq: Tensor, part_BHqE: Tensor, part_log_sum_BHq: Tensor) -> None:
-    """Add a part to what there is, in place, in fp32. Each query has seen a key before."""
+def merge_partial(mixed_BHqE: Tensor, log_sum_BHq: Tensor, part_BHqE: Tensor, part_log_sum_BHq: Tensor) -> None:
+    """Merge a partial result into `mixed_BHqE` and `log_sum_BHq`, in place, in fp32.
+
+    Each query must have seen at least one key before.
+    """
     share_BHq = torch.sigmoid(part_log_sum_BHq - log_sum_BHq)  # of the part in the sum of both
     mixed_BHqE.lerp_(part_BHqE.float(), share_BHq[..., None])
     log_sum_BHq.copy_(torch.logaddexp(log_sum_BHq, part_log_sum_BHq))
@@ -71,7 +75,7 @@ def _is_fused(query: Tensor, mask: Tensor | None) -> bool:
         return True
     is_half = query.dtype in (torch.bfloat16, torch.float16)
     return (
-        query.device.type == "cuda" and is_half and query.shape[-1] % 8 == 0 and query.shape[-1] <= LARGEST_FUSED_HEAD
+        query.device.type == "cuda" and is_half and query.shape[-1] % 8 == 0 and query.shape[-1] <= MAX_FUSED_HEAD_SIZE
     )
 
 
@@ -89,7 +93,7 @@ def _scores(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
     return scores if mask is None else scores.masked_fill(~mask[:, :, None], float("-inf"))
 
 
-def _products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+def _unfused_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     scores = _scores(query, key, mask)
     log_sum = scores.logsumexp(-1)
     weights = (scores - log_sum.nan_to_num(neginf=0.0)[..., None]).exp()
@@ -97,11 +101,11 @@ def _products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) ->
     return mixed.reshape(query.shape), log_sum.reshape(query.shape[:-1])
 
 
-def _product_gradients(
+def _unfused_attention_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, mixed: Tensor, log_sum: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """In fp32. The softmax's gradient is weights * (d weights - correction), where the correction is the sum over keys
-    of weights * d weights, which equals sum(d result * result) (Dao et al. 2022, appendix B)."""
+    """Compute the gradients in fp32. The softmax's gradient is weights * (d weights - correction), where the correction
+    is the sum over keys of weights * d weights, which equals sum(d result * result) (Dao et al. 2022, appendix B)."""
     batch, heads, length, size = query.shape
     shape = (batch, key.shape[1], heads // key.shape[1], length)
     correction = (grad.float() * mixed.float()).sum(-1)

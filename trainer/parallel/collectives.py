@@ -1,7 +1,4 @@
-"""Exchanges that a gradient flows back through, under one name each, whatever torch calls them.
-
-Those that take a part of a compiled block are torch's functional collectives, which the compiler can see through.
-"""
+"""Differentiable collectives. Those inside compiled blocks are torch's functional collectives, which it can trace."""
 
 from typing import Any
 
@@ -11,20 +8,22 @@ from torch import Tensor
 from torch.distributed import _functional_collectives as functional
 
 
-def gather_along(x: Tensor, dimension: int, group: dist.ProcessGroup) -> Tensor:
-    """All ranks' parts in order along `dimension`; backward: the sum of all ranks' gradients for this rank's part."""
+def all_gather_dim(x: Tensor, dimension: int, group: dist.ProcessGroup) -> Tensor:
+    """All-gather `x` along `dimension`, in the order of ranks. The backward pass reduce-scatters the gradients."""
     return functional.all_gather_single(x.contiguous(), dimension, group)
 
 
-def scatter_sum_along(x: Tensor, dimension: int, group: dist.ProcessGroup) -> Tensor:
-    """Return this rank's part of the sum over the ranks; backward: all ranks' gradients in order."""
+def reduce_scatter_dim(x: Tensor, dimension: int, group: dist.ProcessGroup) -> Tensor:
+    """Reduce-scatter `x` along `dimension`, by sum. The backward pass all-gathers the gradients."""
     return functional.reduce_scatter_single(x.contiguous(), "sum", dimension, group)
 
 
-def exchange_rows(rows: Tensor, send_counts: list[int], receive_counts: list[int], group: dist.ProcessGroup) -> Tensor:
-    """`send_counts[r]` of [R, ...] go to rank r, in order; returns what the ranks sent here, in their order.
+def all_to_all_rows(
+    rows: Tensor, send_counts: list[int], receive_counts: list[int], group: dist.ProcessGroup
+) -> Tensor:
+    """Send the first `send_counts[0]` rows of [R, ...] to rank 0, and so on. Return the received rows in rank order.
 
-    Backward: every row's gradient goes back to where it came from.
+    `receive_counts`: rows from each rank. The backward pass sends the gradient of each row back to the row's rank.
     """
     return _ExchangeRows.apply(rows, send_counts, receive_counts, group)
 
@@ -35,15 +34,17 @@ class _ExchangeRows(torch.autograd.Function):
         ctx: Any, rows: Tensor, send_counts: list[int], receive_counts: list[int], group: dist.ProcessGroup
     ) -> Tensor:
         ctx.counts, ctx.group = (send_counts, receive_counts), group
-        return _exchanged(rows, send_counts, receive_counts, group)
+        return _all_to_all_rows(rows, send_counts, receive_counts, group)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         send_counts, receive_counts = ctx.counts
-        return _exchanged(grad, receive_counts, send_counts, ctx.group), None, None, None
+        return _all_to_all_rows(grad, receive_counts, send_counts, ctx.group), None, None, None
 
 
-def _exchanged(rows: Tensor, send_counts: list[int], receive_counts: list[int], group: dist.ProcessGroup) -> Tensor:
+def _all_to_all_rows(
+    rows: Tensor, send_counts: list[int], receive_counts: list[int], group: dist.ProcessGroup
+) -> Tensor:
     received = rows.new_empty(sum(receive_counts), *rows.shape[1:])
     dist.all_to_all_single(received, rows.contiguous(), receive_counts, send_counts, group=group)
     return received

@@ -1,9 +1,8 @@
-"""Sums of gradients over replicas that travel compressed: a byte for a number, or low-rank factors.
+"""Compressed sums of gradients over replicas: one byte for each number, or low-rank factors.
 
-What a replica's gradient loses on the way is its error; it is kept and added to the gradient of the next step, so that
-nothing is lost for good, only late (error feedback, Karimireddy et al. 2019). All replicas get bitwise the same sums:
-each number is computed by one replica and copied, or by all of them from the same bits. What is not finite stays so, on
-all replicas.
+Each replica adds the error of its compression to its gradient of the next step (error feedback, Karimireddy et al.
+2019). All replicas get bitwise the same sums: each number is computed by one replica and copied, or by all from the
+same bits. A number that is not finite is not finite in the sum either, on all replicas.
 """
 
 import zlib
@@ -15,14 +14,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainer.contract.optimisation import CompressionSpec
-from trainer.parallel.quantisation import BLOCK, dequantised, quantised
+from trainer.parallel.quantisation import BLOCK, dequantise, quantise
 
 
 @dataclass
 class WireBytes:
-    """Bytes that this rank handed to the network for the sums of a step, and what they would have been uncompressed.
+    """Bytes that this rank has sent for the sums of a step, and the bytes that a ring all-reduce would have sent.
 
-    An uncompressed sum is counted as a ring's: each rank sends (ranks - 1) / ranks of the numbers, twice.
+    In a ring, each rank sends (ranks - 1) / ranks of the numbers, twice.
     """
 
     uncompressed: int = 0
@@ -30,9 +29,9 @@ class WireBytes:
 
 
 class Compressor:
-    """Sums the tensors of `shapes`, in this order, over `group`; this one sends them whole.
+    """Sums the tensors of `shapes`, in this order, over `group`; this base class sends them uncompressed.
 
-    State made by `all_reduce` is left aside until `commit` says whether the step counts. `step` is the run's, 0-based.
+    `all_reduce` leaves new state pending until `commit`. `step`: number of the run's step, from 0.
     """
 
     def __init__(
@@ -46,33 +45,30 @@ class Compressor:
         self._rank = dist.get_rank(group) if group is not None else 0
 
     def all_reduce(self, tensors: Sequence[Tensor]) -> None:
-        """In place, fp32; a collective."""
+        """Sum the fp32 tensors over the group, in place; a collective."""
         if self._size > 1:
             self.bytes.uncompressed += self._ring_bytes(sum(tensor.numel() for tensor in tensors))
             self._reduce(tensors)
 
     def commit(self, is_finite: Tensor) -> WireBytes:
-        """End the step: keep the state that `all_reduce` made, or where it is skipped the one before, bitwise.
-
-        Returns what the step sent.
-        """
+        """End the step: store the pending state, or discard it if `is_finite` is false. Return the bytes sent."""
         self.step += 1
-        self._keep(is_finite)
+        self._commit_state(is_finite)
         sent, self.bytes = self.bytes, WireBytes()
         return sent
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Return this replica's own state, sharing memory with the live one; other replicas have other errors."""
+        """Return the state of this replica by name, sharing memory with it; each replica has other errors."""
         return {}
 
     def _reduce(self, tensors: Sequence[Tensor]) -> None:
-        self._sum_whole(tensors)
+        self._all_reduce_uncompressed(tensors)
 
-    def _keep(self, is_finite: Tensor) -> None:
+    def _commit_state(self, is_finite: Tensor) -> None:
         pass
 
-    def _sum_whole(self, tensors: Sequence[Tensor]) -> None:
-        """Each tensor, in place, by one uncompressed collective for all."""
+    def _all_reduce_uncompressed(self, tensors: Sequence[Tensor]) -> None:
+        """Sum the tensors, in place, with one uncompressed collective."""
         if tensors:
             flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
             dist.all_reduce(flat, group=self._group)
@@ -84,10 +80,11 @@ class Compressor:
         return 2 * 4 * numbers * (self._size - 1) // self._size
 
 
-class Feedback:
-    """A replica's errors of tensors of `shapes`, and those of a step that is not yet committed.
+class ErrorFeedback:
+    """A replica's compression errors of tensors of `shapes`; `pending`: those of a step that is not committed yet.
 
-    They lie in one flat buffer, each tensor from a multiple of `unit` on; the buffer's length is one of `multiple`.
+    They are stored in one flat buffer. Each tensor begins at a multiple of `unit`; the length is a multiple of
+    `multiple`.
     """
 
     def __init__(
@@ -102,13 +99,13 @@ class Feedback:
         self.pending: Tensor | None = None
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """Return views of a flat buffer, laid out like the errors'."""
+        """Return views of a flat buffer that has the layout of the errors."""
         found = zip(self._starts, self._shapes.values(), strict=True)
         return [flat[start : start + shape.numel()].view(shape) for start, shape in found]
 
-    def corrected(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Return what to sum, flat: the tensors plus the error of the last step."""
-        assert self.pending is None, "the step before was not committed"
+    def add_errors(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return the tensors plus the errors of the last step, as a flat buffer."""
+        assert self.pending is None, "the previous step was not committed"
         flat = self._errors.clone()
         for view, tensor in zip(self.views(flat), tensors, strict=True):
             view += tensor
@@ -126,10 +123,11 @@ class Feedback:
 
 
 class ByteCompressor(Compressor):
-    """`int8` and `fp8`: each rank sums a share of the numbers in fp32 from bytes, and hands the sums out as bytes.
+    """`int8` and `fp8`: each rank receives the bytes of its share of the numbers, sums them in fp32, and sends the sums
+    as bytes.
 
-    Norms and whatever else has one dimension are few numbers, and are summed whole. No block has numbers of two
-    tensors, whose sizes may differ much.
+    One-dimensional tensors, such as norms, are few numbers and are not compressed. A quantisation block never has
+    numbers of two tensors, whose magnitudes may differ.
     """
 
     def __init__(
@@ -143,9 +141,9 @@ class ByteCompressor(Compressor):
         self._dtype = torch.float8_e4m3fn if spec.kind == "fp8" else torch.int8
         self._start_step = spec.start_step
         matrices = {name: shape for name, shape in self._shapes.items() if len(shape) > 1}
-        self._feedback = Feedback(matrices, device, BLOCK, self._size * BLOCK)
+        self._feedback = ErrorFeedback(matrices, device, BLOCK, self._size * BLOCK)
 
-    def _keep(self, is_finite: Tensor) -> None:
+    def _commit_state(self, is_finite: Tensor) -> None:
         self._feedback.commit(is_finite)
 
     def state_tensors(self) -> dict[str, Tensor]:
@@ -154,51 +152,52 @@ class ByteCompressor(Compressor):
 
     def _reduce(self, tensors: Sequence[Tensor]) -> None:
         if self.step < self._start_step or all(tensor.ndim < 2 for tensor in tensors):
-            self._sum_whole(tensors)
+            self._all_reduce_uncompressed(tensors)
             return
-        self._sum_whole([tensor for tensor in tensors if tensor.ndim < 2])
+        self._all_reduce_uncompressed([tensor for tensor in tensors if tensor.ndim < 2])
         matrices = [tensor for tensor in tensors if tensor.ndim > 1]
-        wanted_RN = self._feedback.corrected(matrices).view(self._size, -1)
-        outgoing_RM = quantised(wanted_RN, self._dtype)
-        errors_RN = wanted_RN - dequantised(outgoing_RM, self._dtype)
-        # A rank's own part of its share does not travel: it is added as it is, and loses nothing.
-        mine_N, mine_error_N = wanted_RN[self._rank], errors_RN[self._rank].zero_()
-        sum_N = self._sum_of_share(outgoing_RM, mine_N)
-        result_RN = dequantised(self._all_gather(quantised(sum_N[None], self._dtype)[0]), self._dtype)
-        # What the sum loses on its way back is an error of the share's owner.
+        target_RN = self._feedback.add_errors(matrices).view(self._size, -1)
+        outgoing_RM = quantise(target_RN, self._dtype)
+        errors_RN = target_RN - dequantise(outgoing_RM, self._dtype)
+        # A rank's own contribution to its share is not sent: it is added uncompressed, without error.
+        mine_N, mine_error_N = target_RN[self._rank], errors_RN[self._rank].zero_()
+        sum_N = self._sum_share(outgoing_RM, mine_N)
+        result_RN = dequantise(self._all_gather(quantise(sum_N[None], self._dtype)[0]), self._dtype)
+        # The error of compressing the sum is fed back by the rank that has computed it.
         mine_error_N += sum_N - result_RN[self._rank]
         self._feedback.pending = errors_RN.view(-1)
         for matrix, summed in zip(matrices, self._feedback.views(result_RN.view(-1)), strict=True):
             matrix.copy_(summed)
 
-    def _sum_of_share(self, outgoing_RM: Tensor, mine_N: Tensor) -> Tensor:
-        """Sum over all ranks, in their order, of their bytes for this rank's share."""
+    def _sum_share(self, outgoing_RM: Tensor, mine_N: Tensor) -> Tensor:
+        """Return this rank's share of the sum over all ranks, added in the order of ranks."""
         size = outgoing_RM.shape[1]
         splits = [0 if peer == self._rank else size for peer in range(self._size)]
         peers = [peer for peer in range(self._size) if peer != self._rank]
         received = torch.empty(len(peers) * size, dtype=torch.uint8, device=self._device)
         dist.all_to_all_single(received, outgoing_RM[peers].view(-1), splits, splits, group=self._group)
         self.bytes.compressed += len(peers) * size
-        others = iter(dequantised(received.view(len(peers), size), self._dtype))
+        others = iter(dequantise(received.view(len(peers), size), self._dtype))
         total = torch.zeros_like(mine_N)
         for peer in range(self._size):
             total += mine_N if peer == self._rank else next(others)
         return total
 
     def _all_gather(self, packed_M: Tensor) -> Tensor:
-        """[R, M]: what each rank has."""
-        everybodys = [torch.empty_like(packed_M) for _ in range(self._size)]
-        dist.all_gather(everybodys, packed_M, group=self._group)
+        """Return [R, M], the bytes of each rank."""
+        gathered = [torch.empty_like(packed_M) for _ in range(self._size)]
+        dist.all_gather(gathered, packed_M, group=self._group)
         self.bytes.compressed += (self._size - 1) * packed_M.numel()
-        return torch.stack(everybodys)
+        return torch.stack(gathered)
 
 
 class LowRankCompressor(Compressor):
-    """`powersgd` (Vogels et al. 2019): a matrix M of all ranks as P Q^T, one power iteration a step from the last Q.
+    """`powersgd` (Vogels et al. 2019): approximates the sum of the ranks' matrices M by P Q^T.
 
-    P is the sum of all M Q, made orthonormal; Q the sum of all M^T P. A tensor of more dimensions is a stack of
-    matrices. What two factors of `rank` columns would not make smaller travels as int8, and so do the embedding and the
-    head: a row of theirs is a word, and most words of a step are in a few sequences, so nothing there has a low rank.
+    Each step does one power iteration from the last Q: P is the sum of all M Q, made orthonormal, and Q the sum of all
+    M^T P. Tensors of more dimensions are stacks of matrices. Tensors that factors of `rank` columns would not make
+    smaller are sent as int8, and so are the embedding and the head: most of their rows belong to tokens that few
+    sequences contain, so their gradients have no low rank.
     """
 
     def __init__(
@@ -213,7 +212,7 @@ class LowRankCompressor(Compressor):
         self._low_rank = {name: shape for name, shape in self._shapes.items() if _has_low_rank(name, shape, spec.rank)}
         rest = {name: shape for name, shape in self._shapes.items() if name not in self._low_rank}
         self._rest = ByteCompressor(rest, group, device, spec)
-        self._feedback = Feedback(self._low_rank, device)
+        self._feedback = ErrorFeedback(self._low_rank, device)
         self._factors = {
             name: _first_factor(name, shape, spec.rank).to(device) for name, shape in self._low_rank.items()
         }
@@ -224,7 +223,7 @@ class LowRankCompressor(Compressor):
         rest, sent = self._rest.commit(is_finite), super().commit(is_finite)
         return WireBytes(sent.uncompressed, sent.compressed + rest.compressed)
 
-    def _keep(self, is_finite: Tensor) -> None:
+    def _commit_state(self, is_finite: Tensor) -> None:
         self._feedback.commit(is_finite)
         for name, factor in self._pending_factors.items():
             torch.where(is_finite, factor, self._factors[name], out=self._factors[name])
@@ -243,26 +242,25 @@ class LowRankCompressor(Compressor):
         if not targets:
             return
         if self.step < self._start_step:
-            self._sum_whole(targets)
-            self._follow(targets)
+            self._all_reduce_uncompressed(targets)
+            self._update_factors(targets)
             return
-        wanted = self._feedback.corrected(targets)
-        matrices = self._matrices(self._feedback.views(wanted))
+        target = self._feedback.add_errors(targets)
+        matrices = self._matrices(self._feedback.views(target))
         lefts = {name: matrix_NRC @ self._factors[name] for name, matrix_NRC in matrices.items()}
-        self._sum_whole(list(lefts.values()))
+        self._all_reduce_uncompressed(list(lefts.values()))
         lefts = _orthonormal(lefts)
         rights = {name: matrix_NRC.mT @ lefts[name] for name, matrix_NRC in matrices.items()}
         for name, matrix_NRC in matrices.items():
             matrix_NRC -= lefts[name] @ rights[name].mT
-        self._feedback.pending = wanted
-        self._sum_whole(list(rights.values()))
+        self._feedback.pending = target
+        self._all_reduce_uncompressed(list(rights.values()))
         self._pending_factors = rights
         for name, target in zip(self._low_rank, targets, strict=True):
             target.copy_((lefts[name] @ rights[name].mT).view_as(target))
 
-    def _follow(self, summed: Sequence[Tensor]) -> None:
-        """Set the factors from sums that every rank has in full, so that the first step with factors begins with good
-        ones."""
+    def _update_factors(self, summed: Sequence[Tensor]) -> None:
+        """Update the factors from uncompressed sums, so that the first compressed step starts from good factors."""
         matrices = self._matrices(summed)
         lefts = _orthonormal({name: matrix_NRC @ self._factors[name] for name, matrix_NRC in matrices.items()})
         self._pending_factors = {name: matrix_NRC.mT @ lefts[name] for name, matrix_NRC in matrices.items()}
@@ -275,7 +273,7 @@ class LowRankCompressor(Compressor):
 def make_compressor(
     spec: CompressionSpec, shapes: Mapping[str, Sequence[int]], group: dist.ProcessGroup | None, device: torch.device
 ) -> Compressor:
-    """For tensors of `shapes` that the ranks of `group` sum; without a group there is nothing to send."""
+    """Return the compressor of `spec.kind` for tensors of `shapes`, summed over `group`."""
     if spec.kind == "none" or group is None:
         return Compressor(shapes, group, device)
     if spec.kind == "powersgd":
@@ -291,13 +289,13 @@ def _has_low_rank(name: str, shape: torch.Size, rank: int) -> bool:
 
 
 def _first_factor(name: str, shape: torch.Size, rank: int) -> Tensor:
-    """[N, C, rank] of normal numbers, the same on every rank."""
+    """Return [N, C, rank] of normal numbers, the same on every rank."""
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     return torch.randn(shape[:-2].numel(), shape[-1], rank, generator=generator)
 
 
 def _orthonormal(matrices: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return each [N, R, rank] with orthonormal columns; matrices of one shape together."""
+    """Return each [N, R, rank] with orthonormal columns; matrices of equal R are computed together."""
     by_rows: dict[int, list[str]] = {}
     for name, matrix_NRr in matrices.items():
         by_rows.setdefault(matrix_NRr.shape[1], []).append(name)

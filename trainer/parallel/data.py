@@ -1,6 +1,6 @@
-"""The data axes, sharded: FSDP2 over blocks and root (ZeRO 1 to 3), in groups with sums across where there are several.
+"""ZeRO 1 to 3 by FSDP2, applied to blocks and root; with replicas, hybrid sharding (HSDP).
 
-Gradients are summed, never averaged: the loss is already divided by the tokens of all ranks.
+Gradients are summed, not averaged: the loss is already divided by the tokens of all ranks.
 """
 
 import torch
@@ -8,15 +8,18 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from trainer.contract.cost import ONE_GROUP_BYTES
+from trainer.contract.cost import MAX_SINGLE_GROUP_BYTES
 from trainer.contract.training import TrainingSpec
 from trainer.models.decoder import Decoder
 from trainer.models.moe import MixtureOfExperts
 from trainer.parallel.mesh import Mesh
 
 
-def shard_over_data(model: Decoder, mesh: Mesh, training: TrainingSpec, *, sums_over_replicas: bool = True) -> None:
-    """Wrap in place: experts over the ranks that have the same ones, everything else over shard x context."""
+def apply_fsdp(model: Decoder, mesh: Mesh, training: TrainingSpec, *, sums_over_replicas: bool = True) -> None:
+    """Apply FSDP in place: experts are sharded over the ranks with the same experts, the rest over shard x context.
+
+    `sums_over_replicas`: FSDP also sums gradients over replicas (HSDP); not if these sums are compressed.
+    """
     policy = MixedPrecisionPolicy()
     reduced = torch.bfloat16 if training.gradient_reduction == "bf16" else torch.float32
     if training.precision != "fp32":
@@ -26,19 +29,18 @@ def shard_over_data(model: Decoder, mesh: Mesh, training: TrainingSpec, *, sums_
     hierarchical = mesh.sizes.replicate > 1 and sums_over_replicas
     outer = [("replicate",)] if hierarchical else []
     dense = mesh.device_mesh(*outer, ("shard", "context"))
-    frees = mesh.sizes.zero == 3
+    reshards = mesh.sizes.zero == 3
     mlps = [block.mlp for block in model.blocks.values()]
     if mesh.sizes.expert > 1 and any(isinstance(mlp, MixtureOfExperts) for mlp in mlps):
         sparse = mesh.device_mesh(*outer, ("expert_shard",))
         for mlp in mlps:
             if isinstance(mlp, MixtureOfExperts):
-                fully_shard(mlp.experts, mesh=sparse, mp_policy=policy, reshard_after_forward=frees)
+                fully_shard(mlp.experts, mesh=sparse, mp_policy=policy, reshard_after_forward=reshards)
     num_bytes = sum(parameter.numel() * 4 for parameter in model.parameters())
-    # As one group where a collective per block would cost more in waiting for the other ranks than gathering block by
-    # block saves in memory.
-    if num_bytes > ONE_GROUP_BYTES:
+    # A small model is gathered with one collective: one per block would cost more time than it saves memory.
+    if num_bytes > MAX_SINGLE_GROUP_BYTES:
         for block in model.blocks.values():
-            fully_shard(block, mesh=dense, mp_policy=policy, reshard_after_forward=frees)
+            fully_shard(block, mesh=dense, mp_policy=policy, reshard_after_forward=reshards)
         if model.head is not None and model.norm is not None and model.head.weight is not None:
             # Gathered together, apart from the embedding, which is needed at the other end of the step.
             fully_shard([model.norm, model.head], mesh=dense, mp_policy=policy, reshard_after_forward=False)
@@ -50,7 +52,7 @@ def shard_over_data(model: Decoder, mesh: Mesh, training: TrainingSpec, *, sums_
 
 
 def reshard(model: nn.Module) -> None:
-    """After a forward without backward: whole copies would otherwise stay, and stand in for the parameters."""
+    """Free the gathered parameters that a forward pass without a backward pass leaves in place of the shards."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

@@ -1,4 +1,4 @@
-"""The whole model on the first rank, parameter by parameter, from wherever its parts lie."""
+"""Gather the complete model on the first rank, one parameter at a time."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,18 +13,17 @@ from trainer.parallel.weights import Weights
 def gather_full_tensors(
     weights: Weights,
     value: Callable[[nn.Parameter], Tensor] = lambda parameter: parameter.detach(),
-    wanted: Callable[[str], bool] = lambda name: True,
+    select: Callable[[str], bool] = lambda name: True,
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, full tensor in fp32) on the first rank; a collective that every rank must iterate to its end,
-    stage by stage, the balance of experts among them. One tensor is whole at a time.
+    """Yield (name, full tensor in fp32) on the first rank, stage by stage; the biases that balance experts come last.
 
-    `value` gives what is gathered of each parameter, of the parameter's own shape: itself, or its gradient; `wanted`
-    identifies by name which.
+    A collective that every rank must iterate to its end. One full tensor is in memory at a time. `value`: what to
+    gather of a parameter, in its shape, such as its gradient. `select`: whether to gather the parameter of a name.
     """
     mesh = weights.mesh
     pipeline = mesh.peers("pipeline")
     is_first_of_stage = mesh.coordinate("replicate", "shard", "context", "tensor") == 0
-    mine = _full_tensors_of_stage(weights, value, wanted)
+    mine = _full_tensors_of_stage(weights, value, select)
     if len(pipeline) == 1 or not is_first_of_stage:
         for name, tensor in mine:
             if mesh.rank == 0:
@@ -39,23 +38,23 @@ def gather_full_tensors(
                 dist.recv(tensor, src=rank, group=group)
                 yield name, tensor
         return
-    names = [(name, tuple(weights.layouts[name].shape)) for name in _names(weights, wanted)]
-    names += [(name, tuple(balance.shape)) for name, balance in weights.balances.items() if wanted(name)]
+    names = [(name, tuple(weights.layouts[name].shape)) for name in _names(weights, select)]
+    names += [(name, tuple(balance.shape)) for name, balance in weights.expert_biases.items() if select(name)]
     dist.send_object_list([names], dst=pipeline[0], group=group)
     for _, tensor in mine:
         dist.send(tensor.contiguous(), dst=pipeline[0], group=group)
 
 
-def _names(weights: Weights, wanted: Callable[[str], bool]) -> list[str]:
-    return [name for name in weights.every if weights.layouts[name].is_original(name) and wanted(name)]
+def _names(weights: Weights, select: Callable[[str], bool]) -> list[str]:
+    return [name for name in weights.all_params if weights.layouts[name].is_original(name) and select(name)]
 
 
 def _full_tensors_of_stage(
-    weights: Weights, value: Callable[[nn.Parameter], Tensor], wanted: Callable[[str], bool]
+    weights: Weights, value: Callable[[nn.Parameter], Tensor], select: Callable[[str], bool]
 ) -> Iterator[tuple[str, Tensor]]:
-    for name in _names(weights, wanted):
-        yield name, weights.layouts[name].gather(local_tensor(value(weights.every[name]))).float()
-    yield from ((name, balance) for name, balance in weights.balances.items() if wanted(name))
+    for name in _names(weights, select):
+        yield name, weights.layouts[name].gather(local_tensor(value(weights.all_params[name]))).float()
+    yield from ((name, balance) for name, balance in weights.expert_biases.items() if select(name))
 
 
 def _received_names(rank: int, group: dist.ProcessGroup | None) -> list[tuple[str, tuple[int, ...]]]:

@@ -1,7 +1,7 @@
-"""Generation on any mesh: all ranks compute what their parts of the model are for, one of them chooses.
+"""Text generation on any mesh: all ranks compute their parts of the model, and one of them samples.
 
-The sequence is not cut: it grows by a token at a time. So the context ranks compute alike, as the data ranks do, and
-the tensor ranks add their parts up where in training each has a part of the sum.
+The sequence grows by one token at a time and is not sharded. So context ranks and data ranks compute the same, and
+tensor ranks all-reduce their outputs where they reduce-scatter them in training.
 
 Shape suffixes: B rows, N new tokens, V vocabulary.
 """
@@ -12,24 +12,24 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor
 
-from trainer.models.cache import KeyValueCache, cached_keys_and_values, replaced
-from trainer.models.decoder import unchanged
-from trainer.parallel.mesh import sum_over, sum_over_ranks
+from trainer.models.cache import KeyValueCache, override_attribute, use_kv_cache
+from trainer.models.decoder import identity
+from trainer.parallel.mesh import all_reduce_sum, all_reduce_world
 from trainer.parallel.parallelize import ParallelModel
 
 
-class WorkerGroup:
-    """`choose` is given [B, V] on one rank and says [B] what comes next."""
+class GenerationSession:
+    """Generates token by token: `prefill`, then `step`. `sample` maps logits [B, V] to token ids [B], on one rank."""
 
-    def __init__(self, model: ParallelModel, cache: KeyValueCache, choose: Callable[[Tensor], Tensor]) -> None:
-        self._model, self._cache, self._choose = model, cache, choose
+    def __init__(self, model: ParallelModel, cache: KeyValueCache, sample: Callable[[Tensor], Tensor]) -> None:
+        self._model, self._cache, self._sample = model, cache, sample
         self._mesh = model.weights.mesh
         self._is_first = self._mesh.coordinate("replicate", "shard", "context", "tensor") == 0
-        self._has_begun = False
 
-    def begin(self, tokens_BN: Tensor, lengths: list[int]) -> Tensor:
-        """Return the token that follows the first `lengths[b]` tokens of each row, [B], the same on every rank."""
-        self._cache.begin(lengths, tokens_BN.device)
+    def prefill(self, tokens_BN: Tensor, lengths: list[int]) -> Tensor:
+        """Return the token after the first `lengths[b]` tokens of each row, [B], the same on every rank; a
+        collective."""
+        self._cache.prefill(lengths, tokens_BN.device)
         return self._next(tokens_BN)
 
     def step(self, tokens_B: Tensor) -> Tensor:
@@ -41,50 +41,52 @@ class WorkerGroup:
         chosen_B = torch.zeros(tokens_BN.shape[0], dtype=torch.int64, device=tokens_BN.device)
         logits_B1V = self._logits(tokens_BN)
         if logits_B1V is not None:
-            logits_BV = self._whole(logits_B1V[:, 0])
+            logits_BV = self._gather_vocabulary(logits_B1V[:, 0])
             if self._is_first:
-                chosen_B.copy_(self._choose(logits_BV))
-        return sum_over_ranks(chosen_B, self._mesh)  # what one rank chose, and zeros
+                chosen_B.copy_(self._sample(logits_BV))
+        return all_reduce_world(chosen_B, self._mesh)  # zeros on all ranks but one
 
     def _logits(self, tokens_BN: Tensor) -> Tensor | None:
-        """Of the words that this rank has, where it has any."""
+        """Return the logits of this rank's vocabulary entries, [B, 1, V]; None without a head."""
         if self._model.pipeline is not None:
-            return self._model.pipeline.logits(tokens_BN, self._cache.places_BN)
+            return self._model.pipeline.logits(tokens_BN, self._cache.positions_BN)
         (stage,) = self._model.stages
-        return stage(tokens_BN, positions_BS=self._cache.places_BN)
+        return stage(tokens_BN, positions_BS=self._cache.positions_BN)
 
-    def _whole(self, logits_BV: Tensor) -> Tensor:
+    def _gather_vocabulary(self, logits_BV: Tensor) -> Tensor:
         """Return the logits of the full vocabulary, of which each tensor rank has a shard."""
         group = self._mesh.group("tensor")
         if group is None:
             return logits_BV
         (head,) = [stage.head for stage in self._model.stages if stage.head is not None]
-        whole_BV = logits_BV.new_zeros(logits_BV.shape[0], self._model.stages[0].vocab_size)
-        whole_BV[:, head.vocab_start_index : head.vocab_start_index + logits_BV.shape[1]] = logits_BV
-        return sum_over(whole_BV, group)
+        full_BV = logits_BV.new_zeros(logits_BV.shape[0], self._model.stages[0].vocab_size)
+        full_BV[:, head.vocab_start_index : head.vocab_start_index + logits_BV.shape[1]] = logits_BV
+        return all_reduce_sum(full_BV, group)
 
 
 @contextmanager
-def generating(model: ParallelModel, room: int, choose: Callable[[Tensor], Tensor]) -> Iterator[WorkerGroup]:
-    """Generate with the model, which does nothing else inside; a collective. `room`: tokens that a row can have.
+def generation_session(
+    model: ParallelModel, max_tokens: int, sample: Callable[[Tensor], Tensor]
+) -> Iterator[GenerationSession]:
+    """Prepare the model for generation within the context; a collective. `max_tokens`: tokens of a row, at most.
 
-    Compiled blocks run as they were written: every step has another shape.
+    Compiled blocks run without compilation, since every step has another shape.
     """
     group = model.weights.mesh.group("tensor")
 
-    def leave(x: Tensor) -> Tensor:
-        return sum_over(x.contiguous(), group)
+    def reduce_output(x: Tensor) -> Tensor:
+        return all_reduce_sum(x.contiguous(), group)
 
-    with ExitStack() as undone:
-        undone.enter_context(torch.compiler.set_stance("force_eager"))
-        undone.enter_context(model.weights.inference())
-        cache = undone.enter_context(cached_keys_and_values(model.stages, room))
+    with ExitStack() as overrides:
+        overrides.enter_context(torch.compiler.set_stance("force_eager"))
+        overrides.enter_context(model.weights.no_grad())
+        cache = overrides.enter_context(use_kv_cache(model.stages, max_tokens))
         for stage in model.stages:
-            undone.enter_context(replaced(stage, "sequence_shards", 1))
+            overrides.enter_context(override_attribute(stage, "sequence_shards", 1))
             if stage.embedding is not None:
-                undone.enter_context(replaced(stage.embedding, "leave", leave))
+                overrides.enter_context(override_attribute(stage.embedding, "reduce_output", reduce_output))
             for block in stage.blocks.values():
-                undone.enter_context(replaced(block, "enter", unchanged))
-                undone.enter_context(replaced(block, "leave", leave))
-        yield WorkerGroup(model, cache, choose)
-    model.weights.after_inference()
+                overrides.enter_context(override_attribute(block, "gather_input", identity))
+                overrides.enter_context(override_attribute(block, "reduce_output", reduce_output))
+        yield GenerationSession(model, cache, sample)
+    model.weights.free_gathered()

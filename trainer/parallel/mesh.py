@@ -1,4 +1,4 @@
-"""This rank's place in the grid of ranks, the process groups along its axes, and the few collectives the loop needs."""
+"""The mesh of ranks: this rank's coordinates, the process groups along the axes, and small collectives of the loop."""
 
 import datetime
 import gc
@@ -15,23 +15,26 @@ from trainer.contract.parallelism import MeshSizes
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=10)
 
 GRID = ("pipeline", "replicate", "shard", "context", "tensor")  # outermost first
-SEQUENCES = ("replicate", "shard", "context")
-"""The axes whose ranks see different tokens: what every parameter's gradient is summed over."""
+TOKEN_AXES = ("replicate", "shard", "context")
+"""The axes whose ranks train on different tokens: the gradient of every parameter is summed over them."""
 _GROUPS = (
-    ("pipeline",), ("replicate",), ("context",), ("tensor",), ("shard", "context"), ("replicate", "shard"), SEQUENCES,
+    ("pipeline",), ("replicate",), ("context",), ("tensor",), ("shard", "context"), ("replicate", "shard"), TOKEN_AXES,
     ("shard", "context", "tensor"), ("replicate", "context", "tensor"),
     ("expert",), ("expert_shard",), ("expert_replicate",),
 )  # fmt: skip
 
 
 class Mesh:
-    """Ranks lie in the order of GRID, the last axis nearest. A group of one rank is None and costs nothing."""
+    """A grid of ranks with the axes GRID; consecutive ranks differ along the last axis. A group of one rank is None.
+
+    `param_device`: where parameters are allocated; the meta device in a dry run.
+    """
 
     def __init__(
         self, rank: int, world_size: int, local_rank: int, device: torch.device, sizes: MeshSizes | None = None
     ) -> None:
         self.rank, self.world_size, self.local_rank, self.device = rank, world_size, local_rank, device
-        self.parameters_on = device  # the meta device where a mesh is only tried out
+        self.param_device = device
         self.sizes = sizes or MeshSizes(replicate=world_size)
         assert self.sizes.world == world_size, f"{self.sizes} is not {world_size} ranks"
         self._grid = torch.arange(world_size).view(*self.sizes.named.values())
@@ -52,13 +55,15 @@ class Mesh:
         return len(self.peers(*axes))
 
     def coordinate(self, *axes: str) -> int:
-        """Return this rank's number among its peers along `axes`, outermost first."""
+        """Return this rank's index among its peers along `axes`, the outermost axis first."""
         return self.peers(*axes).index(self.rank)
 
     def peers(self, *axes: str) -> list[int]:
-        """Return the ranks that differ from this one along `axes` only, itself among them. `expert` and `expert_shard`
-        divide the ranks that parameters are sharded over (replicated over, at stage 0): neighbours have different
-        experts."""
+        """Return the ranks that differ from this one only along `axes`, itself included.
+
+        `expert` and `expert_shard` divide the shard x context ranks (replicate x context ranks at ZeRO 0); consecutive
+        ones have different experts.
+        """
         if axes in (("expert",), ("expert_shard",), ("expert_replicate",)):
             return self._expert_peers(axes[0])
         assert set(axes) <= set(GRID), axes
@@ -66,8 +71,8 @@ class Mesh:
         return [int(self._grid[place]) for place in product(*coordinates)]
 
     def _expert_peers(self, axis: str) -> list[int]:
-        spread_over = ("shard", "context") if self.sizes.zero else ("replicate", "context")
-        ranks = self.peers(*spread_over)
+        sharded_axes = ("shard", "context") if self.sizes.zero else ("replicate", "context")
+        ranks = self.peers(*sharded_axes)
         mine, inner = ranks.index(self.rank), self.sizes.expert
         if axis == "expert":
             start = mine // inner * inner
@@ -76,22 +81,22 @@ class Mesh:
             return ranks[mine % inner :: inner]
         return self.peers("replicate")
 
-    def form_groups(self) -> None:
+    def create_process_groups(self) -> None:
         """Create all process groups, in the same order on every rank; a collective, before any group is used.
 
-        Each rank forms only its own groups, so torch names them after their ranks and the number of groups that the
-        rank formed before: a rank that left one out would wait for ever for the next.
+        Each rank creates only its own groups, and torch names a group after its ranks and the number of groups that the
+        rank has created before. A rank that skips a group would wait forever for the next one.
         """
         for axes in _GROUPS:
             ranks = tuple(self.peers(*axes))
             if (len(ranks) > 1 or self.sizes.zero) and ranks not in self._groups:
-                self._groups[ranks] = self._formed(ranks)
+                self._groups[ranks] = self._create_group(ranks)
         if self.sizes.pipeline > 2:
             ends = self.pipeline_ends()
             if self.rank in ends:
-                self._groups[ends] = self._formed(ends)
+                self._groups[ends] = self._create_group(ends)
             else:
-                self._formed((self.rank,))  # for the count
+                self._create_group((self.rank,))  # so that all ranks have created the same number of groups
 
     def pipeline_ends(self) -> tuple[int, ...]:
         """Return the first and the last rank of this rank's pipeline."""
@@ -99,18 +104,20 @@ class Mesh:
         return pipeline[0], pipeline[-1]
 
     def group(self, *axes: str) -> dist.ProcessGroup | None:
-        """Of this rank's peers along `axes`; None where it is alone."""
+        """Return the process group of this rank's peers along `axes`; None for a single rank."""
         ranks = tuple(self.peers(*axes))
         return self._groups[ranks] if len(ranks) > 1 else None
 
-    def group_of_ends(self) -> dist.ProcessGroup | None:
-        """Of the two ends of this rank's pipeline; None on the ranks between them, and without a pipeline."""
+    def pipeline_ends_group(self) -> dist.ProcessGroup | None:
+        """Return the group of the first and last rank of this rank's pipeline; None on other ranks or without one."""
         ends = self.pipeline_ends()
         return self._groups[ends] if self.sizes.pipeline > 1 and self.rank in ends else None
 
     def device_mesh(self, *axes: tuple[str, ...]) -> DeviceMesh:
-        """Return a DeviceMesh with one dimension for each tuple of axes, around this rank; FSDP wants one even for a
-        single rank."""
+        """Return a DeviceMesh of this rank's peers, with one dimension for each tuple of axes (one or two).
+
+        FSDP needs one even for a single rank.
+        """
         shape = [self.size(*each) for each in axes]
         groups = [self._groups[tuple(self.peers(*each))] for each in axes]
         names = tuple("_".join(each) for each in axes)
@@ -122,7 +129,7 @@ class Mesh:
         ranks = (steps + torch.tensor(inner)[None, :]).view(shape)
         return DeviceMesh.from_group(groups, self.device.type, mesh=ranks, mesh_dim_names=names)
 
-    def _formed(self, ranks: tuple[int, ...]) -> dist.ProcessGroup:
+    def _create_group(self, ranks: tuple[int, ...]) -> dist.ProcessGroup:
         if len(ranks) == self.world_size:
             assert dist.group.WORLD is not None
             return dist.group.WORLD
@@ -139,7 +146,10 @@ def choose_device(local_rank: int) -> torch.device:
 
 
 def join(rank: int, world_size: int, local_rank: int, store: dist.Store, *, single_node: bool) -> Mesh:
-    """Form the process group over `store`, whose keys no earlier generation has used."""
+    """Initialise the default process group, and return a mesh that replicates over all ranks.
+
+    `store` must be new to this worker group, for example by a prefix. `single_node`: gloo uses the loopback interface.
+    """
     device = choose_device(local_rank)
     if single_node:
         # Otherwise gloo resolves the host's name, which may be missing or point to a slow interface.
@@ -156,22 +166,25 @@ def join(rank: int, world_size: int, local_rank: int, store: dist.Store, *, sing
 
 
 def leave() -> None:
-    """Callers drop model and optimizer first: a sharded tensor that outlives its group aborts the process at exit."""
+    """Destroy the process groups.
+
+    Delete model and optimizer first: a sharded tensor that outlives its group aborts the process at exit.
+    """
     gc.enable()
     gc.collect()
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-def sum_over(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """In place; a rank that is alone pays nothing."""
+def all_reduce_sum(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """Sum `values` over the group, in place, and return them; without a group they are unchanged."""
     if group is not None:
         dist.all_reduce(values, group=group)
     return values
 
 
-def sum_over_ranks(values: Tensor, mesh: Mesh) -> Tensor:
-    """In place, over the whole world; a run of one process pays nothing."""
+def all_reduce_world(values: Tensor, mesh: Mesh) -> Tensor:
+    """Sum `values` over all ranks, in place, and return them."""
     if mesh.world_size > 1:
         dist.all_reduce(values)
     return values

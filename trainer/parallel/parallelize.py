@@ -1,4 +1,4 @@
-"""From a spec to this rank's part of the model: built without memory, cut, sharded, filled."""
+"""Build this rank's part of the model from a spec: on the meta device, sharded, then allocated and filled."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from trainer.data.batch import MicroBatch
 from trainer.data.packing import IGNORED
 from trainer.models.decoder import Decoder
 from trainer.models.lora import add_adapters
-from trainer.parallel.context import ContextCut
-from trainer.parallel.data import local_tensor, shard_over_data
+from trainer.parallel.context import ContextParallel
+from trainer.parallel.data import apply_fsdp, local_tensor
 from trainer.parallel.expert import apply_expert_parallelism
-from trainer.parallel.layout import ParamLayout, cut_parameters, initial_part, param_layout
+from trainer.parallel.layout import ParamLayout, initial_shard, param_layout, shard_parameters
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.pipeline import Pipeline
 from trainer.parallel.tensor import apply_tensor_parallelism
@@ -24,13 +24,13 @@ from trainer.parallel.weights import ReplicatedWeights, ShardedWeights, Weights
 
 @dataclass
 class ParallelModel:
-    """`stages`: one, or several where the pipeline gives a rank several. `pipeline` is None without one."""
+    """This rank's part of the model: its pipeline stages, in order. `pipeline` is None without pipeline parallelism."""
 
     stages: list[Decoder]
     weights: Weights
-    context: ContextCut
+    context: ContextParallel
     pipeline: Pipeline | None
-    has_graphs: bool = False  # blocks whose kernels are recorded
+    has_graphs: bool = False  # blocks are recorded as CUDA graphs
 
     def forward_backward(
         self, batches: list[MicroBatch], tokens: float | Tensor, end_phase: Callable[[str], None] = lambda name: None
@@ -43,13 +43,13 @@ class ParallelModel:
         Every loss is a sum over tokens divided by the tokens of all ranks, so that the parts only need adding,
         however the step is cut into ranks and micro-batches.
         """
-        batches = [self.context.part_of(batch) for batch in batches]
+        batches = [self.context.shard_batch(batch) for batch in batches]
         if self.pipeline is not None:
             total = self.pipeline.forward_backward(batches, tokens, end_phase)
         else:
             total = torch.zeros((), device=self.weights.mesh.device)
             for number, batch in enumerate(batches, start=1):
-                self.weights.before_backward(is_last=number == len(batches))
+                self.weights.prepare_backward(is_last=number == len(batches))
                 loss = self._loss(batch) / tokens
                 end_phase("forward")
                 loss.backward()
@@ -59,16 +59,17 @@ class ParallelModel:
         return total / self.weights.mesh.sizes.tensor  # the tensor ranks have the same loss
 
     def losses(self, batches: list[MicroBatch]) -> Tensor:
-        """[sum of the losses, tokens counted] of this rank, without gradients, in fp64; as above, parts of a sum."""
-        batches = [self.context.part_of(batch) for batch in batches]
+        """Return [summed loss, number of targets], [2] in fp64, without gradients; summed over ranks they are
+        totals."""
+        batches = [self.context.shard_batch(batch) for batch in batches]
         sums = torch.zeros(2, dtype=torch.float64, device=self.weights.mesh.device)
-        with self.weights.inference():
+        with self.weights.no_grad():
             if self.pipeline is not None:
                 sums[0] = self.pipeline.losses(batches)
             else:
                 for batch in batches:
                     sums[0] += self._loss(batch)
-        self.weights.after_inference()
+        self.weights.free_gathered()
         if self.stages[-1].head is not None or self.stages[0].head is not None:
             for batch in batches:
                 sums[1] += (batch.targets_BS != IGNORED).sum()
@@ -76,7 +77,7 @@ class ParallelModel:
 
     def _loss(self, batch: MicroBatch) -> Tensor:
         (stage,) = self.stages
-        if self.has_graphs:  # what the micro-batch before left in the graphs' memory is used up by now
+        if self.has_graphs:  # no tensor of the previous micro-batch in the graphs' memory is needed any more
             torch.compiler.cudagraph_mark_step_begin()
         return stage(batch.tokens_BS, batch.targets_BS, batch.documents_BS, batch.positions_BS)
 
@@ -87,14 +88,14 @@ def parallelize_model(
     mesh: Mesh,
     micro_batch: int,
     prepare: Callable[[Decoder], None] = lambda stage: None,
-    first_part: Callable[[ParamLayout], Tensor | None] = lambda place: None,
+    load_shard: Callable[[ParamLayout], Tensor | None] = lambda place: None,
 ) -> ParallelModel:
     """Build this rank's part of the model; a collective. `micro_batch`: sequences in one forward pass; `prepare` sees
-    each stage before it is sharded;
-    `first_part` gives the values that a shard begins with, or None for random ones by the spec's seed."""
+    each stage before it is sharded; `load_shard` gives the values that a shard begins with, or None for random ones by
+    the spec's seed."""
     spec, shape = training.parallelism, training.model.resolve()
-    mesh.form_groups()
-    context = ContextCut(mesh, spec)
+    mesh.create_process_groups()
+    context = ContextParallel(mesh, spec)
     layers = stage_layers(shape, vocab_size, spec.num_stages, spec.stage_layers)
     numbers = stage_numbers(spec, mesh.coordinate("pipeline")) if mesh.sizes.pipeline > 1 else [0]
     stages: list[Decoder] = []
@@ -107,28 +108,28 @@ def parallelize_model(
             )  # fmt: skip
         if training.lora is not None:
             add_adapters(stage, training.lora)
-        shapes |= cut_parameters(stage, mesh)
+        shapes |= shard_parameters(stage, mesh)
         apply_tensor_parallelism(stage, mesh, overlap=spec.tensor_overlap)
         apply_expert_parallelism(stage, mesh)
         context.apply(stage)
         prepare(stage)
         if mesh.sizes.zero:
-            shard_over_data(stage, mesh, training, sums_over_replicas=spec.compression.kind == "none")
-        stage.to_empty(device=mesh.parameters_on)
+            apply_fsdp(stage, mesh, training, sums_over_replicas=spec.compression.kind == "none")
+        stage.to_empty(device=mesh.param_device)
         stage.zero_buffers()
         stages.append(stage)
     parameters = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
     layouts = {}
     for name, parameter in parameters.items():
         is_tied = shape.tie_embeddings and mesh.sizes.pipeline > 1 and name in ("embedding.weight", "head.weight")
-        stored = "embedding.weight" if is_tied else name
-        layouts[name] = param_layout(stored, parameter, shapes[name], mesh, copies=2 if is_tied else 1)
+        stored_name = "embedding.weight" if is_tied else name
+        layouts[name] = param_layout(stored_name, parameter, shapes[name], mesh, copies=2 if is_tied else 1)
     with torch.no_grad():
         for name, parameter in parameters.items():
-            given = first_part(layouts[name])
-            if given is None:
-                given = initial_part(layouts[name], shape.num_layers, training.seed)
-            local_tensor(parameter).copy_(given)
+            value = load_shard(layouts[name])
+            if value is None:
+                value = initial_shard(layouts[name], shape.num_layers, training.seed)
+            local_tensor(parameter).copy_(value)
     weights = (
         ShardedWeights(stages, layouts, mesh, spec.compression)
         if mesh.sizes.zero

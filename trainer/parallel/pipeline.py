@@ -1,7 +1,7 @@
-"""Pipeline parallelism by torch's schedules: which stages this rank has, and one step or evaluation over them.
+"""Pipeline parallelism by torch's schedules: training steps and evaluation over this rank's stages.
 
-Every pipeline rank loads the step's sequences: the first stage reads the tokens, the last one the targets, and all of
-them the document numbers and positions, so only hidden states travel, [b, S / context / tensor, D].
+Every pipeline rank loads the sequences of the step. The first stage reads the tokens, the last one the targets, and all
+stages the document numbers and positions, so ranks send only hidden states, [b, S / context / tensor, D].
 """
 
 from collections.abc import Callable
@@ -39,8 +39,8 @@ _MANY_STAGES = {
 EndPhase = Callable[[str], None]
 
 
-class ClockedStage(PipelineStage):
-    """Report to `end_phase` how the time since the last lap was spent: computing, or idle."""
+class TimedStage(PipelineStage):
+    """A pipeline stage that reports its phases to `end_phase`: `idle` at the start of a pass, its name at the end."""
 
     def __init__(self, *args: Any, end_phase: EndPhase, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -66,13 +66,12 @@ class ClockedStage(PipelineStage):
 
 
 class Pipeline:
-    """Runs micro-batches of equal shape through the stages. Made for a fixed shape of micro-batch; the number of
-    micro-batches may differ from call to call."""
+    """Runs micro-batches through the stages. All have the same shape; their number may differ from call to call."""
 
     def __init__(
         self, stages: list[Decoder], spec: ParallelismSpec, mesh: Mesh, batch: tuple[int, int], dtype: torch.dtype
     ) -> None:
-        """`batch`: sequences and tokens a sequence (this rank's) of a micro-batch."""
+        """Create the pipeline of this rank. `batch`: (sequences of a micro-batch, this rank's tokens of a sequence)."""
         self._stages, self._spec, self._mesh = stages, spec, mesh
         self._batch, self._dtype = batch, dtype
         self._divisor = 1.0
@@ -94,19 +93,18 @@ class Pipeline:
     def losses(self, batches: list[MicroBatch]) -> Tensor:
         """Return the summed losses without gradients where the head is, 0 elsewhere."""
         total = torch.zeros((), device=self._mesh.device)
-        for loss in self._through([(b.tokens_BS, b.targets_BS, b.documents_BS, b.positions_BS) for b in batches]):
+        for loss in self._forward_only([(b.tokens_BS, b.targets_BS, b.documents_BS, b.positions_BS) for b in batches]):
             total += loss
         return total
 
     def logits(self, tokens_BS: Tensor, positions_BS: Tensor) -> Tensor | None:
-        """[B, S, V] where the head is, None elsewhere."""
-        results = self._through([(tokens_BS, None, None, positions_BS)])
+        """Return the logits, [B, S, V], on the rank with the head, None on the others."""
+        results = self._forward_only([(tokens_BS, None, None, positions_BS)])
         return results[0] if results else None
 
-    def _through(self, batches: list[tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]]) -> list[Tensor]:
+    def _forward_only(self, batches: list[tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]]) -> list[Tensor]:
         """Return the head's results for each (tokens, targets, documents, positions); none where there is no head.
-        Every stage
-        in turn takes all batches.
+        Every stage in turn takes all batches.
 
         Torch's schedules keep their backward actions when they evaluate, which the V-shaped ones do not survive.
         """
@@ -179,27 +177,27 @@ class Pipeline:
         made = [
             self._make_stage(number, stage, group) for number, stage in zip(self._numbers, self._stages, strict=True)
         ]
-        fixed = {"n_microbatches": num_micro_batches, "loss_fn": self._divided, "scale_grads": False}
+        fixed = {"n_microbatches": num_micro_batches, "loss_fn": self._scale_loss, "scale_grads": False}
         if self._spec.pipeline_schedule in _ONE_STAGE:
             return _ONE_STAGE[self._spec.pipeline_schedule](made[0], **fixed)
         return _MANY_STAGES[self._spec.pipeline_schedule](made, **fixed)
 
     def _make_stage(self, number: int, stage: Decoder, group: dist.ProcessGroup) -> PipelineStage:
-        """With the shapes of what comes in and goes out given, so that nothing is run to find them out."""
+        """Create a stage with the shapes of its inputs and outputs, so that torch does not run it to infer them."""
         sequences, tokens = self._batch
         hidden = torch.empty(
             _hidden_shape(stage, sequences, tokens), dtype=self._dtype, device="meta", requires_grad=True
         )
-        words = torch.empty(sequences, tokens, dtype=torch.int64, device="meta")
+        token_ids = torch.empty(sequences, tokens, dtype=torch.int64, device="meta")
         loss = torch.empty((), device="meta", requires_grad=True)
-        return ClockedStage(
+        return TimedStage(
             stage, number, self._spec.num_stages, self._mesh.device, group=group,
-            input_args=(words,) if stage.embedding is not None else (hidden,),
+            input_args=(token_ids,) if stage.embedding is not None else (hidden,),
             output_args=(loss,) if stage.head is not None else (hidden,),
             end_phase=lambda name: self._end_phase(name),
         )  # fmt: skip
 
-    def _divided(self, loss: Tensor, _: Tensor) -> Tensor:
+    def _scale_loss(self, loss: Tensor, _: Tensor) -> Tensor:
         return loss / self._divisor
 
 

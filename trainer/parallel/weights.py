@@ -1,7 +1,7 @@
-"""What is optimised, in fp32, and how the gradients of all ranks and micro-batches come together in it.
+"""The fp32 parameters, and the reduction of their gradients over ranks and micro-batches.
 
-Two ways: `ShardedWeights` (FSDP2, ZeRO 1 to 3) and `ReplicatedWeights` (stage 0). Both leave, after
-`finish_gradients`, the sum over all ranks in `.grad` of each of `named`.
+`ShardedWeights` uses FSDP2 (ZeRO 1 to 3), `ReplicatedWeights` buckets of its own (ZeRO 0). After `finish_gradients`,
+`.grad` of each trainable parameter is the sum over all ranks and micro-batches.
 """
 
 from collections import deque
@@ -21,21 +21,21 @@ from trainer.models.moe import MixtureOfExperts
 from trainer.parallel.compression import Compressor, WireBytes, make_compressor
 from trainer.parallel.data import local_tensor, reshard
 from trainer.parallel.layout import ParamLayout, is_expert
-from trainer.parallel.mesh import SEQUENCES, Mesh
+from trainer.parallel.mesh import TOKEN_AXES, Mesh
 
 BUCKET_BYTES = 25 * 2**20
-"""Of gradients that are summed in one collective: large enough to be worth the wait for the other ranks, small enough
-that the first is under way long before the backward pass ends."""
+"""Size of a bucket of fp32 gradients that one collective sums: large enough to amortise its latency, small enough that
+the first collective starts long before the backward pass ends."""
 
 
 class Weights:
-    """`every`: the model's parameters; `named`: those that are trained, as the optimiser sees them. `stages`: this
-    rank's part of the model, in pipeline order.
+    """The parameters of this rank's pipeline `stages`, by name, and the reduction of their gradients.
 
-    `compressors` sum over replicas, where that is compressed; `sent` then has what each step sent, newest last.
+    `all_params`: all of them, in fp32 where they are trained; `trainable`: those that the optimizer updates.
+    `compressors`: compressed sums over replicas; `sent`: with them, the bytes that each step has sent, newest last.
     """
 
-    every: dict[str, nn.Parameter]
+    all_params: dict[str, nn.Parameter]
     compressors: list[Compressor]
     sent: deque[WireBytes]
 
@@ -45,95 +45,99 @@ class Weights:
         self._tied_group = _tied_group(stages, mesh)
 
     @property
-    def named(self) -> dict[str, nn.Parameter]:
+    def trainable(self) -> dict[str, nn.Parameter]:
         """Return the parameters that are trained, by name."""
-        return {name: parameter for name, parameter in self.every.items() if parameter.requires_grad}
+        return {name: parameter for name, parameter in self.all_params.items() if parameter.requires_grad}
 
     @property
-    def balances(self) -> dict[str, Tensor]:
-        """What sways the choice of experts, by layer: state that no gradient moves."""
-        return {f"blocks.{number}.mlp.balance": mlp.balance for number, mlp in mixtures(self.stages).items()}
+    def expert_biases(self) -> dict[str, Tensor]:
+        """Return the bias of each router that balances its experts, by name; it has no gradient."""
+        return {f"blocks.{number}.mlp.balance": mlp.balance for number, mlp in moe_layers(self.stages).items()}
 
-    def before_backward(self, *, is_last: bool) -> None:
-        """Prepare for a micro-batch's passes; sums over ranks begin with the last."""
+    def prepare_backward(self, *, is_last: bool) -> None:
+        """Prepare for the passes of a micro-batch. `is_last`: gradients are reduced over the ranks in this one."""
 
     def finish_gradients(self) -> None:
-        """After the last backward: wait for the sums over ranks, and add what the data axes do not cover."""
+        """Finish the sums over ranks after the last backward pass, those over tensor ranks and tied stages included."""
         self._sum_over_tensor_ranks()
         self._sum_tied()
 
-    def begin(self, step: int) -> None:
-        """Gradients from here on are those of 0-based `step` and of the steps after it."""
+    def begin_step(self, step: int) -> None:
+        """Set the number of the next step, from 0; later steps count on from it."""
         self.sent.clear()
         for compressor in self.compressors:
             compressor.step = step
 
     def commit(self, is_finite: Tensor) -> None:
-        """Finish the step: its gradients were applied, or discarded if `is_finite` is false."""
+        """End the step: store the compression errors that it left, or discard them if `is_finite` is false."""
         if self.compressors:
             each = [compressor.commit(is_finite) for compressor in self.compressors]
             self.sent.append(WireBytes(sum(one.uncompressed for one in each), sum(one.compressed for one in each)))
 
-    def own_state(self) -> dict[str, Tensor]:
-        """Return the state of this rank alone, which a resume on the same mesh continues and any other restarts."""
+    def rank_state(self) -> dict[str, Tensor]:
+        """Return the state that only this rank has. A resume on the same mesh restores it, another one resets it."""
         return {name: each for compressor in self.compressors for name, each in compressor.state_tensors().items()}
 
-    def publish(self) -> None:
-        """After an update of `named`: make the model compute with it."""
+    def sync_compute_copies(self) -> None:
+        """Copy updated parameters to the copies that the model computes with, if it does not use them directly."""
 
-    def inference(self) -> AbstractContextManager[object]:
-        """Return a context for a forward pass without gradients. Not inference mode: FSDP's hooks need version
-        counters, which it does not keep,
-        and compiled blocks cannot take the tensors of an exchange made in it."""
+    def no_grad(self) -> AbstractContextManager[object]:
+        """Return a context for forward passes without gradients.
+
+        It is not inference mode: FSDP's hooks need version counters, which inference tensors do not have, and compiled
+        blocks refuse tensors that a collective returned in inference mode.
+        """
         context: AbstractContextManager[object] = torch.no_grad()
         return context
 
-    def after_inference(self) -> None:
-        """Whole copies that a forward without backward leaves go."""
+    def free_gathered(self) -> None:
+        """Free the gathered parameters that a forward pass without a backward pass leaves."""
 
     def _gradients(self, names: Iterable[str]) -> list[Tensor]:
         gradients = []
         for name in names:
-            grad = self.named[name].grad
+            grad = self.trainable[name].grad
             assert grad is not None, f"{name} took no part in the step"
             gradients.append(local_tensor(grad))
         return gradients
 
     def _sum_over_tensor_ranks(self) -> None:
-        """Sum the gradients of parameters that tensor ranks replicate (norms, the router)."""
+        """Sum the gradients of parameters that are replicated over tensor ranks (norms, routers)."""
         group = self.mesh.group("tensor")
         if group is not None:
-            uncut = [name for name in self.named if all(cut.axes != ("tensor",) for cut in self.layouts[name].cuts)]
-            sum_as_one(self._gradients(uncut), group)
+            uncut = [
+                name for name in self.trainable if all(cut.axes != ("tensor",) for cut in self.layouts[name].dim_shards)
+            ]
+            all_reduce_flat(self._gradients(uncut), group)
 
     def _sum_tied(self) -> None:
-        """Embedding and head of a tied model on two stages: one matrix, whose gradient is the sum of both uses."""
-        names = [name for name in self.named if self.layouts[name].name == "embedding.weight"]
+        """Sum the two gradients of an embedding that is tied to a head in another stage."""
+        names = [name for name in self.trainable if self.layouts[name].name == "embedding.weight"]
         if len(names) == 2:  # both stages are this rank's
             first, second = self._gradients(names)
             first += second
             second.copy_(first)
         elif names and self._tied_group is not None:
-            sum_as_one(self._gradients(names), self._tied_group)
+            all_reduce_flat(self._gradients(names), self._tied_group)
 
 
-def mixtures(stages: list[Decoder]) -> dict[str, MixtureOfExperts]:
+def moe_layers(stages: list[Decoder]) -> dict[str, MixtureOfExperts]:
     """Return the mixtures of experts of these stages by the number of their layer."""
     blocks = {number: block for stage in stages for number, block in stage.blocks.items()}
     return {number: block.mlp for number, block in blocks.items() if isinstance(block.mlp, MixtureOfExperts)}
 
 
 def _tied_group(stages: list[Decoder], mesh: Mesh) -> dist.ProcessGroup | None:
-    """Of this rank and the one with the other copy of a tied embedding; None where there is no other."""
+    """Return the group of the two ranks that have a copy of a tied embedding; None if this rank has both or none."""
     if not stages[0].shape.tie_embeddings:
         return None
     has_embedding = any(stage.embedding is not None for stage in stages)
     has_head = any(stage.head is not None for stage in stages)
-    return mesh.group_of_ends() if has_embedding != has_head else None
+    return mesh.pipeline_ends_group() if has_embedding != has_head else None
 
 
-def sum_as_one(tensors: list[Tensor], group: dist.ProcessGroup) -> None:
-    """Sum each over the group, in place, by one collective."""
+def all_reduce_flat(tensors: list[Tensor], group: dist.ProcessGroup) -> None:
+    """Sum each tensor over the group, in place, with one collective."""
     if not tensors:
         return
     flat = torch.cat([tensor.flatten() for tensor in tensors])
@@ -143,47 +147,49 @@ def sum_as_one(tensors: list[Tensor], group: dist.ProcessGroup) -> None:
 
 
 class ShardedWeights(Weights):
-    """FSDP2 gathers before use and reduces after; between micro-batches the gradients of stage 1 stay whole on the rank
-    and are reduced once, those of stage 2 and of a large model are reduced each time and only their shards stay.
+    """Parameters that FSDP2 shards: it gathers them before use and reduce-scatters their gradients.
 
-    Sums over replicas that are to be compressed are none of FSDP's: they follow at the end, shard by shard."""
+    ZeRO 1, and ZeRO 3 below MAX_UNREDUCED_GRADIENT_BYTES, accumulate full gradients over the micro-batches and reduce
+    them once a step; otherwise each micro-batch reduces them, and only shards are stored. Compressed sums over replicas
+    are not FSDP's: `finish_gradients` computes them for the shards.
+    """
 
     def __init__(
         self, stages: list[Decoder], layouts: dict[str, ParamLayout], mesh: Mesh, compression: CompressionSpec
     ) -> None:
         super().__init__(stages, layouts, mesh)
-        self.every = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
-        # A sharded parameter counts as whole here.
-        self._frees = mesh.sizes.zero == 3  # parameters after use; otherwise they stay gathered for the step
-        self._reduces_each = reduces_each(mesh.sizes.zero, sum(each.numel() for each in self.named.values()))
+        self.all_params = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
+        # numel() of a sharded parameter is that of the full tensor.
+        self._reshards = mesh.sizes.zero == 3  # after use; otherwise parameters stay gathered until the step ends
+        self._reduces_each = reduces_each(mesh.sizes.zero, sum(each.numel() for each in self.trainable.values()))
         group = mesh.group("replicate")
         if compression.kind != "none" and group is not None:
-            shapes = {name: local_tensor(each).shape for name, each in self.named.items()}
+            shapes = {name: local_tensor(each).shape for name, each in self.trainable.items()}
             self.compressors = [make_compressor(compression, shapes, group, mesh.device)]
 
-    def before_backward(self, *, is_last: bool) -> None:
-        """Prepare for a micro-batch's passes; gradients are reduced from the last one, or from each."""
+    def prepare_backward(self, *, is_last: bool) -> None:
+        """Prepare for the passes of a micro-batch; gradients are reduced in the last one, or in each."""
         for stage in self.stages:
             assert isinstance(stage, FSDPModule)
             stage.set_requires_gradient_sync(is_last or self._reduces_each)
             stage.set_requires_all_reduce(is_last)
             stage.set_is_last_backward(is_last)
-            stage.set_reshard_after_backward(is_last or self._frees)
+            stage.set_reshard_after_backward(is_last or self._reshards)
 
     def finish_gradients(self) -> None:
         """Finish the gradients after the last backward pass; with compression, sum over replicas here."""
         for compressor in self.compressors:
-            compressor.all_reduce(self._gradients(self.named))
+            compressor.all_reduce(self._gradients(self.trainable))
         super().finish_gradients()
 
-    def after_inference(self) -> None:
+    def free_gathered(self) -> None:
         """Free gathered parameters."""
         for stage in self.stages:
             reshard(stage)
 
 
 class Bucket:
-    """Gradients of one flat fp32 buffer, summed by one collective, or compressed by a few."""
+    """A flat fp32 buffer of gradients that one collective sums, or a few if they are compressed."""
 
     def __init__(
         self,
@@ -207,15 +213,15 @@ class Bucket:
         self._sent = torch.empty_like(self.flat, dtype=torch.bfloat16) if rounded else self.flat
         self._work: dist.Work | None = None
 
-    def begin(self) -> None:
-        """All gradients are here: begin their sum. Compressed ones wait for `finish`."""
+    def start_all_reduce(self) -> None:
+        """Start the sum over the group, once; compressed sums are computed by `finish`."""
         if self.group is not None and self.compressor is None and self._work is None:
             if self._sent is not self.flat:
                 self._sent.copy_(self.flat)
             self._work = dist.all_reduce(self._sent, group=self.group, async_op=True)
 
     def finish(self) -> None:
-        """Until the sum is here."""
+        """Wait for the sum over the group."""
         if self.compressor is not None:
             self.compressor.all_reduce(self.views)
         if self._work is not None:
@@ -226,12 +232,12 @@ class Bucket:
 
 
 class ReplicatedWeights(Weights):
-    """Every data rank has everything. Gradients gather in fp32 buckets over the micro-batches; with the last one, each
-    bucket's sum begins as soon as it is full, during the backward pass.
+    """Parameters that every data rank has in full (ZeRO 0).
 
-    In bf16 the model computes with rounded copies of the fp32 weights, renewed after each step. A single rank in fp32
-    needs none of this: the gradients stay where autograd leaves them, unless that is a CUDA graph's memory, which the
-    next micro-batch uses again.
+    Gradients accumulate in fp32 buckets over the micro-batches; in the last one, the sum of a bucket starts during the
+    backward pass, as soon as its gradients are complete. Unless the precision is fp32, the model computes with bf16
+    copies of the fp32 parameters, updated after each step. A single rank in fp32 needs no buckets, except with CUDA
+    graphs, whose memory the next micro-batch overwrites.
     """
 
     def __init__(
@@ -243,13 +249,13 @@ class ReplicatedWeights(Weights):
     ) -> None:
         super().__init__(stages, layouts, mesh)
         working = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
-        self.every = dict(working)
+        self.all_params = dict(working)
         self._copies: list[tuple[nn.Parameter, nn.Parameter]] = []  # (weight, what the model computes with)
         if training.precision != "fp32":
             for name, parameter in working.items():
                 if parameter.requires_grad:
-                    self.every[name] = nn.Parameter(parameter.detach())
-                    self._copies.append((self.every[name], parameter))
+                    self.all_params[name] = nn.Parameter(parameter.detach())
+                    self._copies.append((self.all_params[name], parameter))
                 parameter.data = parameter.data.to(torch.bfloat16)
         self._buckets: list[Bucket] = []
         self._place: dict[nn.Parameter, tuple[Bucket, Tensor]] = {}
@@ -259,36 +265,37 @@ class ReplicatedWeights(Weights):
             self._make_buckets(working, training)
         self.compressors = [bucket.compressor for bucket in self._buckets if bucket.compressor is not None]
 
-    def before_backward(self, *, is_last: bool) -> None:
-        """Prepare for a micro-batch's passes; sums over ranks overlap with the last."""
+    def prepare_backward(self, *, is_last: bool) -> None:
+        """Prepare for the passes of a micro-batch; sums over ranks overlap with the last one."""
         self._overlaps = is_last
 
     def finish_gradients(self) -> None:
         """Wait for the sums over ranks."""
         if self._buckets:
-            self._take_leftovers()
+            self._collect_remaining()
             for bucket in self._buckets:
-                bucket.begin()
+                bucket.start_all_reduce()
             for bucket in self._buckets:
                 bucket.finish()
             for name, parameter in self._working.items():
-                self.every[name].grad = self._place[parameter][1]
+                self.all_params[name].grad = self._place[parameter][1]
             self._filled.clear()
             self._overlaps = False
         super().finish_gradients()
 
-    def publish(self) -> None:
-        """Copy updated weights into the rounded copies that the model computes with."""
+    def sync_compute_copies(self) -> None:
+        """Copy updated parameters to the bf16 copies that the model computes with."""
         if self._copies:
             with torch.no_grad():
                 torch._foreach_copy_([copy for _, copy in self._copies], [weight for weight, _ in self._copies])
 
     def _make_buckets(self, working: dict[str, nn.Parameter], training: TrainingSpec) -> None:
-        """In the order in which the backward pass fills them: about that of the model, reversed."""
+        """Create the buckets, about in the order in which the backward pass computes gradients: the model's,
+        reversed."""
         self._working = {name: parameter for name, parameter in working.items() if parameter.requires_grad}
         compression, rounded = training.parallelism.compression, training.gradient_reduction == "bf16"
         for experts in (False, True):
-            axes = ("expert_replicate",) if experts else SEQUENCES
+            axes = ("expert_replicate",) if experts else TOKEN_AXES
             group = self.mesh.group(*axes)
             waiting: dict[str, nn.Parameter] = {}
             for name, parameter in reversed(self._working.items()):
@@ -305,7 +312,7 @@ class ReplicatedWeights(Weights):
                 parameter.register_post_accumulate_grad_hook(self._take)
 
     def _take(self, parameter: Tensor) -> None:
-        """Move a fresh gradient into its bucket."""
+        """Add a new gradient to its bucket, and remove it from the parameter."""
         assert isinstance(parameter, nn.Parameter) and parameter.grad is not None
         bucket, view = self._place[parameter]
         if parameter in self._filled:
@@ -317,10 +324,10 @@ class ReplicatedWeights(Weights):
         if self._overlaps:
             bucket.missing -= 1
             if bucket.missing == 0:
-                bucket.begin()
+                bucket.start_all_reduce()
 
-    def _take_leftovers(self) -> None:
-        """Collect gradients that a split backward pass left on the parameters; a missing gradient counts as 0."""
+    def _collect_remaining(self) -> None:
+        """Add gradients that a split backward pass has left on the parameters; a missing gradient is 0."""
         self._overlaps = False
         for parameter, (_, view) in self._place.items():
             if parameter.grad is not None:

@@ -11,7 +11,7 @@ from trainer.resilience.assignment import Assignment, traces_folder
 
 
 class StepProfiler:
-    """`begin(step)` and `end(step)` around each step (from 1). Outside of the steps that are wanted they do nothing."""
+    """Traces requested steps; call `begin` and `end` around each step, numbered from 1. Other steps are not traced."""
 
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
@@ -20,8 +20,9 @@ class StepProfiler:
         self._profile: profile | None = None
         self._begun = self._ended = self._heard = 0
 
-    def hear(self, known: list[StepStats], done: int) -> None:
-        """Of a request that is new: the steps after `done` are traced. All ranks hear of it after the same step."""
+    def handle_requests(self, known: list[StepStats], done: int) -> None:
+        """Trace the steps after `done` if the statistics contain a new request; all ranks see it after the same
+        step."""
         for stats in known:
             if stats.profile_number > self._heard and self._profile is None:
                 self._heard = int(stats.profile_number)
@@ -50,8 +51,10 @@ class StepProfiler:
             self.close()
 
     def close(self) -> None:
-        """Write the steps recorded until now, also if the run ends before the last step. A trace that cannot be written
-        is no reason to end a run: a file that says why takes its place."""
+        """Write the trace of the steps recorded until now.
+
+        If that fails, the run continues, and a file `*.failed` has the error.
+        """
         if self._profile is None:
             return
         path = self._folder / f"steps-{self._begun}-{self._ended}-rank-{self._assignment.rank}.json"
@@ -62,7 +65,7 @@ class StepProfiler:
             self._profile.export_chrome_trace(str(partial))
             partial.replace(path)
         except (OSError, RuntimeError) as error:
-            sys.stderr.write(f"the trace {path} could not be written: {error}\n")
+            sys.stderr.write(f"cannot write the trace {path}: {error}\n")
             with contextlib.suppress(OSError):
                 path.with_suffix(".failed").write_text(str(error))
         self._profile = None

@@ -19,10 +19,10 @@ _SECONDS_BETWEEN_STEP_LINES = 5.0
 
 
 class Reporter:
-    """Points, events and the node's board. Safe between threads."""
+    """Reports of a worker: metric points and events of the first rank, and each rank's step and phase. Thread-safe."""
 
     def __init__(self, assignment: Assignment) -> None:
-        self._generation = assignment.generation
+        self._generation = assignment.restart_count
         self._slot = assignment.local_rank
         self._folder = assignment.folder
         self._rare = SpoolWriter(assignment.spool, "progress", assignment.writer)  # of ranks that report nothing else
@@ -35,13 +35,13 @@ class Reporter:
         if assignment.rank == 0:
             self._metrics = SpoolWriter(assignment.spool, "metrics", assignment.writer)
             self._events = SpoolWriter(assignment.spool, "progress", assignment.writer)
-            if isinstance(assignment.connection, HttpConnection):  # a standalone run's terminal narrates by itself
+            if isinstance(assignment.connection, HttpConnection):  # a standalone run prints its progress itself
                 steps = assignment.training.steps
                 self._log_formatter = LogFormatter(steps, _SECONDS_BETWEEN_STEP_LINES, _to_log)
             threading.Thread(target=self._flush_often, name="reports", daemon=True).start()
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """`step`: number of finished steps. What is not finite is sent as null."""
+        """Report the values after `step` finished steps. Values that are not finite are sent as null."""
         if self._metrics is not None:
             finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
             now = datetime.now(UTC)
@@ -71,27 +71,27 @@ class Reporter:
         writer.flush()
 
     @contextmanager
-    def phase(self, name: str, shown: str | None = None) -> Iterator[None]:
-        """Time a start-up phase; `shown` (a board phase) is what heartbeats say meanwhile."""
+    def phase(self, name: str, heartbeat_phase: str | None = None) -> Iterator[None]:
+        """Report the time of a start-up phase. `heartbeat_phase`: the phase of `shared_status` within it."""
         before = self._phase
-        if shown is not None:
-            self.enter(shown)
+        if heartbeat_phase is not None:
+            self.enter_phase(heartbeat_phase)
         begin = time.monotonic()
         yield
         self.phase_finished(name, time.monotonic() - begin)
-        if shown is not None:
-            self.enter(before)
+        if heartbeat_phase is not None:
+            self.enter_phase(before)
 
     def phase_finished(self, name: str, seconds: float) -> None:
         """Spool the event of a finished phase."""
         self.event("phase.finished", phase=name, seconds=seconds)
 
-    def enter(self, phase: str) -> None:
+    def enter_phase(self, phase: str) -> None:
         """Report the phase that begins, for heartbeats."""
         self._phase = phase
         self._shared_status.report(self._slot, self._step, phase)
 
-    def finished_step(self, step: int) -> None:
+    def report_step(self, step: int) -> None:
         """Report the newest finished step, for heartbeats."""
         self._step = step
         self._shared_status.report(self._slot, step, self._phase)
@@ -116,7 +116,7 @@ class Reporter:
                 writer.flush()
 
     def deliver(self, seconds: float) -> bool:
-        """Flush, and wait at most so long until the platform has all of it. Whether it has."""
+        """Flush, and wait at most `seconds`. Return whether the platform has acknowledged all reports."""
         self.flush()
         return all(writer is None or writer.wait_until_delivered(seconds) for writer in (self._metrics, self._events))
 

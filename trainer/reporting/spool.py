@@ -1,7 +1,7 @@
-"""Reports on disk until the platform has acknowledged them.
+"""A spool of reports on disk, until the platform has acknowledged them.
 
-A writer puts numbered batches as whole files below `<spool>/<kind>/`; the agent's shipper sends them in order
-and deletes what was acknowledged. Writers and shipper share nothing else, so either may die at any time.
+A writer adds numbered batches as complete files below `<spool>/<kind>/`; the agent's shipper sends them in order and
+deletes those that were acknowledged. Writers and shipper share only these files, so each may be killed at any time.
 """
 
 import threading
@@ -14,9 +14,9 @@ from trainer.contract.run import Batch, LogLine, MetricPoint, ProgressEvent
 
 Kind = Literal["metrics", "logs", "progress"]
 KINDS: tuple[Kind, ...] = ("progress", "metrics", "logs")
-LARGEST_BATCH = 500  # records
-LARGEST_BATCH_TEXT = 500_000  # characters of log text: servers refuse bodies of a few megabytes
-MOST_LOG_BYTES = 64 * 2**20  # of waiting log lines; metrics and progress are never dropped
+MAX_BATCH_RECORDS = 500  # records
+MAX_BATCH_TEXT_CHARACTERS = 500_000  # characters of log text: servers refuse bodies of a few megabytes
+MAX_SPOOLED_LOG_BYTES = 64 * 2**20  # of waiting log lines; metrics and progress are never dropped
 _POLL_SECONDS = 0.05
 _FIELDS: dict[Kind, str] = {"metrics": "points", "logs": "lines", "progress": "events"}
 
@@ -60,19 +60,19 @@ class SpoolWriter:
     def _next_count(self) -> int:
         """How many of the waiting records make the next batch; at least one."""
         text = 0
-        for count, record in enumerate(self._records[:LARGEST_BATCH]):
+        for count, record in enumerate(self._records[:MAX_BATCH_RECORDS]):
             text += len(record.text) if isinstance(record, LogLine) else 0
-            if text > LARGEST_BATCH_TEXT and count > 0:
+            if text > MAX_BATCH_TEXT_CHARACTERS and count > 0:
                 return count
-        return min(len(self._records), LARGEST_BATCH)
+        return min(len(self._records), MAX_BATCH_RECORDS)
 
     def _write(self, records: list[MetricPoint | LogLine | ProgressEvent]) -> None:
-        if self._kind == "logs" and self._waiting_bytes() > MOST_LOG_BYTES:
+        if self._kind == "logs" and self._waiting_bytes() > MAX_SPOOLED_LOG_BYTES:
             self._dropped += len(records)
             return
         if self._dropped:
-            notice = f"{self._dropped} log lines were dropped here: the platform was away and the spool was full"
-            records = [LogLine(time=datetime.now(UTC), rank=-1, stream="agent", text=notice), *records]
+            text = f"{self._dropped} log lines were dropped: the platform was unreachable and the log spool was full"
+            records = [LogLine(time=datetime.now(UTC), rank=-1, stream="agent", text=text), *records]
             self._dropped = 0
         batch = Batch.model_validate({"writer": self._writer, "sequence": self._sequence, _FIELDS[self._kind]: records})
         final = self._folder / f"{self._writer}.{self._sequence:09d}.json"

@@ -1,4 +1,4 @@
-"""How a step's time is spent on this rank, and how far the ranks differ, without a wait for the device."""
+"""Time of the phases of a step, and the skew between ranks, measured without waiting for the device."""
 
 import time
 from collections import deque
@@ -14,10 +14,9 @@ SLOW_STEPS = 20  # in a row: single slow steps are not reported
 
 
 class StepClock:
-    """`begin`, then `lap(name)` at the end of each part of a step, and `end`.
+    """Times the phases of a step: call `begin`, `end_phase` at the end of each phase, and `end`.
 
-    On an accelerator the times are those of events in its stream, which `take` reads some steps later: by then they are
-    over, and nothing waits.
+    On an accelerator it records CUDA events, which `take` reads some steps later, when they have completed.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -39,14 +38,15 @@ class StepClock:
         self._finished.append(self._marks)
 
     def take(self) -> dict[str, float]:
-        """Seconds of each part of the oldest step not yet taken."""
+        """Return the seconds of each phase of the oldest step that was not taken yet."""
         seconds = _between(self._finished.popleft())
         self._last_pass = _computing(seconds)
         return seconds
 
     @property
     def pass_seconds(self) -> float:
-        """Of this rank's forward and backward passes: this step's, or on an accelerator the last that are known."""
+        """Return the seconds of this rank's forward and backward passes: of this step, on an accelerator of the last
+        one taken."""
         return self._last_pass if self._is_accelerator else _computing(_between(self._marks))
 
     def _now(self) -> Mark:
@@ -79,8 +79,12 @@ class SkewDetector:
     def __init__(self) -> None:
         self._rank, self._steps = -1, 0
 
-    def sees(self, seconds_of_ranks: Sequence[float]) -> tuple[float, int | None]:
-        """(slowest / mean, the rank that has now been slow for SLOW_STEPS steps, reported once, or None)."""
+    def update(self, seconds_of_ranks: Sequence[float]) -> tuple[float, int | None]:
+        """Return (slowest / mean, rank), for the seconds of each rank.
+
+        `rank` is the one that has just been slowest, by more than SLOW_FACTOR, for SLOW_STEPS steps in a row, else
+        None.
+        """
         mean = sum(seconds_of_ranks) / len(seconds_of_ranks)
         slowest = max(range(len(seconds_of_ranks)), key=seconds_of_ranks.__getitem__)
         skew = seconds_of_ranks[slowest] / mean if mean else 1.0

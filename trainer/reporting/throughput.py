@@ -27,7 +27,7 @@ class Peak:
 
 
 def peak_of(device: torch.device) -> Peak | None:
-    """None for a CPU or a device that the table does not know: a guessed peak gives a meaningless ratio."""
+    """Return the device's peak, None for a CPU or a device that is not in the table."""
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
@@ -45,7 +45,8 @@ def model_flops_utilisation(
     world_size: int,
     peak: Peak | None,
 ) -> dict[str, float]:
-    """`throughput/mfu_causal` (half the attention square), `throughput/mfu_palm` (all of it); empty without a peak."""
+    """Return the metrics `throughput/mfu_causal`, which counts half of the attention matrix, and `throughput/mfu_palm`,
+    which counts all of it; empty without a peak."""
     if peak is None:
         return {}
     per_device = tokens_per_second / world_size / peak.flops

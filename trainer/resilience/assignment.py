@@ -11,7 +11,7 @@ from trainer.client.local import LocalPlatform, LocalSettings
 from trainer.client.platform import Platform
 from trainer.contract.run import RunConfig
 from trainer.contract.training import TrainingSpec
-from trainer.data.source import SourcePlace
+from trainer.data.source import PreparedSource
 from trainer.resilience.store_server import StoreAddress
 from trainer.storage.base import Storage
 from trainer.storage.cached import CachedStorage
@@ -20,7 +20,7 @@ from trainer.storage.presigned import PresignedStorage
 
 @dataclass(frozen=True)
 class HttpConnection:
-    """`checkpoint_cache`: where copies of jobs' checkpoints are kept on this node, if anywhere."""
+    """A run on the platform. `checkpoint_cache`: folder for copies of checkpoints near this node, if there is one."""
 
     url: str
     token: str = field(repr=False)
@@ -50,20 +50,24 @@ class FolderConnection:
 
 @dataclass(frozen=True)
 class Assignment:
-    """One rank of one generation. `training` is that of `run`, of which a run that only prepares data has none."""
+    """The configuration of one rank of a worker group. `training` is `run.training`, which is set here.
+
+    `restart_count`: number of the worker group within the attempt, 0 before any restart; on the wire and on disk it is
+    called generation.
+    """
 
     run: RunConfig
     training: TrainingSpec
     job_key: str = field(repr=False)
     connection: HttpConnection | FolderConnection
-    generation: int
+    restart_count: int
     rank: int
     local_rank: int
     store: StoreAddress
-    sources: list[SourcePlace]
+    sources: list[PreparedSource]
     work: Path
     stamp: str  # of the agent's process: distinguishes its files and writers from those of an earlier agent
-    model_folder: Path | None  # where a standalone run leaves its export in the clear
+    model_folder: Path | None  # where a standalone run writes its export, unencrypted
     base_folder: Path | None = None  # of the base model
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     largest_micro_batch: int | None = None  # in sequences, where memory has no room for what was planned
@@ -71,13 +75,13 @@ class Assignment:
 
     @property
     def dataset_folder(self) -> Path:
-        """Of the first source; all have the same tokenizer."""
+        """Return the folder of the first source; all sources have the same tokenizer."""
         return self.sources[0].folder
 
     @property
     def folder(self) -> Path:
         """Return the folder of the worker group."""
-        return worker_group_folder(self.work, self.stamp, self.generation)
+        return worker_group_folder(self.work, self.stamp, self.restart_count)
 
     @property
     def profile_folder(self) -> Path:
@@ -101,16 +105,16 @@ class Assignment:
 
     @property
     def writer(self) -> str:
-        """Name under which this process reports."""
-        return f"rank{self.rank}-g{self.generation}-{self.stamp}"
+        """Return the name under which this process reports."""
+        return f"rank{self.rank}-g{self.restart_count}-{self.stamp}"
 
 
-def traces_folder(generation: Path, number: int) -> Path:
+def traces_folder(group_folder: Path, number: int) -> Path:
     """Where a node's ranks leave `steps-FIRST-LAST-rank-R.json` of a job's request of this number, each when it is
     whole, or `.failed` with the reason."""
-    return generation / f"profile-{number}"
+    return group_folder / f"profile-{number}"
 
 
-def worker_group_folder(work: Path, stamp: str, generation: int) -> Path:
+def worker_group_folder(work: Path, stamp: str, restart_count: int) -> Path:
     """Return the folder of a worker group."""
-    return work / f"generation-{generation}-{stamp}"
+    return work / f"generation-{restart_count}-{stamp}"

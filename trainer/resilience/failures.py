@@ -1,4 +1,4 @@
-"""What a process died of: written by the dying where it still can, concluded by the agent where it cannot."""
+"""Why a worker process ended: as it reported itself, or else as the agent infers from its exit code."""
 
 import json
 import math
@@ -15,15 +15,15 @@ from trainer.errors import TrainerError
 RESTARTABLE = frozenset(
     {EndClass.PROCESS_KILLED, EndClass.COLLECTIVE_TIMEOUT, EndClass.INTERNAL_ERROR, EndClass.STORAGE_ERROR}
 )
-"""Classes that a retry may fix; the others would recur with the same spec and data."""
+"""Classes that a restart may fix; the others would recur with the same spec and data."""
 
-# What gloo, NCCL and the store say when the other end is gone. They raise plain RuntimeErrors, so only the text
-# identifies them.
-_PEER_WORDS = (
+# Fragments of the messages of gloo, NCCL and the store when a peer has ended. They raise plain RuntimeErrors, so only
+# the text identifies them.
+_LOST_PEER_TEXTS = (
     "connection closed by peer", "connection reset", "connection refused", "broken pipe", "socket timeout",
     "timed out waiting", "gloo/transport", "nccl", "recvvalue failed", "sendbytes failed", "failed to recv",
 )  # fmt: skip
-_OUT_OF_MEMORY_WORDS = (
+_OUT_OF_MEMORY_TEXTS = (
     "out of memory",
     "can't allocate memory",
     "cannot allocate memory",
@@ -34,7 +34,8 @@ _OUT_OF_MEMORY_WORDS = (
 
 @dataclass(frozen=True)
 class Failure:
-    """`because_of_peer`: a consequence of another rank's end, never its cause. `at`: monotonic seconds."""
+    """Why a rank ended. `because_of_peer`: it failed because another rank ended. `at`: `time.monotonic()` of the
+    report, which all processes of a node share; 0 for a process that ended without one."""
 
     rank: int
     end_class: EndClass
@@ -43,19 +44,22 @@ class Failure:
     at: float = 0.0
 
 
-def describe(error: BaseException, rank: int) -> Failure:
-    """Classify an exception that ended a worker."""
+def classify_exception(error: BaseException, rank: int) -> Failure:
+    """Return the end class and message of an exception that ended `rank` (-1: the agent).
+
+    A message has at most 2,000 characters; that of an internal error ends with the file and line that raised it.
+    """
     text = f"{type(error).__name__}: {error}"
     lowered = text.lower()
     because_of_peer = False
     if isinstance(error, TrainerError):
         end_class, text = error.end_class, str(error)
-    elif isinstance(error, MemoryError) or any(words in lowered for words in _OUT_OF_MEMORY_WORDS):
+    elif isinstance(error, MemoryError) or any(part in lowered for part in _OUT_OF_MEMORY_TEXTS):
         end_class = EndClass.OUT_OF_MEMORY
         text = text.partition("\n")[0]
     elif isinstance(error, DecryptionError):
         end_class = EndClass.STORAGE_ERROR
-    elif isinstance(error, RuntimeError) and any(words in lowered for words in _PEER_WORDS):
+    elif isinstance(error, RuntimeError) and any(part in lowered for part in _LOST_PEER_TEXTS):
         end_class, because_of_peer = EndClass.COLLECTIVE_TIMEOUT, True
     else:
         end_class = EndClass.INTERNAL_ERROR
@@ -65,7 +69,7 @@ def describe(error: BaseException, rank: int) -> Failure:
 
 
 def write_failure(folder: Path, failure: Failure) -> None:
-    """Write the report of a failed rank. A reader sees it complete or not at all."""
+    """Write the report of a failed rank to `folder/rank-R.json`, which appears only when it is complete."""
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"rank-{failure.rank}.json"
     partial = final.with_suffix(".partial")
@@ -74,7 +78,7 @@ def write_failure(folder: Path, failure: Failure) -> None:
 
 
 def read_failures(folder: Path) -> list[Failure]:
-    """Return the reports of failed ranks."""
+    """Return the reports that failed ranks have written to `folder`."""
     found = []
     for path in folder.glob("rank-*.json"):
         record = json.loads(path.read_text())
@@ -82,31 +86,36 @@ def read_failures(folder: Path) -> list[Failure]:
     return found
 
 
-def killed(rank: int, exit_code: int, *, kernel_was_short_of_memory: bool) -> Failure:
-    """Describe a process that ended without a report: by a signal (negative exit code) or by leaving in the middle."""
+def classify_exit(rank: int, exit_code: int, *, had_oom_kill: bool) -> Failure:
+    """Return the failure of a process that ended without a report.
+
+    `exit_code`: minus the signal's number if a signal ended it. `had_oom_kill`: the kernel has killed a process of this
+    control group for lack of memory since the workers started; a SIGKILL is then counted as out of memory.
+    """
     if exit_code < 0:
         name = signal.Signals(-exit_code).name
-        if -exit_code == signal.SIGKILL and kernel_was_short_of_memory:
+        if -exit_code == signal.SIGKILL and had_oom_kill:
             return Failure(
                 rank, EndClass.OUT_OF_MEMORY, f"rank {rank} was killed by the kernel: the node ran out of memory"
             )
-        # An abort is how gloo's and NCCL's own threads end a process whose peer is gone: reported failures come first.
+        # Threads of gloo and NCCL abort a process whose peer has ended, so any reported failure is the likelier cause.
         at = math.inf if -exit_code == signal.SIGABRT else 0.0
         return Failure(rank, EndClass.PROCESS_KILLED, f"rank {rank} was killed by {name}", at=at)
-    return Failure(rank, EndClass.INTERNAL_ERROR, f"rank {rank} left with status {exit_code} and gave no reason")
+    return Failure(rank, EndClass.INTERNAL_ERROR, f"rank {rank} exited with status {exit_code} without a report")
 
 
-def first_cause(failures: list[Failure]) -> Failure:
-    """Return the failure that explains the others: a rank that only lost its peer is never the cause if another can be.
+def find_root_cause(failures: list[Failure]) -> Failure:
+    """Return the failure that caused the others: the earliest that is not `because_of_peer`, else the earliest.
 
-    A silent death (at = 0: nobody saw it) comes before the reports of those that it took along.
+    A process that ended without a report (`at` 0) comes before the reports of the ranks that lost it. `failures` must
+    not be empty.
     """
     assert failures
     return min(failures, key=lambda failure: (failure.because_of_peer, failure.at, failure.rank))
 
 
-def oom_kills() -> int:
-    """How often the kernel killed for memory in this control group; 0 where that cannot be known."""
+def count_oom_kills() -> int:
+    """Return how many processes of this control group the kernel has killed for lack of memory; 0 if unknown."""
     try:
         group = Path("/proc/self/cgroup").read_text().strip().rsplit("::", 1)[-1]
         events = Path("/sys/fs/cgroup", group.lstrip("/"), "memory.events").read_text()

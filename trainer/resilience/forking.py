@@ -1,4 +1,4 @@
-"""The warm fork server (Python's own), and what a forked process does before its real work."""
+"""Start worker processes from Python's fork server, which has imported torch in advance."""
 
 import atexit
 import faulthandler
@@ -36,16 +36,16 @@ def start_fork_server() -> None:
 
 
 @dataclass
-class Forked:
-    """A started process, and the reading ends of its standard output and error."""
+class ForkedProcess:
+    """A started process, and the reading ends of the pipes of its standard output and error."""
 
     process: BaseProcess
     stdout: Connection
     stderr: Connection
 
 
-def fork(name: str, target: Callable[..., None], *arguments: Any) -> Forked:
-    """Run `target(*arguments)` in a warm process. Waits for the import of torch if that is still going on."""
+def fork(name: str, target: Callable[..., None], *arguments: Any) -> ForkedProcess:
+    """Run `target(*arguments)` in a new process. Waits until the fork server has imported torch."""
     stdout, stdout_writer = _context.Pipe(duplex=False)
     stderr, stderr_writer = _context.Pipe(duplex=False)
     process = _context.Process(
@@ -55,7 +55,7 @@ def fork(name: str, target: Callable[..., None], *arguments: Any) -> Forked:
     _started.add(process)
     stdout_writer.close()
     stderr_writer.close()
-    return Forked(process, stdout, stderr)
+    return ForkedProcess(process, stdout, stderr)
 
 
 @atexit.register

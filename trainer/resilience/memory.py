@@ -1,11 +1,10 @@
-"""When memory runs out: the same step in smaller micro-batches, on every rank.
+"""Smaller micro-batches after a rank has run out of memory.
 
-What ran out on one rank leaves the others in a collective that never ends, so nothing is agreed among them: they are
-ended together, and the processes that follow get the size. Until the first step is done that costs nothing but
-their start; the numbers do not change, since gradients of more micro-batches add up to the same sums.
+The other ranks then wait in a collective that never ends, so the ranks cannot agree on a size: all are killed, and the
+processes that are started next get the smaller size. The sums of gradients stay the same, since more micro-batches add
+up to the same batch.
 
-The size is remembered in the job's part of the store, for the attempts that follow and for the agents of other nodes;
-a checkpoint has it too.
+The size is stored under the job's prefix, for later attempts and the agents of other nodes; a checkpoint has it too.
 """
 
 import hashlib
@@ -17,16 +16,16 @@ from trainer.contract.parallelism import MeshSizes
 from trainer.contract.run import RunConfig
 from trainer.storage.base import MissingObject, Storage
 
-NOTE_NAME = "attempts/micro-batch.json"
+MICRO_BATCH_NAME = "attempts/micro-batch.json"
 
 REMEDIES = (
-    "take training.activation_checkpointing full, training.optimizer.offload, a larger training.parallelism.zero or "
+    "use training.activation_checkpointing full, training.optimizer.offload, a larger training.parallelism.zero or "
     "tensor, more processes, or a shorter training.sequence_length"
 )
 
 
-class Note(WireModel):
-    """Sequences of a micro-batch that memory may have room for, of these fields of `training` on this mesh."""
+class StoredMicroBatch(WireModel):
+    """The stored size of micro-batches in sequences, for a run with this digest of `training` and this mesh."""
 
     training: str
     mesh: dict[str, int]
@@ -35,12 +34,13 @@ class Note(WireModel):
 
 def out_of_memory(message: str, micro_batch: int) -> str:
     """Return the final message of a run whose micro-batches cannot become smaller."""
-    smaller = "" if micro_batch == 1 else "; leave training.parallelism.micro_batch_sequences out, or make it smaller"
-    return f"{message}; a micro-batch was {micro_batch} sequences{smaller}; {REMEDIES}"
+    smaller = "" if micro_batch == 1 else "; remove training.parallelism.micro_batch_sequences, or make it smaller"
+    return f"{message}; a micro-batch had {micro_batch} sequences{smaller}; {REMEDIES}"
 
 
-def halve_micro_batch(run: RunConfig, vocab_size: int, largest: int | None) -> tuple[int, int | None]:
-    """(sequences of the micro-batches that memory ran out with, of those to try next); None: there are no smaller."""
+def reduce_micro_batch(run: RunConfig, vocab_size: int, largest: int | None) -> tuple[int, int | None]:
+    """Return (sequences of the micro-batches that ran out of memory, of those to try next or None if there is no
+    smaller size)."""
     training, sizes = run.training, _sizes(run, vocab_size)
     assert training is not None and sizes is not None, "a run without a mesh takes no memory"
     tried = micro_batch_size(training, sizes, vocab_size, largest)
@@ -51,25 +51,27 @@ def store_micro_batch(
     storage: Storage, encryptor: Encryptor, run: RunConfig, vocab_size: int, micro_batch: int
 ) -> None:
     """Store the size for later attempts. Raises StorageError."""
-    sizes, key = _sizes(run, vocab_size), run.prefix + NOTE_NAME
+    sizes, key = _sizes(run, vocab_size), run.prefix + MICRO_BATCH_NAME
     assert sizes is not None, "a run without a mesh takes no memory"
-    note = Note(training=_digest(run), mesh=sizes.axes, micro_batch=micro_batch)
-    ciphertext, _ = encryptor.encrypt(note.model_dump_json().encode(), key)
+    stored = StoredMicroBatch(training=_digest(run), mesh=sizes.axes, micro_batch=micro_batch)
+    ciphertext, _ = encryptor.encrypt(stored.model_dump_json().encode(), key)
     storage.put(key, ciphertext)
 
 
 def load_micro_batch(storage: Storage, encryptor: Encryptor, run: RunConfig, vocab_size: int) -> int | None:
-    """Return what was recorded for this run, else what its base checkpoint was trained with; None where neither
-    says anything of it. Raises StorageError, DecryptionError."""
-    training, sizes, key = run.training, _sizes(run, vocab_size), run.prefix + NOTE_NAME
+    """Return the stored size for this run, else that of the checkpoint to resume from on the same mesh, else None.
+
+    Raises StorageError, DecryptionError.
+    """
+    training, sizes, key = run.training, _sizes(run, vocab_size), run.prefix + MICRO_BATCH_NAME
     if training is None or sizes is None or training.parallelism.micro_batch_sequences != "auto":
         return None
     try:
-        note = Note.model_validate_json(encryptor.decrypt_unlisted(storage.get(key), key))
+        stored = StoredMicroBatch.model_validate_json(encryptor.decrypt_unlisted(storage.get(key), key))
     except MissingObject:
-        note = None
-    if note is not None and (note.training, note.mesh) == (_digest(run), sizes.axes):
-        return note.micro_batch
+        stored = None
+    if stored is not None and (stored.training, stored.mesh) == (_digest(run), sizes.axes):
+        return stored.micro_batch
     return run.resume.micro_batch if run.resume is not None and run.resume.mesh == sizes.axes else None
 
 

@@ -1,4 +1,4 @@
-"""Nothing outlives its parent: the kernel kills a process when the one that started it is gone."""
+"""End a process together with its parent, by the kernel's parent-death signal."""
 
 import ctypes
 import os
@@ -9,10 +9,10 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """SIGKILL for this process when its parent's thread ends; Linux only, elsewhere it does nothing.
+    """Let the kernel send SIGKILL to this process when the thread that started it ends. Does nothing but on Linux.
 
-    `parent`: the parent's process id. Where it is already gone, this process ends here, since the signal is
-    sent only for a death after the call.
+    `parent`: the parent's process id. If it has ended before the call, the process kills itself, since the signal is
+    sent only if the parent ends later.
     """
     if sys.platform != "linux":
         return

@@ -1,7 +1,7 @@
-"""Imported once, in the fork server: every worker forked from it starts with torch already there.
+"""Import torch in the fork server, so that every worker forked from it starts with torch loaded.
 
-Nothing here may compute with torch: threads do not survive a fork, and an OpenMP pool that a worker believes
-to have would hang its first kernel.
+Nothing here may compute with torch: threads do not survive a fork, and an OpenMP pool that a worker believes to have
+would hang its first kernel.
 """
 
 import gc

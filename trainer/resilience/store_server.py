@@ -1,7 +1,7 @@
-"""The key-value store by which the ranks of all nodes find each other, in a process of its own.
+"""The key-value store of the rendezvous of all ranks (torch's TCPStore), in a process of its own.
 
-It outlives every generation of workers; each generation uses keys under its own prefix, so that no address of a
-dead process is ever read again.
+It outlives worker groups; each group uses keys under its own prefix, so that it never reads addresses of ended
+processes.
 """
 
 import threading
@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 
 from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
-from trainer.resilience.forking import Forked, fork, make_pipe
+from trainer.resilience.forking import ForkedProcess, fork, make_pipe
 
 STORE_TIMEOUT = timedelta(minutes=5)
 
@@ -24,8 +24,8 @@ class StoreAddress:
     port: int
 
 
-def start_store(host: str) -> tuple[Forked, StoreAddress]:
-    """Serve on a free port of this node, which others reach by `host`. Raises TrainerError where that cannot be."""
+def start_store(host: str) -> tuple[ForkedProcess, StoreAddress]:
+    """Start a store on a free port of this node, whose name or address is `host`. Raises TrainerError if it fails."""
     reader, writer = make_pipe()
     forked = fork("rendezvous", _serve, host, writer)
     writer.close()
@@ -34,7 +34,7 @@ def start_store(host: str) -> tuple[Forked, StoreAddress]:
     except EOFError as error:
         raise TrainerError(
             EndClass.INTERNAL_ERROR,
-            f"the rendezvous store could not listen on this node, reached as {host}; does that name lead here?",
+            f"the rendezvous store cannot listen on {host}; check that it is a name or address of this node",
         ) from error
 
 

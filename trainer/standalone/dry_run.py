@@ -47,7 +47,7 @@ def dry_run(training: TrainingSpec, ranks: int) -> Iterator[str]:
         f"{training.sequence_length} tokens on each of {sizes.data} data ranks"
     )
     flops = shape.flops_per_token(vocab_size, training.sequence_length, causal=True) * tokens / ranks
-    yield f"computation: {flops / 1e12:,.3f} TFLOP a rank and step"
+    yield f"computation: {flops / 1e12:,.3f} TFLOP per rank and step"
     for place in range(sizes.pipeline):
         cost = RankCost(training, vocab_size, sizes, place)
         yield from _lines_of_rank(
@@ -65,9 +65,9 @@ def state_bytes(training: TrainingSpec, vocab_size: int, sizes: MeshSizes, rank:
     model: ParallelModel | None = None
     try:
         mesh = Mesh(rank, sizes.world, 0, torch.device("cpu"), sizes)
-        mesh.parameters_on = torch.device("meta")
+        mesh.param_device = torch.device("meta")
         model = parallelize_model(
-            training, vocab_size, mesh, 1, first_part=lambda place: torch.empty(place.local_shape, device="meta")
+            training, vocab_size, mesh, 1, load_shard=lambda place: torch.empty(place.local_shape, device="meta")
         )
         return bytes_of(model, training)
     finally:
@@ -79,12 +79,12 @@ def bytes_of(model: ParallelModel, training: TrainingSpec) -> StateBytes:
     """Return the bytes of a rank's weights, gradients and optimizer state."""
     weights = model.weights
     moments = trained = 0
-    for name, parameter in weights.named.items():
+    for name, parameter in weights.trainable.items():
         place, numbers = weights.layouts[name], local_tensor(parameter).numel()
         algorithm = param_group_config(place.name, len(place.shape), training.optimizer).algorithm
         trained += numbers
         moments += numbers * moments_per_parameter(algorithm)
-    every = [local_tensor(parameter) for parameter in weights.every.values()]
+    every = [local_tensor(parameter) for parameter in weights.all_params.values()]
     return StateBytes(
         parameters=sum(each.numel() for each in every),
         weights=sum(each.numel() * each.element_size() for each in every),
@@ -105,20 +105,20 @@ def _lines_of_rank(place: int, cost: RankCost, state: StateBytes) -> Iterator[st
     total = state.weights + state.gradients + on_device + waiting
     total += memory.gathered + memory.activations + memory.logits
     yield (
-        f"  state: {state.parameters:,} parameters; weights {shown(state.weights)}, gradients "
-        f"{shown(state.gradients)}, optimiser {shown(state.optimizer)}"
-        f"{f' in host memory, of which {shown(on_device)} at a time on the device' if memory.host else ''}"
+        f"  state: {state.parameters:,} parameters; weights {format_bytes(state.weights)}, gradients "
+        f"{format_bytes(state.gradients)}, optimiser {format_bytes(state.optimizer)}"
+        f"{f' in host memory, of which {format_bytes(on_device)} at a time on the device' if memory.host else ''}"
     )
     yield (
-        f"  beside it, about: gathered weights {shown(memory.gathered)}, gradients of earlier micro-batches "
-        f"{shown(waiting)}, activations {shown(memory.activations)}, logits {shown(memory.logits)}"
+        f"  besides, about: gathered weights {format_bytes(memory.gathered)}, gradients of earlier micro-batches "
+        f"{format_bytes(waiting)}, activations {format_bytes(memory.activations)}, logits {format_bytes(memory.logits)}"
     )
-    yield f"  memory: about {shown(total)}"
+    yield f"  memory: about {format_bytes(total)}"
     for each in cost.traffic():
-        yield f"  sends along {each.axis}: {shown(each.num_bytes)} a step ({each.operation})"
+        yield f"  sends along {each.axis}: {format_bytes(each.num_bytes)} per step ({each.operation})"
 
 
-def shown(num_bytes: int) -> str:
+def format_bytes(num_bytes: int) -> str:
     """With a unit that leaves at most four digits in front of the point."""
     size, units = float(num_bytes), ["bytes", "KiB", "MiB", "GiB", "TiB"]
     while size >= 1024 and len(units) > 1:

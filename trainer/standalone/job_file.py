@@ -14,20 +14,20 @@ from trainer.errors import TrainerError
 from trainer.export.folder import with_base
 
 
-def read_job(path: Path, base: Path | None = None, *, many_nodes: bool = False) -> tuple[str, LocalSettings]:
-    """(name, settings). `base`: the model to go on from, whatever the file says of the model. `many_nodes`: nothing
-    is started here, so there may be any number of nodes.
+def read_job(path: Path, base: Path | None = None, *, allow_multi_node: bool = False) -> tuple[str, LocalSettings]:
+    """(name, settings). `base`: the model to go on from, whatever the file says of the model. `allow_multi_node`:
+    nothing is started here, so there may be any number of nodes.
 
     Raises TrainerError (BAD_SPEC) that names each wrong field and its value.
     """
     try:
         job = yaml.safe_load(path.read_text())
     except OSError as error:
-        raise _bad(f"{path}: {error.strerror}; give the path of a job file") from error
+        raise _bad(f"{path}: {error.strerror}; check the path of the job file") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, or no number
         raise _bad(f"{path} is not YAML: {error}") from error
     if not isinstance(job, dict) or "training" not in job:
-        raise _bad(f"{path} has no field `training`: it must be a job file, a mapping with what to train below it")
+        raise _bad(f"{path} has no field `training`; a job file is a YAML mapping with a `training` section")
     if base is not None and isinstance(job["training"], dict):
         job["training"]["model"] = {"base": str(base.absolute())}
     problems: list[str] = []
@@ -37,8 +37,8 @@ def read_job(path: Path, base: Path | None = None, *, many_nodes: bool = False) 
     layout = _section(ProcessLayout, "resources", layout_fields, problems)
     checkpoint = _section(CheckpointPolicy, "checkpoint", job.get("checkpoint") or {}, problems)
     telemetry = _section(TelemetrySpec, "telemetry", job.get("telemetry") or {}, problems)
-    if layout is not None and layout.nodes > 1 and not many_nodes:
-        problems.append(f"resources.nodes: {layout.nodes} nodes need the platform; a standalone run has 1")
+    if layout is not None and layout.nodes > 1 and not allow_multi_node:
+        problems.append(f"resources.nodes: {layout.nodes} nodes need the platform; a standalone run uses 1")
     restarts = retry.get("restarts_in_place", 1)
     if not isinstance(restarts, int) or restarts < 0:
         problems.append(f"retry.restarts_in_place: {restarts!r} must be a whole number, 0 or more")

@@ -27,7 +27,7 @@ class Terminal:
 
     def finish(self, end_class: EndClass, output: Path) -> None:
         """Print how the run ended and where its files are."""
-        _say(f"{end_class.value}; everything of this run is in {output}")
+        _say(f"{end_class.value}; the files of this run are in {output}")
 
 
 def _say(text: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from torch.distributed import PrefixStore, Store, TCPStore
 
-from trainer.agent.base_model import obtain_base
+from trainer.agent.base_model import fetch_base_model
 from trainer.agent.dataset import DatasetPreparer
 from trainer.agent.shipper import Shipper
 from trainer.client.local import LocalPlatform, LocalSettings
@@ -27,11 +27,11 @@ from trainer.reporting.sinks.choice import LocalSinks, sink_queues
 from trainer.reporting.sinks.sink_queue import ReportEvent
 from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.assignment import Assignment, FolderConnection
-from trainer.resilience.failures import describe
+from trainer.resilience.failures import classify_exception
 from trainer.resilience.memory import (
-    halve_micro_batch,
     load_micro_batch,
     out_of_memory,
+    reduce_micro_batch,
     store_micro_batch,
 )
 from trainer.resilience.shared_status import SharedStatus
@@ -44,7 +44,7 @@ DELIVERY_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Place:
+class TorchrunProcess:
     """This process among those of torchrun. `attempt` counts its restarts."""
 
     rank: int
@@ -56,13 +56,13 @@ class Place:
     attempt: int
 
 
-def place_of(environment: dict[str, str]) -> Place | None:
+def read_torchrun_environment(environment: dict[str, str]) -> TorchrunProcess | None:
     """None where torchrun did not start this process."""
     if "TORCHELASTIC_RUN_ID" not in environment:
         return None
     rank, per_node = int(environment["RANK"]), int(environment["LOCAL_WORLD_SIZE"])
     agent_hosts_store = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return Place(
+    return TorchrunProcess(
         rank=rank,
         local_rank=int(environment["LOCAL_RANK"]),
         node=int(environment["GROUP_RANK"]),
@@ -74,7 +74,7 @@ def place_of(environment: dict[str, str]) -> Place | None:
 
 
 def run_rank(
-    place: Place,
+    place: TorchrunProcess,
     settings: LocalSettings,
     output: Path,
     files: list[Path],
@@ -91,14 +91,14 @@ def run_rank(
     platform = LocalPlatform(output, settings, terminal.show)
     assignment: Assignment | None = None
     try:
-        assignment = _prepared(place, settings, platform, store, output, files)
+        assignment = _prepare_assignment(place, settings, platform, store, output, files)
         assignment = replace(assignment, profile=profile)
-        end_class, message = _worked(assignment, platform, sinks)
+        end_class, message = _train(assignment, platform, sinks)
     except Exception as error:  # noqa: BLE001 - printed on the terminal, and reported to torchrun by the exit status
-        failure = describe(error, place.rank)
+        failure = classify_exception(error, place.rank)
         end_class, message = failure.end_class, failure.message
         if end_class is EndClass.OUT_OF_MEMORY and assignment is not None:
-            message = _make_smaller(assignment, platform, message)
+            message = _reduce_micro_batch(assignment, platform, message)
         sys.stderr.write(f"rank {place.rank}: {end_class}: {message}\n")
     if place.rank == 0:
         platform.end(
@@ -108,28 +108,35 @@ def run_rank(
     return 0 if end_class is EndClass.STOPPED else EXIT_STATUS[end_class]
 
 
-def _make_smaller(assignment: Assignment, platform: LocalPlatform, message: str) -> str:
+def _reduce_micro_batch(assignment: Assignment, platform: LocalPlatform, message: str) -> str:
     """Note the size of micro-batches for the ranks that torchrun may start next; what is to be said."""
     run, vocab_size = assignment.run, DatasetIndex.read(assignment.dataset_folder).vocab_size
-    tried, smaller = halve_micro_batch(run, vocab_size, assignment.largest_micro_batch)
+    tried, smaller = reduce_micro_batch(run, vocab_size, assignment.largest_micro_batch)
     if smaller is None:
         return out_of_memory(message, tried)
     store_micro_batch(platform.storage, Encryptor(assignment.job_key), run, vocab_size, smaller)
-    return f"{message}; what torchrun starts again takes micro-batches of {smaller} sequences instead of {tried}"
+    return (
+        f"{message}; if torchrun restarts the ranks, they use micro-batches of {smaller} sequences instead of {tried}"
+    )
 
 
-def _prepared(
-    place: Place, settings: LocalSettings, platform: LocalPlatform, store: Store, output: Path, files: list[Path]
+def _prepare_assignment(
+    place: TorchrunProcess,
+    settings: LocalSettings,
+    platform: LocalPlatform,
+    store: Store,
+    output: Path,
+    files: list[Path],
 ) -> Assignment:
     """Prepare the data in the output folder on the first rank, wait for it on the others, and return the assignment."""
     if place.rank > 0:
         store.wait(["prepared"], PREPARATION_TIMEOUT)
     run, keys = platform.run(), platform.keys()
     cache = output / "work" / "datasets"
-    base = obtain_base(cache / "models", run, keys, platform.storage)
-    room = DatasetPreparer(cache, run, keys, platform, platform.storage, lambda: False, base)
-    room.obtain(files)
-    vocab_size = DatasetIndex.read(room.places[0].folder).vocab_size
+    base = fetch_base_model(cache / "models", run, keys, platform.storage)
+    preparer = DatasetPreparer(cache, run, keys, platform, platform.storage, lambda: False, base)
+    preparer.fetch_or_prepare(files)
+    vocab_size = DatasetIndex.read(preparer.locations[0].folder).vocab_size
     largest = load_micro_batch(platform.storage, Encryptor(keys.job), run, vocab_size)
     if place.rank == 0:
         store.set("prepared", f"{int(time.time()):x}")
@@ -138,11 +145,11 @@ def _prepared(
         training=settings.training,
         job_key=keys.job,
         connection=FolderConnection(output, settings),
-        generation=place.attempt,
+        restart_count=place.attempt,
         rank=place.rank,
         local_rank=place.local_rank,
         store=place.store,
-        sources=room.places,
+        sources=preparer.locations,
         work=output / f"work-{place.node}",
         stamp=store.get("prepared").decode(),
         model_folder=output / "model",
@@ -156,7 +163,7 @@ def _prepared(
     return assignment
 
 
-def _worked(assignment: Assignment, platform: LocalPlatform, sinks: LocalSinks) -> tuple[EndClass, str]:
+def _train(assignment: Assignment, platform: LocalPlatform, sinks: LocalSinks) -> tuple[EndClass, str]:
     shared_status = SharedStatus(assignment.shared_status, assignment.run.layout.processes_per_node)
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda *_: shared_status.request_stop(StopRequest.CANCEL))

@@ -1,4 +1,4 @@
-"""What the trainer asks of an object store."""
+"""The interface of object stores, and its errors."""
 
 from typing import Protocol
 
@@ -7,18 +7,18 @@ from trainer.errors import TrainerError
 
 
 class StorageError(TrainerError):
-    """The store did not take or give an object within its deadline."""
+    """The store failed to read or write an object, after retries."""
 
     def __init__(self, message: str) -> None:
         super().__init__(EndClass.STORAGE_ERROR, message)
 
 
 class MissingObject(StorageError):
-    """The store answers, and has no such object."""
+    """The store has no object with this key."""
 
 
 class Storage(Protocol):
-    """Whole objects of bounded size. Safe to use from several threads."""
+    """An object store; objects are written and read completely, and have a bounded size. Thread-safe."""
 
     def put(self, key: str, data: bytes) -> None:
         """Store, replacing what was there; returns once it is durable. Raises StorageError."""

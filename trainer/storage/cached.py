@@ -1,6 +1,6 @@
-"""A copy of what a job stored, kept near its nodes: a restart reads it from a disk instead of the object store.
+"""A cache of a job's checkpoints near its nodes, from which a restart reads instead of the object store.
 
-What is kept is the same ciphertext, so a node's disk, or a file system that many share, learns nothing.
+It contains the same ciphertext as the store, so a shared file system needs no further protection.
 """
 
 import hashlib
@@ -12,13 +12,15 @@ from pathlib import Path
 
 from trainer.storage.base import Storage
 
-DELETE_AFTER_SECONDS = 7 * 86_400.0  # of jobs that never came back to clear away what they kept
+DELETE_AFTER_SECONDS = 7 * 86_400.0  # for jobs that have not deleted their cache themselves
 _CACHED_STEPS = 2
 
 
 class CachedStorage:
-    """`folder`: of this job alone. Only checkpoints are kept, the newest `_CACHED_STEPS` of them; everything goes to
-    `inner` first. A copy that is damaged, or cannot be written, is as good as none."""
+    """A write-through cache of the newest `_CACHED_STEPS` checkpoints in `folder`, which belongs to this job alone.
+
+    Every object is written to `inner` first. Copies that are damaged or cannot be written are ignored.
+    """
 
     def __init__(self, inner: Storage, folder: Path) -> None:
         self._inner, self._folder = inner, folder
@@ -67,12 +69,12 @@ class CachedStorage:
 
 
 def delete_cached(folder: Path) -> None:
-    """Of a job that is over."""
+    """Delete the cache of a job that has ended."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def delete_abandoned(root: Path) -> None:
-    """Folders of jobs below `root` in which nothing was written for long."""
+    """Delete the folders of jobs below `root` in which nothing was written for DELETE_AFTER_SECONDS."""
     limit = time.time() - DELETE_AFTER_SECONDS
     for folder in root.glob("*"):
         try:
@@ -84,6 +86,6 @@ def delete_abandoned(root: Path) -> None:
 
 
 def _step_of(key: str) -> str | None:
-    """`step-00000020-1-0` of a checkpoint's object: step, attempt, generation."""
+    """Return the folder of a checkpoint's object, `step-STEP-ATTEMPT-GENERATION`; None for other objects."""
     _, found, rest = key.partition("checkpoints/")
     return rest.partition("/")[0] if found and rest.startswith("step-") else None

@@ -35,7 +35,7 @@ def encrypt_file(storage: Storage, encryptor: Encryptor, prefix: str, path: str,
 
 
 def decrypt_parts(storage: Storage, encryptor: Encryptor, file: StoredFile) -> Iterator[bytes]:
-    """Plaintext part by part, each verified before it is yielded. Raises DecryptionError, StorageError."""
+    """Yield the plaintext of each part, verified. Raises DecryptionError, StorageError."""
     for part in file.parts:
         yield encryptor.decrypt(storage.get(part.key), part)
 
@@ -46,7 +46,7 @@ def get_decrypted(storage: Storage, encryptor: Encryptor, file: StoredFile) -> b
 
 
 def decrypt_to_file(storage: Storage, encryptor: Encryptor, file: StoredFile, target: Path) -> None:
-    """Write to `target`, which appears only when it is whole."""
+    """Decrypt a file to `target`, which appears only when it is complete."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
     with partial.open("wb") as sink:

@@ -8,7 +8,8 @@ from trainer.storage.base import MissingObject, StorageError
 
 
 class FolderStorage:
-    """`key` is a relative path. A file appears under its name only when it is whole and on disk."""
+    """An object store in a folder; keys are relative paths. A file gets its name only when it is complete and
+    synced."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -43,5 +44,5 @@ class FolderStorage:
 
     def _path(self, key: str) -> Path:
         if key.startswith("/") or ".." in key.split("/"):
-            raise StorageError(f"object key {key!r} leaves the store")
+            raise StorageError(f"object key {key!r} is outside the store")
         return self._root / key

@@ -1,4 +1,4 @@
-"""Objects behind presigned URLs: the store of a run on the platform, whose nodes hold no storage keys."""
+"""The object store of runs on the platform, accessed by presigned URLs: nodes have no storage credentials."""
 
 import random
 import threading
@@ -11,8 +11,8 @@ import httpx
 from trainer.contract.run import PresignReply
 from trainer.storage.base import MissingObject, StorageError
 
-RETRY_SECONDS = 120.0  # a store that is away for 20 s, or restarts in a minute, must lose nothing
-_LONGEST_PAUSE = 5.0
+RETRY_SECONDS = 120.0  # long enough for a restart of the store
+_MAX_PAUSE_SECONDS = 5.0
 _TRANSFER_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 
 
@@ -25,7 +25,11 @@ class Presigner(Protocol):
 
 
 class PresignedStorage:
-    """Each try asks for a fresh URL, so that one that ran out during an outage does no harm."""
+    """An object store behind presigned URLs. Each try requests a new URL, since one may expire during an outage.
+
+    Retries connection errors and all error statuses with growing pauses of at most 5 s, for `retry_seconds`; a 404 of a
+    read raises MissingObject immediately.
+    """
 
     def __init__(
         self, presigner: Presigner, retry_seconds: float = RETRY_SECONDS, wait: Callable[[float], object] | None = None
@@ -52,7 +56,7 @@ class PresignedStorage:
         pause = 0.1
         while True:
             problem = ""
-            # Has patience of its own with the platform, which does not count against the store's.
+            # Retries towards the platform have a time limit of their own.
             url = self._presigner.presign(operation, [key]).urls[0].url
             deadline = deadline or time.monotonic() + self._retry_seconds
             try:
@@ -67,8 +71,8 @@ class PresignedStorage:
                 problem = f"HTTP {response.status_code}: {response.text[:200]}"
             if time.monotonic() + pause > deadline:
                 raise StorageError(
-                    f"cannot {operation} {key} for {self._retry_seconds:.0f} s ({problem}); "
+                    f"{operation} of {key} has failed for {self._retry_seconds:.0f} s ({problem}); "
                     "check that the object store is up and reachable from the nodes"
                 )
             self._wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            pause = min(pause * 2, _MAX_PAUSE_SECONDS)

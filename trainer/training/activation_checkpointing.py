@@ -1,4 +1,4 @@
-"""What is kept of the forward pass for the backward pass: all, the dear parts, or each layer's input alone."""
+"""Activation checkpointing: which activations of a layer are stored for the backward pass, and which are recomputed."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,12 +29,12 @@ SAVED_OPERATIONS = {
     torch.ops._c10d_functional.all_gather_into_tensor.default,
     torch.ops._c10d_functional.reduce_scatter_tensor.default,
 }
-"""What `selective` keeps: matrix products, fused attention and what came over the network. The rest is cheap to do
-again: norms, rotations, products of single numbers."""
+"""Operations whose outputs `selective` stores: matrix products, fused attention and collectives. The rest is cheap to
+recompute: norms, rotary embeddings and elementwise operations."""
 
 
 def apply_activation_checkpointing(stage: Decoder, training: TrainingSpec) -> None:
-    """Set for each layer how it goes through the backward pass."""
+    """Set `recompute` of the stage's blocks as the spec says."""
     for number, block in stage.blocks.items():
         if is_recomputed(int(number), stage.shape.num_layers, training.recompute_layers):
             block.recompute = _POLICIES[training.activation_checkpointing]

@@ -1,4 +1,4 @@
-"""From an assignment to everything the loop needs: model, optimizer, data, checkpoints, restored if there is one."""
+"""Build the training state of a rank from its assignment: model, optimizer, data, and the checkpoint to resume from."""
 
 import hashlib
 from collections.abc import Callable
@@ -25,15 +25,15 @@ from trainer.models.decoder import Decoder
 from trainer.models.lora import add_adapters, is_adapter
 from trainer.optim.param_groups import check_patterns
 from trainer.optim.step import ShardOptimizer
-from trainer.parallel.balance import Balancer
+from trainer.parallel.balance import ExpertBalancer
 from trainer.parallel.mesh import Mesh
-from trainer.parallel.overlap import has_fused_products
+from trainer.parallel.overlap import has_fused_matmuls
 from trainer.parallel.parallelize import ParallelModel, parallelize_model
 from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
 from trainer.storage.base import Storage
 from trainer.training.activation_checkpointing import apply_activation_checkpointing
-from trainer.training.evaluation import HeldOut, Sampler, make_held_out_set, with_unique_names
+from trainer.training.evaluation import HeldOutSet, PromptSampler, make_held_out_set, make_names_unique
 from trainer.training.precision import apply_precision
 
 
@@ -50,10 +50,10 @@ class TrainState:
     index: DatasetIndex
     model: ParallelModel
     optimizer: ShardOptimizer
-    balancer: Balancer
+    balancer: ExpertBalancer
     loader: Loader
-    validation: list[HeldOut]
-    sampler: Sampler
+    validation: list[HeldOutSet]
+    sampler: PromptSampler
     writer: CheckpointWriter
     part: RankShare
     first_step: int
@@ -73,16 +73,16 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
     index = DatasetIndex.read(assignment.dataset_folder)
     corpus = Corpus(assignment.sources, training, storage)
     for source in corpus.sources:
-        source.on_corrupt = shard_skipped(reporter)
+        source.on_corrupt = make_skip_reporter(reporter)
     mesh, part = _plan_mesh(training, mesh, index.vocab_size, assignment.largest_micro_batch)
     if training.cuda_graphs and mesh.device.type != "cuda":
-        reporter.event("cuda_graphs.unused", because=f"this run is on a device of kind {mesh.device.type}")
-    if training.parallelism.tensor_overlap and not has_fused_products(mesh):
+        reporter.event("cuda_graphs.unused", because=f"the device of this run is {mesh.device.type}, not cuda")
+    if training.parallelism.tensor_overlap and not has_fused_matmuls(mesh):
         reporter.event(
-            "tensor_overlap.unused", because="the tensor ranks are not on GPUs that reach each other's memory"
+            "tensor_overlap.unused", because="the tensor ranks are not on GPUs that can access each other's memory"
         )
     check_patterns(training.optimizer.groups, _parameter_names(training, index.vocab_size))
-    with reporter.phase("model", shown="model"):
+    with reporter.phase("model", heartbeat_phase="model"):
         torch.manual_seed(training.seed)
         base = _base(assignment)
         model = parallelize_model(
@@ -90,16 +90,16 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
             lambda place: base.part_of(place) if base is not None and not is_adapter(place.name) else None,
         )  # fmt: skip
         if base is not None:
-            for name, balance in model.weights.balances.items():
+            for name, balance in model.weights.expert_biases.items():
                 balance.copy_(base.whole(name, tuple(balance.shape)))
-        optimizer = ShardOptimizer(model.weights.named, model.weights.layouts, training.optimizer)
+        optimizer = ShardOptimizer(model.weights.trainable, model.weights.layouts, training.optimizer)
     if run.resume is not None:
-        with reporter.phase("load", shown="load"):
+        with reporter.phase("load", heartbeat_phase="load"):
             check_manifest(run.resume, encryptor, job_id=run.job_id)
             load(
                 run.resume, live_shards(model.weights, optimizer), model.weights, storage, encryptor, corpus.fingerprint
             )
-            model.weights.publish()
+            model.weights.sync_compute_copies()
     first_step = run.resume.data_position if run.resume is not None else 0
     identity = Identity(hashlib.sha256(training.model_dump_json().encode()).hexdigest(), corpus.fingerprint)
     return TrainState(
@@ -112,10 +112,10 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
         index=index,
         model=model,
         optimizer=optimizer,
-        balancer=Balancer(model.stages, mesh),
-        loader=Loader(corpus, training.step_sizes, part, mesh.device, first_step),
+        balancer=ExpertBalancer(model.stages, mesh),
+        loader=Loader(corpus, training.batch_size_schedule, part, mesh.device, first_step),
         validation=_validation(assignment, storage, part),
-        sampler=Sampler(assignment, model),
+        sampler=PromptSampler(assignment, model),
         writer=CheckpointWriter(assignment, mesh, platform, storage, identity, reporter, part.micro_batch),
         part=part,
         first_step=first_step,
@@ -123,7 +123,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
 
 
 def _parameter_names(training: TrainingSpec, vocab_size: int) -> list[str]:
-    """Of what is trained in the whole model, of which a rank may have a stage only."""
+    """Return the names of all trained parameters of the complete model."""
     with torch.device("meta"):
         whole = Decoder(training.model.resolve(), vocab_size, training.sequence_length)
         if training.lora is not None:
@@ -131,7 +131,7 @@ def _parameter_names(training: TrainingSpec, vocab_size: int) -> list[str]:
     return [name for name, parameter in whole.named_parameters() if parameter.requires_grad]
 
 
-def shard_skipped(reporter: Reporter) -> Callable[[str, CorruptShard], None]:
+def make_skip_reporter(reporter: Reporter) -> Callable[[str, CorruptShard], None]:
     """Return a callback that reports a skipped damaged shard."""
 
     def report_skipped(source: str, error: CorruptShard) -> None:
@@ -140,7 +140,7 @@ def shard_skipped(reporter: Reporter) -> Callable[[str, CorruptShard], None]:
     return report_skipped
 
 
-def _validation(assignment: Assignment, storage: Storage, part: RankShare) -> list[HeldOut]:
+def _validation(assignment: Assignment, storage: Storage, part: RankShare) -> list[HeldOutSet]:
     """Held-out rows of every source."""
     training = assignment.training
     found = []
@@ -149,11 +149,14 @@ def _validation(assignment: Assignment, storage: Storage, part: RankShare) -> li
         batches = validation_batches(source, training.evaluation.sequences, part)
         found.append(make_held_out_set(place.name, source.index, batches))
         source.close()
-    return with_unique_names(found)
+    return make_names_unique(found)
 
 
 def _base(assignment: Assignment) -> StoredWeights | None:
-    """Where the model's first weights come from. A checkpoint has all that is trained: what rests is read again."""
+    """Open the base model whose weights the model starts from; None without one.
+
+    A resumed run needs it only with LoRA: a checkpoint contains the trained parameters, not the frozen ones.
+    """
     if assignment.base_folder is None or (assignment.run.resume is not None and assignment.training.lora is None):
         return None
     return StoredWeights(assignment.base_folder, assignment.training.model.resolve())

@@ -16,15 +16,17 @@ STEPS_BETWEEN_COLLECTIONS = 50
 
 
 def disable_automatic_collection() -> None:
-    """From here on Python looks for unreachable cycles only when `collect_garbage` says so: a pause on one rank is a
-    pause on all, and ranks left to themselves pause at different steps. Objects that exist by now are in the oldest
-    generation, which `collect_garbage` does not search."""
+    """Disable automatic garbage collection; `collect_garbage` then runs it on all ranks after the same steps.
+
+    A pause of one rank delays all others. Existing objects are in the oldest generation, which
+    `collect_garbage` does not search.
+    """
     gc.collect()
     gc.disable()
 
 
 def collect_garbage(step: int) -> None:
-    """On all ranks after the same steps; young objects only."""
+    """Collect young objects every STEPS_BETWEEN_COLLECTIONS steps."""
     if step % STEPS_BETWEEN_COLLECTIONS == 0:
         gc.collect(1)
 
@@ -37,9 +39,9 @@ def share_cores(processes_per_node: int) -> int:
 
 
 def reuse_freed_memory() -> None:
-    """Let the allocator reuse large blocks: by default each activation of each step is mapped, faulted in and unmapped.
+    """Let malloc keep freed large blocks; by default it maps and unmaps the memory of each activation in each step.
 
-    For runs on the CPU only, whose steps ask for the same sizes again and again. Without the GNU C library, nothing.
+    For runs on a CPU, whose steps allocate the same sizes. Does nothing without the GNU C library.
     """
     if sys.platform != "linux":
         return

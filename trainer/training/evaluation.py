@@ -13,8 +13,8 @@ from torch import Tensor
 from trainer.data.batch import MicroBatch
 from trainer.data.chat import ChatTemplate
 from trainer.data.shards import TOKENIZER_NAME, DatasetIndex
-from trainer.parallel.generation import generating
-from trainer.parallel.mesh import sum_over_ranks
+from trainer.parallel.generation import generation_session
+from trainer.parallel.mesh import all_reduce_world
 from trainer.parallel.parallelize import ParallelModel
 from trainer.resilience.assignment import Assignment
 
@@ -24,9 +24,9 @@ SAMPLING_TEMPERATURE = 0.8
 
 
 @dataclass(frozen=True)
-class HeldOut:
-    """What a rank evaluates of one data set. `name` is as metrics have it; `tokens_per_byte` of the whole split, None
-    where only some of its tokens are counted."""
+class HeldOutSet:
+    """A rank's held-out batches of one data set. `name`: in names of metrics. `tokens_per_byte`: of the complete split;
+    None if only some of its tokens are targets."""
 
     name: str
     batches: list[MicroBatch]
@@ -34,38 +34,37 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
-class Evaluated:
-    """`values`: metrics by name."""
+class EvaluationResult:
+    """The mean loss, metrics by name, and the duration of an evaluation."""
 
     loss: float
     values: dict[str, float]
     seconds: float
 
 
-def make_held_out_set(source: str, index: DatasetIndex, batches: list[MicroBatch]) -> HeldOut:
+def make_held_out_set(source: str, index: DatasetIndex, batches: list[MicroBatch]) -> HeldOutSet:
     """Return a held-out set with its metric name, and its tokens per byte where that is known."""
     name = re.sub(r"[^a-z0-9]+", "_", source.partition(":")[2].lower()).strip("_") or "data"
     num_bytes = index.text_bytes["validation"]
     per_byte = index.validation_tokens / num_bytes if num_bytes and not index.is_masked else None
-    return HeldOut(name, batches, per_byte)
+    return HeldOutSet(name, batches, per_byte)
 
 
-def with_unique_names(sets: Sequence[HeldOut]) -> list[HeldOut]:
+def make_names_unique(sets: Sequence[HeldOutSet]) -> list[HeldOutSet]:
     """Return the sets with unique names: a number is appended to a repeated name."""
-    found: dict[str, HeldOut] = {}
+    found: dict[str, HeldOutSet] = {}
     for each in sets:
         name, number = each.name, 1
         while name in found:
             number += 1
             name = f"{each.name}_{number}"
-        found[name] = HeldOut(name, each.batches, each.tokens_per_byte)
+        found[name] = HeldOutSet(name, each.batches, each.tokens_per_byte)
     return list(found.values())
 
 
-def evaluate(model: ParallelModel, sets: Sequence[HeldOut]) -> Evaluated:
-    """Evaluate and return the same result on every rank; a collective. The loss is the mean over the counted tokens
-    of all data sets; bits per byte
-    is the loss in bits, by what a byte of the split's text comes to in tokens."""
+def evaluate(model: ParallelModel, sets: Sequence[HeldOutSet]) -> EvaluationResult:
+    """Evaluate and return the same result on every rank; a collective. The loss is the mean over the counted tokens of
+    all data sets; bits per byte is the loss in bits, by what a byte of the split's text comes to in tokens."""
     begin = time.monotonic()
     mesh = model.weights.mesh
     sums_N2 = torch.zeros(len(sets), 2, dtype=torch.float64, device=mesh.device)
@@ -73,7 +72,7 @@ def evaluate(model: ParallelModel, sets: Sequence[HeldOut]) -> Evaluated:
         for first in range(0, len(each.batches), VALIDATION_ROUND):
             batches = [batch.to(mesh.device) for batch in each.batches[first : first + VALIDATION_ROUND]]
             sums_N2[number] += model.losses(batches)
-    sums = sum_over_ranks(sums_N2, mesh).tolist()
+    sums = all_reduce_world(sums_N2, mesh).tolist()
     loss = sum(row[0] for row in sums) / sum(row[1] for row in sums)
     values = {"evaluation/loss": loss}
     for each, (loss_sum, tokens) in zip(sets, sums, strict=True):
@@ -82,10 +81,10 @@ def evaluate(model: ParallelModel, sets: Sequence[HeldOut]) -> Evaluated:
             values[f"{prefix}/loss"] = loss_sum / tokens
             if each.tokens_per_byte is not None:
                 values[f"{prefix}/bits_per_byte"] = loss_sum / tokens / math.log(2) * each.tokens_per_byte
-    return Evaluated(loss, values, time.monotonic() - begin)
+    return EvaluationResult(loss, values, time.monotonic() - begin)
 
 
-class Sampler:
+class PromptSampler:
     """Continue fixed prompts, each time with the same random numbers, on any mesh."""
 
     def __init__(self, assignment: Assignment, model: ParallelModel) -> None:
@@ -100,12 +99,12 @@ class Sampler:
         if all(part.format == "chat" for part in training.data.parts):
             end_of_text = self._tokenizer.id_to_token(index.end_of_text)
             assert end_of_text is not None, "the data set was made with this tokenizer"
-            template = ChatTemplate.of_model(assignment.base_folder, end_of_text)
+            template = ChatTemplate.from_model(assignment.base_folder, end_of_text)
             texts = [template.prompt(text) for text in texts]
         encoded = [self._tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
         self._prompts = [(ids or [self._end_of_text])[-(length - self._num_tokens) :] for ids in encoded]
 
-    def samples(self) -> list[str]:
+    def generate(self) -> list[str]:
         """Return the continuation of each prompt; a collective. A continuation extends up to the end of the text or
         of the allowance."""
         device = self._model.weights.mesh.device
@@ -114,12 +113,14 @@ class Sampler:
         for row, ids in enumerate(self._prompts):
             first_PN[row, : len(ids)] = torch.tensor(ids, device=device)
         generator = torch.Generator().manual_seed(SAMPLING_SEED)
-        room = max(lengths) + self._num_tokens
-        with generating(self._model, room, lambda logits_PV: sample_tokens(logits_PV, generator)) as generation:
-            new = [generation.begin(first_PN, lengths)]
+        max_tokens = max(lengths) + self._num_tokens
+        with generation_session(
+            self._model, max_tokens, lambda logits_PV: sample_tokens(logits_PV, generator)
+        ) as generation:
+            new = [generation.prefill(first_PN, lengths)]
             while len(new) < self._num_tokens:
                 new.append(generation.step(new[-1]))
-        return [self._text(words) for words in torch.stack(new, 1).tolist()]
+        return [self._text(token_ids) for token_ids in torch.stack(new, 1).tolist()]
 
     def _text(self, new: list[int]) -> str:
         if self._end_of_text in new:
@@ -128,8 +129,8 @@ class Sampler:
 
 
 def sample_tokens(logits_PV: Tensor, generator: torch.Generator) -> Tensor:
-    """[P], one of each row by its probabilities; drawn on the CPU, where every device gives the same numbers."""
+    """Sample a token id from each row of logits, [P]; on the CPU, so that the device does not change the samples."""
     scores_PV = (logits_PV.float().cpu() / SAMPLING_TEMPERATURE).softmax(-1)
     if not scores_PV.isfinite().all():
-        return scores_PV.new_zeros(scores_PV.shape[0], dtype=torch.int64)  # a lost model says nothing
+        return scores_PV.new_zeros(scores_PV.shape[0], dtype=torch.int64)  # the model has diverged
     return torch.multinomial(scores_PV, 1, generator=generator)[:, 0]

@@ -1,4 +1,4 @@
-"""The finished model: gathered from all ranks, written as files, encrypted, stored and registered."""
+"""Export the trained model: gather it from all ranks, write its files, encrypt, store and register them."""
 
 import json
 import shutil
@@ -21,18 +21,18 @@ from trainer.data.shards import TOKENIZER_NAME
 from trainer.data.tokenizer import END_OF_TEXT
 from trainer.export.adapter import ADAPTER_CONFIG_NAME, ADAPTER_NAME, adapter_config, peft_name
 from trainer.export.folder import read_config
-from trainer.export.names import hugging_face_names, is_stack
-from trainer.models.lora import is_adapter, merged
+from trainer.export.names import hugging_face_names, is_expert_stack
+from trainer.models.lora import is_adapter, merge_adapters
 from trainer.parallel.full_tensors import gather_full_tensors
 from trainer.storage.encrypted import encrypt_file
 from trainer.training.build import TrainState
 
-LARGEST_FILE_BYTES = 4 * 2**30
+MAX_FILE_BYTES = 4 * 2**30
 BASE_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt", "tokenizer.model", "chat_template.jinja", "generation_config.json",
 )  # fmt: skip
-"""What a model's tokenizer and its use are described by: copied unchanged from a base model."""
+"""Files of a base model that describe its tokenizer and generation, which are copied unchanged."""
 
 
 def export_model(state: TrainState) -> None:
@@ -44,11 +44,11 @@ def export_model(state: TrainState) -> None:
     lora = state.training.lora
     only_adapter = lora is not None and lora.export == "adapter"
     if only_adapter:
-        for name, whole in gather_full_tensors(state.model.weights, wanted=is_adapter):
+        for name, whole in gather_full_tensors(state.model.weights, select=is_adapter):
             tensors[name] = whole.to("cpu", copy=True).contiguous()
     else:
         named = gather_full_tensors(state.model.weights)
-        for name, whole in merged(named, lora.scale) if lora is not None else named:
+        for name, whole in merge_adapters(named, lora.scale) if lora is not None else named:
             export_tensors(tensors, name, whole, shape, dtype)
     if state.mesh.rank != 0:
         return
@@ -70,30 +70,30 @@ def export_model(state: TrainState) -> None:
 
 
 def export_tensors(tensors: dict[str, Tensor], name: str, whole: Tensor, shape: ModelShape, dtype: torch.dtype) -> None:
-    """Add copies of one of our tensors under Hugging Face's names, on the CPU. What sways the choice of experts stays
-    in fp32, as `transformers` keeps it."""
+    """Add copies of a parameter to `tensors` under Hugging Face's names, on the CPU. Router biases stay in fp32, as in
+    `transformers`."""
     kept = torch.float32 if name.endswith("mlp.balance") else dtype
     theirs = hugging_face_names(name, shape)
-    parts = whole.unbind() if is_stack(name) else [whole] * len(theirs)
+    parts = whole.unbind() if is_expert_stack(name) else [whole] * len(theirs)
     for their_name, part in zip(theirs, parts, strict=True):
         tensors[their_name] = part.to("cpu", kept, copy=True).contiguous()
 
 
 def write_files(state: TrainState, tensors: dict[str, Tensor], folder: Path) -> None:
-    """Everything that `transformers` loads a model and its tokenizer from."""
+    """Write the files from which `transformers` loads the model and its tokenizer."""
     end_of_text = _write_tokenizer(state, folder)
     dtype = "float32" if state.training.precision == "fp32" else "bfloat16"
     length = state.training.sequence_length
     config = hugging_face_config(state.training.model.resolve(), state.index.vocab_size, length, dtype, end_of_text)
     base = state.assignment.base_folder
     if base is not None:
-        config |= _kept_of(read_config(base), length)
-    write_weights(tensors, folder, LARGEST_FILE_BYTES)
+        config |= _base_token_ids(read_config(base), length)
+    write_weights(tensors, folder, MAX_FILE_BYTES)
     _write_json(folder / CONFIG_NAME, config)
 
 
 def write_adapter(state: TrainState, tensors: dict[str, Tensor], folder: Path) -> None:
-    """Everything that `peft` puts on the base model: the adapters as they were trained, in fp32, by our names."""
+    """Write the files from which `peft` loads the adapters, in fp32, and the tokenizer."""
     training = state.training
     assert training.lora is not None and training.model.base is not None
     _write_tokenizer(state, folder)
@@ -125,7 +125,7 @@ def _write_tokenizer(state: TrainState, folder: Path) -> int | None:
     return end_of_text
 
 
-def _kept_of(base: dict[str, Any], sequence_length: int) -> dict[str, Any]:
+def _base_token_ids(base: dict[str, Any], sequence_length: int) -> dict[str, Any]:
     """Return the entries that the configuration takes over from the base model's."""
     kept = {name: base[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in base}
     return kept | {"max_position_embeddings": max(sequence_length, base.get("max_position_embeddings", 0))}
@@ -149,7 +149,7 @@ def _write_tokenizer_settings(folder: Path, end_of_text: int, length: int) -> No
 
 
 def write_weights(tensors: dict[str, Tensor], folder: Path, largest_bytes: int) -> None:
-    """`model.safetensors`, or numbered files with an index where that would exceed `largest_bytes`."""
+    """Write `model.safetensors`, or numbered files with an index if it would exceed `largest_bytes`."""
     groups: list[dict[str, Tensor]] = [{}]
     filled = 0
     for name, tensor in tensors.items():
@@ -172,7 +172,7 @@ def write_weights(tensors: dict[str, Tensor], folder: Path, largest_bytes: int) 
 
 def _store(state: TrainState, folder: Path) -> None:
     run = state.assignment.run
-    prefix = f"{run.prefix}model/{run.attempt_number}-{state.assignment.generation}/"
+    prefix = f"{run.prefix}model/{run.attempt_number}-{state.assignment.restart_count}/"
     files = [encrypt_file(state.storage, state.encryptor, prefix, path.name, path) for path in sorted(folder.iterdir())]
     shape, lora = state.training.model.resolve(), state.training.lora
     num_parameters = shape.num_parameters(state.index.vocab_size)

@@ -13,20 +13,24 @@ from trainer.data.batch import MicroBatch
 from trainer.data.packing import IGNORED
 from trainer.errors import TrainerError
 from trainer.optim.learning_rate import learning_rate
-from trainer.parallel.mesh import sum_over, sum_over_ranks
+from trainer.parallel.mesh import all_reduce_sum, all_reduce_world
 from trainer.reporting.profiling import StepProfiler
 from trainer.reporting.stats import StatsPipe, StepStats
 from trainer.reporting.step_clock import SkewDetector, StepClock
 from trainer.reporting.throughput import model_flops_utilisation, peak_of
 from trainer.training.build import TrainState
 from trainer.training.cpu import collect_garbage, disable_automatic_collection
-from trainer.training.evaluation import Evaluated, evaluate
+from trainer.training.evaluation import EvaluationResult, evaluate
 
 MAX_SKIPPED_STEPS = 8  # in a row: after that many non-finite gradients the run will not recover by itself
 
 
 def train(state: TrainState) -> EndClass:
-    """Train to the last step or to a stop request, with state durable or on its way there at the end."""
+    """Train until the last step or a stop request. A checkpoint of the final state may still be being written at the
+    end.
+
+    Return COMPLETED or STOPPED.
+    """
     training, reporter = state.training, state.reporter
     monitor = Monitor(state)
     pipe, clock = StatsPipe(state.mesh.device), monitor.clock
@@ -34,13 +38,13 @@ def train(state: TrainState) -> EndClass:
     stopping = False
     if training.compile:
         with state.reporter.phase("compile"):
-            run_ahead(state)
-    elif training.step_sizes.at(state.first_step) < training.step_sizes.full:
-        run_ahead(state)
+            warm_up(state)
+    elif training.batch_size_schedule.sequences_at(state.first_step) < training.batch_size_schedule.full:
+        warm_up(state)
     if state.first_step == 0:
-        monitor.evaluated(0, evaluated(state, 0))
-    reporter.enter("training")
-    state.model.weights.begin(state.first_step)
+        monitor.report_evaluation(0, run_evaluation(state, 0))
+    reporter.enter_phase("training")
+    state.model.weights.begin_step(state.first_step)
     disable_automatic_collection()
     monitor.resume_clock()
     for step in range(state.first_step, training.steps):
@@ -55,24 +59,24 @@ def train(state: TrainState) -> EndClass:
         state.balancer.step(is_finite)
         state.model.weights.commit(is_finite)
         state.optimizer.zero_gradients()
-        state.model.weights.publish()
+        state.model.weights.sync_compute_copies()
         clock.end_phase("optimizer")
         clock.end()
         profiler.end(step + 1)
         known = pipe.push(step, stats)
-        monitor.steps(known)
+        monitor.report_steps(known)
         stopping = stopping or any(each.ranks_stopping > 0 for each in known)
         done = step + 1
-        profiler.hear(known, done)
-        reporter.finished_step(done)
+        profiler.handle_requests(known, done)
+        reporter.report_step(done)
         state.writer.check()
         collect_garbage(done)
         if done % training.evaluation.every_steps == 0 or done == training.steps:
-            monitor.steps(pipe.drain())
-            monitor.evaluated(done, evaluated(state, done))
+            monitor.report_steps(pipe.drain())
+            monitor.report_evaluation(done, run_evaluation(state, done))
         if done % state.assignment.run.checkpoint.every_steps == 0 or done == training.steps or stopping:
-            monitor.steps(pipe.drain())
-            monitor.saved(done, save(state, done, monitor.latest))
+            monitor.report_steps(pipe.drain())
+            monitor.report_save(done, save(state, done, monitor.latest))
         if stopping and done < training.steps:
             profiler.close()
             return EndClass.STOPPED
@@ -82,18 +86,18 @@ def train(state: TrainState) -> EndClass:
 
 
 def counted_tokens(state: TrainState, batches: list[MicroBatch], step: int) -> float | Tensor:
-    """Targets of all ranks that a loss is counted for in this step; what every loss of it is divided by."""
+    """Return the number of targets of this step over all ranks, by which each rank divides its loss."""
     if not state.loader.counts_vary:
         return float(state.training.tokens_at(step))
     counted = torch.stack([(batch.targets_BS != IGNORED).sum() for batch in batches]).sum().float()
-    return sum_over(counted, state.mesh.group("replicate", "shard")).clamp(min=1.0)
+    return all_reduce_sum(counted, state.mesh.group("replicate", "shard")).clamp(min=1.0)
 
 
 def reduce_statistics(state: TrainState, loss: Tensor, pass_seconds: float) -> tuple[Tensor, Tensor, Tensor]:
-    """([loss, gradient norm, is finite, ranks that want to stop, skipped sequences, number and steps of a wanted
-    profile, each rank's seconds], gradient norm, is finite), over all ranks.
+    """Return (statistics in the order of `StepStats` after `step`, gradient norm, whether both are finite), over all
+    ranks; a collective.
 
-    One small sum carries all of it: also whether to stop, so that all ranks leave after the same step.
+    One small all-reduce sums all statistics, stop requests included, so that all ranks stop after the same step.
     """
     mesh = state.mesh
     reporter = state.reporter
@@ -102,46 +106,49 @@ def reduce_statistics(state: TrainState, loss: Tensor, pass_seconds: float) -> t
     flags[2], flags[3] = reporter.profile_requested()
     flags[4 + mesh.rank] = pass_seconds
     sums = torch.cat([torch.stack([loss, state.optimizer.gradient_square_sum()]), flags])
-    loss, square_sum = sum_over_ranks(sums, mesh)[:2].unbind()
+    loss, square_sum = all_reduce_world(sums, mesh)[:2].unbind()
     gradient_norm = square_sum.sqrt()
     is_finite = gradient_norm.isfinite() & loss.isfinite()
     stats = torch.cat([torch.stack([loss, gradient_norm, is_finite.float()]), sums[2:]])
     return stats, gradient_norm, is_finite
 
 
-def run_ahead(state: TrainState) -> None:
-    """Run a full step's micro-batches through, and keep nothing: so that compiling has its own line in the start-up
-    times, and that memory which only full steps lack is missed before the first."""
+def warm_up(state: TrainState) -> None:
+    """Run the micro-batches of a full step without an update.
+
+    So compilation is a start-up phase of its own, and a batch size ramp runs out of memory before its first step, if
+    its full batch size will.
+    """
     rows = state.validation[0].batches[0].to(state.mesh.device)
     chosen = torch.arange(state.part.micro_batch, device=state.mesh.device) % rows.tokens_BS.shape[0]
     batch = rows.each(lambda tensor: tensor[chosen])
-    state.model.forward_backward([batch] * state.part.num_micro_batches(state.training.step_sizes.full), 1.0)
+    state.model.forward_backward([batch] * state.part.num_micro_batches(state.training.batch_size_schedule.full), 1.0)
     state.optimizer.zero_gradients()
     nothing = torch.zeros((), dtype=torch.bool, device=state.mesh.device)
     state.balancer.step(nothing)
     state.model.weights.commit(nothing)
 
 
-def evaluated(state: TrainState, step: int) -> Evaluated:
-    """Losses on what is held out after `step` steps, the same on every rank."""
-    state.reporter.enter("evaluation")
+def run_evaluation(state: TrainState, step: int) -> EvaluationResult:
+    """Evaluate after `step` steps. Return the losses on held-out data, the same on every rank."""
+    state.reporter.enter_phase("evaluation")
     found = evaluate(state.model, state.validation)
-    report_samples(state, step)
-    state.reporter.enter("training")
+    generate_samples(state, step)
+    state.reporter.enter_phase("training")
     return found
 
 
-def report_samples(state: TrainState, step: int) -> None:
+def generate_samples(state: TrainState, step: int) -> None:
     """Report the continuations of the spec's prompts as events."""
     sampler = state.sampler
     if not sampler.prompts:
         return
-    for prompt, text in zip(sampler.prompts, sampler.samples(), strict=True):
+    for prompt, text in zip(sampler.prompts, sampler.generate(), strict=True):
         state.reporter.event("evaluation.sample", step=step, prompt=prompt, text=text)
 
 
 def save(state: TrainState, step: int, metrics: dict[str, float]) -> float:
-    """Begin a checkpoint of the state after `step` steps; seconds that the loop waited. Once per step."""
+    """Start a checkpoint of the state after `step` steps, once per step. Return the seconds that training waited."""
     if state.writer.last_step == step:
         return 0.0
     weights = state.model.weights
@@ -149,7 +156,7 @@ def save(state: TrainState, step: int, metrics: dict[str, float]) -> float:
 
 
 class Monitor:
-    """Turns step statistics into reports, and ends a run whose loss is lost."""
+    """Reports step statistics, and ends a run whose loss stays non-finite."""
 
     def __init__(self, state: TrainState) -> None:
         self._reporter, self._training, self._mesh = state.reporter, state.training, state.mesh
@@ -163,13 +170,13 @@ class Monitor:
         self.latest: dict[str, float] = {}
 
     def resume_clock(self) -> None:
-        """Step time starts here: evaluation and the wait for a snapshot are not part of it."""
+        """Restart the step time: it excludes evaluations and waits for checkpoints."""
         self._since = time.monotonic()
 
-    def steps(self, finished: list[StepStats]) -> None:
-        """Report finished steps, which share the time since the last report.
+    def report_steps(self, finished: list[StepStats]) -> None:
+        """Report finished steps; each is attributed an equal part of the time since the last report.
 
-        Raises TrainerError (LOSS_DIVERGED) after too many skipped in a row.
+        Raises TrainerError (LOSS_DIVERGED) after MAX_SKIPPED_STEPS skipped steps in a row.
         """
         if finished:
             seconds = max(time.monotonic() - self._since, 1e-9) / len(finished)
@@ -209,24 +216,24 @@ class Monitor:
         self._count_skips(stats)
 
     def _split(self, stats: StepStats, seconds: float) -> dict[str, float]:
-        """Where the step's time went on this rank, and how much longer than the mean the slowest rank's pass took."""
+        """Return the step's time on this rank by phase, and the slowest rank's pass time relative to the mean."""
         parts = {"data_stall": self._stalls.popleft(), **self.clock.take()}
-        skew, slow_rank = self._skew.sees(stats.pass_seconds)
+        skew, slow_rank = self._skew.update(stats.pass_seconds)
         if slow_rank is not None:
             self._reporter.event("rank.slow", step=stats.step + 1, rank=slow_rank, times_the_mean=skew)
         other = max(0.0, seconds - sum(parts.values()))
         values = {f"time/{name}_seconds": part for name, part in {**parts, "other": other}.items()}
         return {**values, "time/rank_skew": skew}
 
-    def evaluated(self, step: int, found: Evaluated) -> None:
+    def report_evaluation(self, step: int, found: EvaluationResult) -> None:
         """Report an evaluation."""
         self._reporter.metrics(step, found.values)
         self._reporter.event("evaluation", step=step, loss=found.loss, seconds=found.seconds)
         self.latest.update(found.values)
         self.resume_clock()
 
-    def saved(self, step: int, stall_seconds: float) -> None:
-        """Report the time that a save stopped training."""
+    def report_save(self, step: int, stall_seconds: float) -> None:
+        """Report how long training waited for a save."""
         self._reporter.metrics(step, {"time/checkpoint_seconds": stall_seconds})
         self.resume_clock()
 
@@ -237,13 +244,13 @@ class Monitor:
         if self._skipped >= MAX_SKIPPED_STEPS:
             raise TrainerError(
                 EndClass.LOSS_DIVERGED,
-                f"the loss or its gradient was not finite in {self._skipped} steps running, up to step "
-                f"{stats.step + 1}; lower training.optimizer.learning_rate or lengthen training.schedule.warmup_steps",
+                f"the loss or its gradient was not finite in {self._skipped} consecutive steps up to step "
+                f"{stats.step + 1}; lower training.optimizer.learning_rate or raise training.schedule.warmup_steps",
             )
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Return the most memory held until now: of the device, or of the process on a CPU."""
+    """Return the peak memory in bytes: of the device, or on a CPU of the process."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

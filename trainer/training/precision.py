@@ -1,4 +1,4 @@
-"""What the model computes in. Weights, moments and sums of gradients are fp32 whatever is chosen here."""
+"""FP8 matrix products. Parameters, moments and accumulated gradients stay in fp32."""
 
 import torch
 from torch import nn
@@ -14,11 +14,11 @@ FP8_MULTIPLE = 16  # of both dimensions of a matrix, as the kernels want it
 
 
 def apply_precision(stage: Decoder, training: TrainingSpec, mesh: Mesh) -> None:
-    """fp8: the matrix products of attention and dense feed-forward, each tensor scaled by its largest value as it comes
-    (torchao's dynamic tensorwise scaling); embedding, head, norms, routers and experts stay in bf16.
+    """With precision fp8, convert the linear layers of attention and dense feed-forward layers, in place.
 
-    On a device without fp8 products they are emulated, in the same steps with the same rounding. Raises TrainerError
-    (BAD_SPEC) without torchao.
+    Tensors are scaled by their largest magnitude (torchao's dynamic tensorwise scaling); embedding, head, norms,
+    routers and experts stay in bf16. Devices without fp8 products emulate them. Raises TrainerError (BAD_SPEC) without
+    torchao.
     """
     if training.precision != "fp8":
         return
@@ -26,7 +26,8 @@ def apply_precision(stage: Decoder, training: TrainingSpec, mesh: Mesh) -> None:
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise TrainerError(
-            EndClass.BAD_SPEC, "training.precision fp8 needs torchao; install athanor[fp8] or take bf16"
+            EndClass.BAD_SPEC,
+            "training.precision fp8 needs torchao, which is not installed; install athanor[fp8] or use bf16",
         ) from error
     config = Float8LinearConfig(emulate=not has_fp8_products(mesh))
     for block in stage.blocks.values():
@@ -36,7 +37,7 @@ def apply_precision(stage: Decoder, training: TrainingSpec, mesh: Mesh) -> None:
 
 
 def has_fp8_products(mesh: Mesh) -> bool:
-    """Compute capability 8.9 and up: Ada and Hopper."""
+    """Return whether the device multiplies fp8 matrices: CUDA with compute capability 8.9 or higher (Ada, Hopper)."""
     return bool(mesh.device.type == "cuda" and torch.cuda.get_device_capability(mesh.device) >= (8, 9))
 
 

@@ -15,21 +15,21 @@ from trainer.training.loop import train
 
 
 def work(assignment: Assignment) -> EndClass:
-    """COMPLETED or STOPPED; anything else is raised."""
+    """Run this rank of the worker group. Return COMPLETED or STOPPED; all other ends are raised."""
     run = assignment.run
     share_cores(run.layout.processes_per_node)
     reporter = Reporter(assignment)
     for phase, seconds in FORK_TIMES.items():
-        if phase != "import" or assignment.generation == 0:  # paid once, by the fork server
+        if phase != "import" or assignment.restart_count == 0:  # paid once, by the fork server
             reporter.phase_finished(phase, seconds)
-    with reporter.phase("rendezvous", shown="rendezvous"):
+    with reporter.phase("rendezvous", heartbeat_phase="rendezvous"):
         mesh = _join(assignment)
     if mesh.device.type == "cpu":
         reuse_freed_memory()
     try:
         return _train_and_export(assignment, mesh, reporter)
     finally:
-        reporter.enter("done")
+        reporter.enter_phase("done")
         reporter.close()
 
 
@@ -39,7 +39,7 @@ def _join(assignment: Assignment) -> Mesh:
         assignment.rank,
         assignment.run.layout.world_size,
         assignment.local_rank,
-        PrefixStore(f"generation{assignment.generation}/", store),
+        PrefixStore(f"generation{assignment.restart_count}/", store),
         single_node=assignment.run.layout.nodes == 1,
     )
 
@@ -49,7 +49,7 @@ def _train_and_export(assignment: Assignment, mesh: Mesh, reporter: Reporter) ->
     try:
         end_class = train(state)
         if end_class is EndClass.COMPLETED:
-            reporter.enter("export")
+            reporter.enter_phase("export")
             export_model(state)
         state.writer.wait()
     finally:

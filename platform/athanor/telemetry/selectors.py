@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 from athanor.jobs.models import Job
 from athanor.jobs.states import HOLDING
 from athanor.telemetry.models import Heartbeat, MetricChunk, MetricSeries, Progress
-from trainer.contract.optimisation import step_sizes
+from trainer.contract.optimisation import batch_size_schedule
 
 LIVE = tuple(status.value for status in HOLDING)
 
@@ -59,8 +59,8 @@ def _live_progress(job_ids: Any, since: datetime | None) -> Iterator[LiveProgres
     for row in rows:
         if row.steps is None:  # what only prepares data has none
             continue
-        sizes = step_sizes(row.tokens_per_step, row.sequence_length, row.batch_ramp)
-        seen = sizes.before(max(row.step, 0)) * row.sequence_length
+        schedule = batch_size_schedule(row.tokens_per_step, row.sequence_length, row.batch_ramp)
+        seen = schedule.sequences_before(max(row.step, 0)) * row.sequence_length
         yield LiveProgress(row.job_id, row.team_id, row.steps, seen, row)
 
 

@@ -22,7 +22,7 @@ from athanor.webhooks import services as webhooks
 from athanor.webhooks.models import Delivery
 from tests.control_plane import drive
 from tests.control_plane.api.test_agent import AgentClient, manifest_of
-from trainer.contract.base import LARGEST_COLUMN_INT
+from trainer.contract.base import MAX_INT32
 from trainer.contract.events import AGENT_EVENT_TYPES
 from trainer.contract.manifest import DatasetManifest, ModelManifest, ProfileManifest, StoredFile, StoredPart
 
@@ -201,7 +201,7 @@ def test_no_whole_number_of_an_agent_overflows_anything(agent: AgentClient, atte
             assert answer.status_code < 500, (path, value, answer.content)
             if answer.status_code == 422 and answer.json()["code"] == "invalid_message":
                 assert answer.json()["errors"][0]["pointer"].endswith(f"/{path[-1]}"), (path, answer.json())
-            beyond_column = not -1 <= value <= LARGEST_COLUMN_INT
+            beyond_column = not -1 <= value <= MAX_INT32
             in_json = endpoint in ("checkpoints", "datasets", "artifacts") or path[0] in ("exit_codes", "files")
             if beyond_column and not in_json:
                 assert answer.status_code in (400, 422), (path, value, answer.status_code)

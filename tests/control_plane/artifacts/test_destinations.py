@@ -98,11 +98,11 @@ def test_replacing_a_value_keeps_destinations(admin: Api, team: Team, token: dic
 @pytest.mark.parametrize(
     ("written", "says"),
     [
-        ("mlflow.example.org", "an address looks like"),
+        ("mlflow.example.org", "it must be a URL such as"),
         ("https://mlflow.example.org/path", "give only scheme, host and port, such as https://mlflow.example.org"),
         ("https://10.0.0.1", "is not a public address"),
         ("http://mlflow.example.org", "it must be https"),
-        ("https://user:pw@mlflow.example.org", "neither a user"),
+        ("https://user:pw@mlflow.example.org", "must not contain a user name"),
     ],
 )
 def test_a_bad_destination_is_refused_by_entry(admin: Api, team: Team, written: str, says: str) -> None:

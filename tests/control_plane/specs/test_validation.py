@@ -39,7 +39,7 @@ def test_all_mistakes_are_named_at_once(spec: dict[str, Any]) -> None:
         ("sequence_length", 4, "/training/sequence_length", "greater than or equal to 8"),
         ("precision", "fp16", "/training/precision", "none of fp32, bf16"),
         ("data", {"source": "ftp://x"}, "/training/data/source", "ftp://x"),
-        ("model", {}, "/training/model", "either preset or shape"),
+        ("model", {}, "/training/model", "exactly one of preset and shape"),
         ("schedule", {"warmup_steps": 50}, "/training", "exceeds steps"),
     ],
 )

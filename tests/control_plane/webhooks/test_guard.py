@@ -86,7 +86,7 @@ def test_a_public_name_of_a_private_address_is_refused(addresses: list[str], mon
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 443)) for address in addresses]
 
     monkeypatch.setattr(socket, "getaddrinfo", answer)
-    with pytest.raises(Refused, match="does not lead to a public address") as refused:
+    with pytest.raises(Refused, match="does not resolve to a public address") as refused:
         resolve("https://rebinding.example.org/", NONE)
     assert not any(address in str(refused.value) for address in addresses), "internal addresses are not revealed"
     outcome = outbound.post("https://rebinding.example.org/", b"{}", {}, NONE)
@@ -107,7 +107,7 @@ def test_a_name_that_does_not_exist_reads_like_one_that_leads_inside(monkeypatch
     for answer in (inside, unknown):
         monkeypatch.setattr(socket, "getaddrinfo", answer)
         errors.append(outbound.post("https://db.internal/", b"{}", {}, NONE).error)
-    assert errors[0] == errors[1] == "not sent: db.internal does not lead to a public address"
+    assert errors[0] == errors[1] == "not sent: db.internal does not resolve to a public address"
     message = outbound.post("https://db.internal/", b"{}", {}, Allowed("db.internal")).error
     assert "Name or service not known" in message, "what an administrator has allowed is explained"
 

@@ -28,7 +28,7 @@ def guard_connections(allowed: Allowed) -> None:
             found = resolve_host(host.strip("[]"), port, allowed)
         except Refused as refused:
             raise AddressRefused(
-                f"{refused}; an administrator allows addresses inside by ATHANOR_OUTBOUND_ALLOW"
+                f"{refused}; an administrator can allow internal addresses with ATHANOR_OUTBOUND_ALLOW"
             ) from refused
         return _connect((found[0], port), *arguments, **options)
 

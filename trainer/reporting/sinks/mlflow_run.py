@@ -10,9 +10,9 @@ from trainer.contract.telemetry import MlflowSpec
 from trainer.contract.training import TrainingSpec
 
 TAG = "athanor.run"
-MOST_METRICS = 1000  # of one request, as MLflow's API has it
-MOST_PARAMS = 100
-LONGEST_PARAM = 500
+MAX_METRICS_PER_REQUEST = 1000  # of one request, as MLflow's API has it
+MAX_PARAMS_PER_REQUEST = 100
+MAX_PARAM_CHARACTERS = 500
 # A server that is away must not hold a thread for MLflow's usual minutes; and the client reports to nobody else.
 DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -76,8 +76,8 @@ class MlflowRun:
             for name, value in point.values.items()
             if value is not None
         ]
-        for start in range(0, len(metrics), MOST_METRICS):
-            self._client.log_batch(self._run_id, metrics=metrics[start : start + MOST_METRICS])
+        for start in range(0, len(metrics), MAX_METRICS_PER_REQUEST):
+            self._client.log_batch(self._run_id, metrics=metrics[start : start + MAX_METRICS_PER_REQUEST])
 
     def close(self, end_class: EndClass) -> None:
         """Set the run's final status."""
@@ -87,9 +87,9 @@ class MlflowRun:
         from mlflow.entities import Param  # noqa: PLC0415 - an extra
 
         flat = _flat(self._training.model_dump(mode="json", exclude_none=True))
-        params = [Param(name, str(value)[:LONGEST_PARAM]) for name, value in flat.items()]
-        for start in range(0, len(params), MOST_PARAMS):
-            client.log_batch(self._run_id, params=params[start : start + MOST_PARAMS])
+        params = [Param(name, str(value)[:MAX_PARAM_CHARACTERS]) for name, value in flat.items()]
+        for start in range(0, len(params), MAX_PARAMS_PER_REQUEST):
+            client.log_batch(self._run_id, params=params[start : start + MAX_PARAMS_PER_REQUEST])
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from trainer.contract.run import EndClass, MetricPoint
 
-MAX_QUEUED = 20_000  # points; what is older is lost
+MAX_QUEUED_POINTS = 20_000  # points; what is older is lost
 POLL_SECONDS = 1.0
 SECONDS_AFTER_FAILURE = 10.0
 ReportEvent = Callable[..., None]  # (type of event, **data)
@@ -95,5 +95,5 @@ class SinkQueue:
             self._report_event("sink.failed", sink=self._sink.name, because=f"{type(error).__name__}: {error}"[:500])
 
     def _keep(self, points: list[MetricPoint]) -> None:
-        self._lost += max(0, len(points) - MAX_QUEUED)
-        self._queued = points[-MAX_QUEUED:]
+        self._lost += max(0, len(points) - MAX_QUEUED_POINTS)
+        self._queued = points[-MAX_QUEUED_POINTS:]

@@ -20,7 +20,7 @@ from athanor.jobs.reasons import explain
 from athanor.jobs.selectors import attempts_of
 from athanor.jobs.states import AttemptStatus, Desired, Health, JobStatus
 from athanor.telemetry.models import Progress
-from trainer.contract.optimisation import step_sizes
+from trainer.contract.optimisation import batch_size_schedule
 
 
 class ProgressSerializer(serializers.Serializer[Any]):
@@ -435,8 +435,10 @@ def serialize_progress(job: Job) -> dict[str, Any] | None:
     if training is None:
         return None
     length = training["sequence_length"]
-    sizes = step_sizes(training["tokens_per_step"], length, training.get("batch_ramp"))
-    return serialize_progress_values(progress, training["steps"], sizes.before(max(progress.step, 0)) * length)
+    schedule = batch_size_schedule(training["tokens_per_step"], length, training.get("batch_ramp"))
+    return serialize_progress_values(
+        progress, training["steps"], schedule.sequences_before(max(progress.step, 0)) * length
+    )
 
 
 def serialize_progress_values(progress: Progress, steps_total: int, tokens_seen: int) -> dict[str, Any]:

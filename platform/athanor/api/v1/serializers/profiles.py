@@ -4,7 +4,7 @@ from rest_framework import serializers
 
 from athanor.api.bodies import RequestSerializer
 from athanor.artifacts.models import Profile
-from trainer.contract.run import MOST_PROFILED_STEPS
+from trainer.contract.run import MAX_PROFILED_STEPS
 
 DEFAULT_STEPS = 3
 
@@ -56,5 +56,5 @@ class ProfileRequestSerializer(RequestSerializer):
     """How much to trace."""
 
     steps = serializers.IntegerField(
-        default=DEFAULT_STEPS, min_value=1, max_value=MOST_PROFILED_STEPS, help_text="Number of steps to trace."
+        default=DEFAULT_STEPS, min_value=1, max_value=MAX_PROFILED_STEPS, help_text="Number of steps to trace."
     )
