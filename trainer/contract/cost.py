@@ -1,7 +1,7 @@
-"""What a rank holds and sends in a step, by arithmetic on shapes: for the planner of jobs and for dry runs.
+"""Estimate the memory of a rank and its network traffic per step from shapes, for job plans and dry runs.
 
-Bytes sent count what one rank hands to the network where a ring does the collective (Thakur et al. 2005): of N bytes
-over P ranks, N (P - 1) / P for a gather, a scatter of sums or an exchange, and twice that for a sum on all ranks.
+Bytes sent are those of one rank in a ring collective (Thakur et al. 2005): of N bytes over P ranks, N (P - 1) / P for
+an all-gather, a reduce-scatter or an all-to-all, and twice that for an all-reduce.
 """
 
 from dataclasses import dataclass
@@ -24,8 +24,10 @@ MAX_OFFLOAD_BUCKET_ELEMENTS = 2**24
 
 @dataclass(frozen=True)
 class Share:
-    """Parameters that a rank computes with: `cut` is there once for all tensor ranks, `whole` on each of them,
-    `experts` is spread over the expert ranks too. All of them as this rank has them, before sharding over data ranks.
+    """Number of parameters that a rank computes with, before sharding over data ranks.
+
+    `cut`: divided over the tensor ranks. `whole`: replicated on each tensor rank. `experts`: divided over the tensor
+    and the expert ranks. Each counts the part of this rank.
     """
 
     cut: int = 0
@@ -48,8 +50,11 @@ class Share:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of a rank at the fullest moment of a step. `gathered`: copies that the model computes with; `logits`: with
-    all that the loss holds on to. `host`: in host memory besides, which on a CPU is the same."""
+    """Peak memory of a rank during a step, in bytes.
+
+    `gathered`: unsharded copies of the weights that the model computes with. `logits`: includes the buffers of the
+    loss. `host`: additional host memory, which on a CPU is the same memory.
+    """
 
     weights: int
     gradients: int
@@ -72,7 +77,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a rank sends in one step along an axis of the mesh."""
+    """Bytes that a rank sends in one step along an axis of the mesh."""
 
     axis: str
     operation: str
@@ -80,8 +85,10 @@ class Traffic:
 
 
 class RankCost:
-    """Of the ranks at one place of the pipeline, in a step of full size. Statistics and the exchange of whole matrices
-    that Muon makes are not counted, nor is what compression saves."""
+    """Memory and traffic of the ranks of one pipeline position, in a step of full batch size.
+
+    Not counted: the reduction of statistics, Muon's exchange of full matrices, and the savings of compression.
+    """
 
     def __init__(self, training: TrainingSpec, vocab_size: int, sizes: MeshSizes, pipeline_rank: int) -> None:
         self._training, self._vocab, self._sizes, self._place = training, vocab_size, sizes, pipeline_rank
@@ -113,7 +120,7 @@ class RankCost:
 
     @property
     def _ends(self) -> Share:
-        """Embedding, head and last norm, where the rank has them."""
+        """Return the parameters of embedding, head and last norm, as far as this rank has them."""
         words = -(-self._vocab // self._sizes.tensor) * self._shape.hidden_size
         matrices = self.has_embedding + self.has_head
         if self.has_embedding and self.has_head and self._shape.tie_embeddings and self._sizes.pipeline == 1:
@@ -135,14 +142,14 @@ class RankCost:
 
     @property
     def _reduces_each(self) -> bool:
-        """Whether gradients are summed after each micro-batch; a pipeline does so once a step."""
+        """Whether gradients are reduced after each micro-batch; a pipeline reduces once per step."""
         if self._sizes.pipeline > 1:
             return False
         return reduces_each(self._sizes.zero, self._trained.total)
 
     @property
     def _dense_ranks(self) -> int:
-        """That parameters outside experts are sharded over."""
+        """Return the number of ranks that parameters outside experts are sharded over."""
         return self._sizes.shard * self._sizes.context if self._sizes.zero else 1
 
     @property
@@ -209,14 +216,14 @@ class RankCost:
 
     @property
     def _tokens(self) -> int:
-        """Of one micro-batch on this rank, between whole and cut by tensor parallelism."""
+        """Return the tokens of one micro-batch on this rank, before tensor parallelism divides them."""
         return self.micro_batch * self._training.sequence_length // self._sizes.context
 
     def _values_of_layer(self, layer: int) -> float:
-        """Numbers that a layer keeps of one token for its backward pass.
+        """Return how many values a layer stores per token for its backward pass.
 
-        Hidden states before and after each of two norms; queries, keys and values as attention takes them, its result
-        and that result in the order of the output matrix; gate and up, the activated gate and the product.
+        Hidden states before and after each of two norms; queries, keys and values as attention takes them, its output
+        and that output in the layout of the output matrix; gate and up, the activated gate and the product.
         """
         shape, tensor = self._shape, self._sizes.tensor
         hidden, width = shape.hidden_size, shape.num_heads * shape.head_size
@@ -364,7 +371,7 @@ class RankCost:
         return [Traffic("context", "all_to_all", _part(passes * self._width * values, sizes.context))]
 
     def _expert(self) -> list[Traffic]:
-        """Rows to their experts and back, and their gradients, if the experts are chosen evenly."""
+        """Return the traffic of token dispatch and combine and of their gradients, for evenly loaded experts."""
         shape, sizes = self._shape, self._sizes
         if shape.moe is None or sizes.expert == 1:
             return []
@@ -374,7 +381,7 @@ class RankCost:
         return [Traffic("expert", "all_to_all", num_bytes)]
 
     def _pipeline(self) -> list[Traffic]:
-        """Hidden states to the stage after, their gradients to the one before."""
+        """Return the traffic of hidden states to the next stage and of their gradients to the previous one."""
         sizes, spec = self._sizes, self._training.parallelism
         if sizes.pipeline == 1:
             return []
@@ -389,7 +396,7 @@ class RankCost:
 
 
 def reduces_each(zero: int, trained_numbers: int) -> bool:
-    """Whether a stage of ZeRO sums gradients after each micro-batch; `trained_numbers` of a rank, before sharding."""
+    """Whether a ZeRO stage reduces gradients after each micro-batch. `trained_numbers`: of a rank, before sharding."""
     return zero == 2 or (zero == 3 and 4 * trained_numbers > MAX_UNREDUCED_GRADIENT_BYTES)
 
 

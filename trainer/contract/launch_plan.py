@@ -1,6 +1,6 @@
-"""What a spec comes to on a given number of processes: the mesh, and the micro-batches of a step; or why not.
+"""Plan the mesh and the micro-batches of a spec on a given number of processes, or explain why it does not fit.
 
-Asked by the platform when a spec is validated, and by the trainer when it starts, with the same words.
+The platform uses it to validate a spec and the trainer when it starts, so both give the same answers.
 """
 
 from trainer.contract.hugging_face import layout_of
@@ -35,9 +35,9 @@ def plan_mesh(training: TrainingSpec, vocab_size: int, world: int) -> MeshSizes 
 
 
 def micro_batch_size(training: TrainingSpec, sizes: MeshSizes, vocab_size: int, largest: int | None = None) -> int:
-    """Sequences of a micro-batch, at most; all of a step's are of about this size, so the last is no remainder.
+    """Return the maximum number of sequences in a micro-batch. A step is divided evenly, without a small remainder.
 
-    `largest`: what memory has room for, where more was tried before.
+    `largest`: an upper limit, found when a larger size ran out of memory.
     """
     asked, full = training.parallelism.micro_batch_sequences, training.batch_size_schedule.full
     share = -(-full // sizes.data)
@@ -52,8 +52,10 @@ def micro_batch_size(training: TrainingSpec, sizes: MeshSizes, vocab_size: int, 
 
 
 def smaller_micro_batch(training: TrainingSpec, sizes: MeshSizes, vocab_size: int, size: int) -> int | None:
-    """About half of `size`, as a step of the same sequences can be cut and as the pipeline's schedule takes it; None
-    where the spec says the size or there is no smaller one."""
+    """Return about half of `size`, adjusted so that the step divides evenly and the pipeline schedule accepts it.
+
+    None if the spec sets the size or if there is no smaller one.
+    """
     if training.parallelism.micro_batch_sequences != "auto":
         return None
     for largest in range(size // 2, 0, -1):
@@ -64,13 +66,13 @@ def smaller_micro_batch(training: TrainingSpec, sizes: MeshSizes, vocab_size: in
 
 
 def num_micro_batches(sequences: int, data_ranks: int, size: int) -> int:
-    """Of a step of so many sequences: the same number on every rank, counted on the one with most; none is empty."""
+    """Return the number of micro-batches in a step of `sequences`, equal on all data ranks; none of them is empty."""
     fewest, most = sequences // data_ranks, -(-sequences // data_ranks)
     return max(1, min(fewest, -(-most // size)))
 
 
 def is_recomputed(layer: int, num_layers: int, wanted: int | None) -> bool:
-    """Whether a layer is one of the `wanted` (None: all) of `num_layers`, which lie evenly over the model."""
+    """Whether a layer is recomputed, if `wanted` of `num_layers` are, evenly distributed over the model. None: all."""
     if wanted is None:
         return True
     return layer * wanted // num_layers != (layer + 1) * wanted // num_layers

@@ -1,8 +1,8 @@
-"""How the agents of an attempt find each other, and which rank each node's processes get.
+"""Rendezvous of an attempt's nodes: their addresses, and the ranks of each node's processes.
 
-Each agent says where it is and waits. When all are there the platform arranges them by what lies between them, and
-answers each with its place. A node that leaves a round requests the next one; a spare node takes the place of one that
-does not come back.
+Each agent posts its address and waits. When all nodes have joined, the platform orders them by their distance in the
+network and replies to each with its node rank. A node that leaves a round requests the next one; a spare node replaces
+a node that does not return.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,13 @@ MAX_SWITCHES = 16
 
 
 class Join(WireModel):
-    """POST /rendezvous, by each node's agent, until the answer is not `gathering`. `node_index` is what its backend
-    counted it as; `name` what the backend calls the machine, `address` what other nodes reach it by. On `store_port` it
-    listens as the store of all ranks, should it be asked to. `topology`: the switches above it, outermost first.
-    `round` counts from 1; to ask for a later round than the present one ends that for all. `because`: why it left."""
+    """Body of POST /rendezvous, sent by each node's agent until the reply is not `gathering`.
+
+    `node_index`: the node's number in its backend. `name`: the backend's name of the machine. `address`: where other
+    nodes reach it. `store_port`: where it serves the store of all ranks if it is node rank 0. `topology`: the switches
+    above it, outermost first. `round` counts from 1; requesting a later round ends the current one for all nodes.
+    `because`: why the node left the previous round.
+    """
 
     node_index: Annotated[int, Field(ge=0, lt=100_000)]
     name: Annotated[str, Field(max_length=255)]
@@ -33,10 +36,13 @@ class Join(WireModel):
 
 
 class Place(WireModel):
-    """The answer. `gathering`: ask again. `placed`: these ranks, that store. `spare`: ask again, for a later round may
-    need it. `over`: the attempt has ended on another node, end too. `nodes`: all that were placed, by node rank.
-    `missing`: how many nodes have not come yet. `resume`: the checkpoint from which all ranks of this round go on; one
-    that is registered later is for the next round."""
+    """Reply to a join.
+
+    `state`: `gathering` (ask again), `placed` (start with these ranks and this store), `spare` (ask again: a later
+    round may need the node) or `over` (the attempt has ended on another node: end too). `nodes`: all placed nodes, by
+    node rank. `missing`: the number of nodes that have not joined yet. `resume`: the checkpoint that all ranks of this
+    round resume from; one that is registered later is for the next round.
+    """
 
     state: Literal["gathering", "placed", "spare", "over"]
     round: int
@@ -49,12 +55,11 @@ class Place(WireModel):
 
 
 def arrange(joins: Sequence[Join], nodes: int, stages: int = 1) -> list[Join]:
-    """Return the `nodes` that take part, by node rank.
+    """Return the participating nodes by node rank: the `nodes` of the lowest index.
 
-    Those of the lowest index take part. They are ordered by the switches above them, so that neighbours in rank are
-    neighbours in the network. Where a pipeline has `stages` of whole nodes each, the nodes that pass activations to
-    each other, which lie `nodes / stages` ranks apart, are the neighbours instead: a stage's replicas meet once a step,
-    its pipeline with every micro-batch.
+    They are ordered by the switches above them, so that neighbours in rank are neighbours in the network. In a pipeline
+    of `stages` that each span complete nodes, the nodes that pass activations to each other are neighbours instead,
+    which are `nodes / stages` ranks apart: replicas of a stage communicate once per step, stages with each micro-batch.
     """
     taking_part = sorted(joins, key=lambda join: join.node_index)[:nodes]
     near = sorted(taking_part, key=lambda join: (join.topology, join.name, join.node_index))
@@ -65,13 +70,13 @@ def arrange(joins: Sequence[Join], nodes: int, stages: int = 1) -> list[Join]:
 
 
 def stages_of_nodes(sizes: MeshSizes, processes_per_node: int) -> int:
-    """Into how many stages of whole nodes the pipeline falls; 1 where a node holds more than one stage."""
+    """Return the number of pipeline stages if each spans complete nodes, 1 if a node contains several stages."""
     ranks = sizes.world // sizes.pipeline
     return sizes.pipeline if ranks >= processes_per_node and ranks % processes_per_node == 0 else 1
 
 
 def hops(first: Join, second: Join) -> int:
-    """Switches that lie between two nodes: 0 for one node, 1 below one switch, 3 where another joins their two."""
+    """Return the number of switches between two nodes: 0 on one node, 1 below one switch, 3 through a second level."""
     if first.name == second.name:
         return 0
     common = 0
@@ -83,8 +88,8 @@ def hops(first: Join, second: Join) -> int:
 
 
 def spans(sizes: MeshSizes, processes_per_node: int, placed: Sequence[Join]) -> dict[str, tuple[int, int]]:
-    """For each axis of more than one rank: over how many nodes its widest group lies, and the most hops between two
-    neighbours in one of its groups."""
+    """Return for each axis of more than one rank the maximum number of nodes that one of its groups spans, and the
+    maximum number of hops between two neighbours in a group."""
     found: dict[str, tuple[int, int]] = {}
     stride = sizes.world
     for axis, size in sizes.named.items():

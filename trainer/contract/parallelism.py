@@ -1,8 +1,8 @@
-"""How the ranks divide the work: what a spec may say, the mesh that follows from it, and why a mesh is refused.
+"""Parallelism of a run: the fields of the spec, the mesh that results from them, and the problems of a mesh.
 
-A world is a grid of pipeline x replicate x shard x context x tensor ranks, the last the nearest neighbours. Experts are
-spread over part of the grid that already exists: over neighbouring shard and context ranks (replicate and context ranks
-where nothing is sharded), which see different tokens.
+The mesh is pipeline x replicate x shard x context x tensor, the innermost axis over neighbouring ranks. Expert
+parallelism has no ranks of its own: it divides experts over neighbouring shard and context ranks (replicate and context
+ranks if nothing is sharded), which have different tokens.
 """
 
 from collections.abc import Callable, Iterator
@@ -82,7 +82,7 @@ class ParallelismSpec(SpecModel):
     @model_validator(mode="before")
     @classmethod
     def _older_name(cls, fields: object) -> object:
-        """Until `zero` came, the data axis always sharded, and this field selected stage 3 or stage 2."""
+        """Accept `reshard_after_forward`, which selected the ZeRO stage of the data axis before `zero` did."""
         if isinstance(fields, dict) and "reshard_after_forward" in fields:
             fields = dict(fields)
             reshard = fields.pop("reshard_after_forward")
@@ -104,7 +104,7 @@ class ParallelismSpec(SpecModel):
 
 @dataclass(frozen=True)
 class MeshSizes:
-    """Ranks along each axis; `expert` borrows from the others and is no factor of the world."""
+    """Number of ranks along each axis; `expert` uses ranks of the others and is no factor of the world size."""
 
     pipeline: int = 1
     replicate: int = 1
@@ -121,12 +121,12 @@ class MeshSizes:
 
     @property
     def data(self) -> int:
-        """Ranks with different sequences."""
+        """Return the number of data-parallel ranks, which train on different sequences."""
         return self.replicate * self.shard
 
     @property
     def named(self) -> dict[str, int]:
-        """The axes of the grid, outermost first."""
+        """Return the axes of the mesh and their sizes, outermost first."""
         return {
             "pipeline": self.pipeline,
             "replicate": self.replicate,
@@ -143,7 +143,7 @@ class MeshSizes:
 
 @dataclass(frozen=True)
 class MeshProblem:
-    """Why a mesh cannot be: `field` is the path below `training`, `code` a word for programs."""
+    """Why a mesh is impossible. `field`: the path below `training`. `code`: for programs."""
 
     field: str
     code: str
@@ -196,7 +196,7 @@ def mesh_sizes(spec: ParallelismSpec, shape: ModelShape, vocab_size: int, world:
 def mesh_problems(
     spec: ParallelismSpec, sizes: MeshSizes, shape: ModelShape, vocab_size: int, sequence_length: int, *, compile: bool
 ) -> Iterator[MeshProblem]:
-    """Why a model of this shape cannot be spread like this; nothing where it can."""
+    """Yield the problems of a model of this shape on this mesh."""
     yield from _tensor_problems(sizes, shape, vocab_size, sequence_length)
     yield from _context_problems(spec, sizes, shape, sequence_length)
     yield from _pipeline_problems(spec, shape, compile=compile)
@@ -322,7 +322,7 @@ def _expert_problems(sizes: MeshSizes, shape: ModelShape) -> Iterator[MeshProble
 
 
 def pipeline_problem(spec: ParallelismSpec, num_micro_batches: int) -> MeshProblem | None:
-    """Whether this many micro-batches fit the schedule."""
+    """Return why this number of micro-batches does not fit the schedule, None if it does."""
     schedule, ranks = spec.pipeline_schedule, spec.pipeline
     if ranks == 1:
         return None
@@ -345,9 +345,11 @@ def pipeline_problem(spec: ParallelismSpec, num_micro_batches: int) -> MeshProbl
 
 
 def stage_layers(shape: ModelShape, vocab_size: int, num_stages: int, chosen: list[int] | None) -> list[range]:
-    """Return the layers of each stage, chosen so that the slowest stage is as fast as can be, and among these splits
-    the one whose largest stage has the fewest parameters. The head counts as computation, embedding and head as
-    parameters."""
+    """Return the layers of each stage: the split with the fastest slowest stage, and among equals the one with the
+    fewest parameters in its largest stage.
+
+    The output head counts as computation; embedding and head count as parameters.
+    """
     layers = shape.num_layers
     if chosen is not None:
         ends = [sum(chosen[: number + 1]) for number in range(len(chosen))]
@@ -368,8 +370,11 @@ def stage_layers(shape: ModelShape, vocab_size: int, num_stages: int, chosen: li
 
 
 def stage_numbers(spec: ParallelismSpec, rank: int) -> list[int]:
-    """Return the stages of a pipeline rank. V schedules go down the ranks and up again, so the first rank has both
-    ends; the others go round."""
+    """Return the stages of a pipeline rank.
+
+    V-shaped schedules assign stages down the ranks and up again, so the first rank has the first and the last stage;
+    other schedules assign them round-robin.
+    """
     if spec.pipeline_schedule in TWO_STAGES_PER_RANK:
         return [rank, spec.num_stages - 1 - rank]
     return list(range(rank, spec.num_stages, spec.pipeline))

@@ -1,4 +1,4 @@
-"""The configuration that an attempt gets at its start, and the reports of its processes."""
+"""Messages between an attempt and the platform: its configuration, and the reports of its processes."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -14,8 +14,11 @@ from trainer.contract.training import CheckpointPolicy, OneTask, ProcessLayout, 
 
 
 class DatasetSource(WireModel):
-    """The text to train on. `builtin`: made on the node. `sealed`: parts encrypted with the data set's key.
-    `plain`: objects of the user's own bucket, readable as they are. `prepared`: tokenised before, if so."""
+    """A data set to train on.
+
+    `origin`: `builtin` (generated on the node), `sealed` (parts encrypted with the data set's key) or `plain` (objects
+    of the user's own bucket, not encrypted). `prepared`: the manifest of its tokenised shards, if they exist.
+    """
 
     dataset_id: str
     name: str
@@ -25,8 +28,11 @@ class DatasetSource(WireModel):
 
 
 class BaseModelSource(WireModel):
-    """The model to go on from: its files in Hugging Face's layout. `sealed`: by the key of the job that made it;
-    `plain`: objects of the user's own bucket."""
+    """The base model of a run: its files in Hugging Face's layout.
+
+    `origin`: `sealed` (encrypted with the key of the job that trained it) or `plain` (objects of the user's own
+    bucket).
+    """
 
     name: str
     origin: Literal["sealed", "plain"]
@@ -34,10 +40,13 @@ class BaseModelSource(WireModel):
 
 
 class RunConfig(OneTask, WireModel):
-    """GET /run. `prefix` is the only part of the store in which this attempt may write. Either `training` or `prepare`,
-    which only prepares data, is there. `outbound_allow`: what an administrator exempts from the rule that addresses
-    chosen by users are public (`trainer.contract.addresses`); None, of a standalone run: everything.
-    `cache_scope`: the team, whose own part of a node's cache is used; empty: the whole cache."""
+    """Reply of GET /run.
+
+    `prefix`: the only part of the object store that this attempt may write to. Exactly one of `training` and `prepare`
+    (which only prepares data) is set. `outbound_allow`: exemptions by an administrator from the rule that addresses
+    chosen by users must be public (`trainer.contract.addresses`); None (standalone runs) exempts everything.
+    `cache_scope`: the team, which has its own part of a node's cache; empty: the entire cache.
+    """
 
     job_id: str
     attempt_id: str
@@ -61,13 +70,16 @@ class RunConfig(OneTask, WireModel):
 
     @property
     def datasets(self) -> list[DatasetSource]:
-        """One for each part of `data`, in order."""
+        """Return the data sets, one for each part of `data`, in order."""
         return [self.dataset, *self.more_datasets]
 
 
 class DataKeys(WireModel):
-    """GET /keys. Tink streaming keysets (JSON, base64): of the job, of its (first) data set, of those of a mixture by
-    their ids, and of the job that made its base model; and the team's secrets that the job names, by name."""
+    """Reply of GET /keys: Tink streaming keysets (JSON, base64) and secrets.
+
+    `dataset`: of the first data set. `more_datasets`: of a mixture's other data sets, by id. `base`: of the job that
+    trained the base model. `secrets`: the team's secrets that the spec names, by name.
+    """
 
     job: Annotated[str, Field(repr=False)]
     dataset: Annotated[str, Field(repr=False)]
@@ -89,9 +101,11 @@ class StopRequest(StrEnum):
 
 
 class Heartbeat(WireModel):
-    """POST /heartbeat, by each node's agent. `step` is the last finished one, -1 before the first. `node_rank` is what
-    its backend counted the node as, which never changes while its ranks may. `interruption`: what the provider of a
-    spot machine said of taking it back."""
+    """Body of POST /heartbeat, sent by each node's agent.
+
+    `step`: the last finished step, -1 before the first. `node_rank`: the node's number in its backend, which does not
+    change when ranks are assigned again. `interruption`: the interruption notice of a spot machine's provider.
+    """
 
     node_rank: Count32
     generation: Count32
@@ -105,15 +119,18 @@ MAX_PROFILED_STEPS = 50
 
 
 class ProfileRequest(WireModel):
-    """Trace the next `steps` steps on every rank. `number` counts the requests of a job from 1."""
+    """Request to trace the next `steps` steps on every rank. `number` counts the requests of a job from 1."""
 
     number: Annotated[int, Field(ge=1, le=MAX_INT32)]
     steps: Annotated[int, Field(ge=1, le=MAX_PROFILED_STEPS)]
 
 
 class HeartbeatReply(WireModel):
-    """`stop` set: write a checkpoint, then end with `EndClass.STOPPED`. `profile`: repeated until it is registered.
-    `round`: of a run of several nodes, the newest that anybody has asked for."""
+    """Reply to a heartbeat.
+
+    `stop`: if set, write a checkpoint, then end with `EndClass.STOPPED`. `profile`: repeated until the profile is
+    registered. `round`: the newest rendezvous round that a node of the run has requested.
+    """
 
     stop: StopRequest | None = None
     round: int = 0
@@ -130,7 +147,7 @@ class MetricPoint(WireModel):
 
 
 class LogLine(WireModel):
-    """One line of output. `rank` is -1 for what no rank wrote."""
+    """One line of output. `rank` is -1 for lines that no rank wrote."""
 
     time: datetime
     rank: Step32
@@ -139,7 +156,7 @@ class LogLine(WireModel):
 
 
 class ProgressEvent(WireModel):
-    """A start-up phase that ended, a generation that began, a warning: what belongs on the job's timeline.
+    """An event for the job's timeline, such as the end of a start-up phase, a restart, or a warning.
 
     The platform drops a `type` that is not in `events.AGENT_EVENT_TYPES` and records that it did.
     """
@@ -150,11 +167,11 @@ class ProgressEvent(WireModel):
 
 
 class Batch(WireModel):
-    """POST /metrics, /logs, /progress: exactly one of the lists is filled. The platform limits each `time` to the span
-    from the attempt's creation to its own present.
+    """Body of POST /metrics, /logs and /progress; exactly one of the lists is filled.
 
-    `sequence` counts a writer's batches from 0. The answer is `BatchReply`; a batch that was stored before is
-    acknowledged and ignored; one that leaves a gap is refused with 409 and `next_sequence`.
+    `sequence` counts a writer's batches from 0. The reply is `BatchReply`. A batch that is already stored is
+    acknowledged and ignored; one that leaves a gap is refused with 409 and `next_sequence`. The platform limits each
+    `time` to the span from the attempt's creation to the platform's current time.
     """
 
     writer: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")]
@@ -171,7 +188,7 @@ class BatchReply(WireModel):
 
 
 class PresignRequest(WireModel):
-    """POST /storage:presign. For `put`, each key lies under `RunConfig.prefix`."""
+    """Body of POST /storage:presign. For `put`, each key must start with `RunConfig.prefix`."""
 
     operation: Literal["get", "put"]
     keys: Annotated[list[str], Field(min_length=1, max_length=1000)]
@@ -209,7 +226,7 @@ class EndClass(StrEnum):
 
 
 class AttemptEnd(WireModel):
-    """POST /end, and the end marker in the store, so that an end is provable when a scheduler has forgotten the job."""
+    """Body of POST /end, and the end marker in the object store, which outlives the scheduler's record of the job."""
 
     end_class: EndClass
     last_step: Step32
@@ -220,7 +237,7 @@ class AttemptEnd(WireModel):
     at: datetime
 
 
-# Exit statuses of `python -m trainer.agent`: what a scheduler shows when nothing else survived.
+# Exit statuses of `python -m trainer.agent`: what a scheduler shows if no report arrived.
 EXIT_STATUS: dict[EndClass, int] = {
     EndClass.COMPLETED: 0,
     EndClass.USER_ERROR: 1,
