@@ -20,6 +20,7 @@ RESULTS = REPOSITORY / "test-results"
 REPORT = RESULTS / "pytest.xml"
 # Two files of tests at a time. Each half has stores, a stack and clusters of its own.
 SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
+ARCHITECTURE_TESTS = "tests/architecture"
 OPENAPI_DOCUMENT = REPOSITORY / "platform" / "athanor" / "api" / "openapi.json"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 Command = tuple[str, list[str], Path]
@@ -34,12 +35,13 @@ CHECK_ONLY = {
 
 
 def lint_commands() -> list[Command]:
-    """Return the static checks, the longest first."""
+    """Return the static checks, the longest first. The architecture tests read the code and start nothing."""
     return [
         ("mypy", [str(BINARIES / "mypy")], REPOSITORY),
         ("ruff check", [str(BINARIES / "ruff"), "check", "--quiet"], REPOSITORY),
         ("ruff format", [str(BINARIES / "ruff"), "format", "--check", "--quiet"], REPOSITORY),
         ("import contracts", [str(BINARIES / "lint-imports"), "--no-cache"], REPOSITORY),
+        ("architecture", [sys.executable, "-m", "pytest", "-q", ARCHITECTURE_TESTS], REPOSITORY),
         ("dashboard types", ["npm", "run", "--silent", "typecheck"], FRONTEND),
         ("dashboard lint", ["npm", "run", "--silent", "lint"], FRONTEND),
     ]
@@ -154,7 +156,8 @@ def main() -> int:
         return run_all(test_commands("--no-processes")[1:])
     if what == "test":
         revision = os.environ.pop("CHANGED", "")
-        code = run_all(test_commands(*(affected_tests(revision) if revision else ())), lint_commands())
+        chosen = affected_tests(revision) if revision else [f"--ignore={ARCHITECTURE_TESTS}"]
+        code = run_all(test_commands(*chosen), lint_commands())
         _say_browser()
         return code
     print("athanor: say lint, test, test-fast or gen", file=sys.stderr)

@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 
 from django.conf import settings
 
@@ -94,6 +95,12 @@ def _request(
     return Response(status, time.monotonic() - began, error_text, answer)
 
 
+@cache
+def _tls_context() -> ssl.SSLContext:
+    """Return the context of all connections: loading the machine's certificates takes longer than a small request."""
+    return ssl.create_default_context()
+
+
 def _exchange(
     method: str, target: Target, body: bytes | None, headers: dict[str, str], max_bytes: int
 ) -> tuple[int, str]:
@@ -108,9 +115,7 @@ def _exchange(
         opened.callback(deadline.cancel)
         connection: http.client.HTTPConnection
         if target.scheme == "https":
-            tls = ssl.create_default_context().wrap_socket(
-                link, server_hostname=target.host, do_handshake_on_connect=False
-            )
+            tls = _tls_context().wrap_socket(link, server_hostname=target.host, do_handshake_on_connect=False)
             opened.callback(tls.close)
             wire.append(tls)
             tls.do_handshake()
