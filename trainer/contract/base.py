@@ -1,4 +1,4 @@
-"""The base classes and commonest numbers of everything that crosses the border between trainer and platform."""
+"""Base models and bounded numbers of the contract between trainer and platform."""
 
 from math import isfinite
 from typing import Annotated, Any, get_args
@@ -10,7 +10,7 @@ PositiveInt = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
-# What an agent sends ends up in integer columns of 32 bits, or in JSON whose readers know integers of 64.
+# Values sent by an agent are stored in 32-bit integer columns, or in JSON with 64-bit integers.
 MAX_INT32 = 2**31 - 1
 Count32 = Annotated[int, Field(ge=0, le=MAX_INT32)]
 Step32 = Annotated[int, Field(ge=-1, le=MAX_INT32, description="-1 before the first step")]
@@ -19,7 +19,7 @@ Count64 = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
 def _storable(value: Any) -> Any:
-    """JSON as a database can store it: NaN and infinities, which JSON does not have, become null."""
+    """Replace NaN and infinities, which JSON does not have, by null."""
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, dict):
@@ -32,7 +32,7 @@ def _finite(values: dict[str, float]) -> dict[str, float]:
 
 
 FiniteMetrics = Annotated[dict[str, float], AfterValidator(_finite)]
-"""By name; values that are not finite are left out."""
+"""Metrics by name, without values that are not finite."""
 JsonObject = Annotated[dict[str, Any], AfterValidator(_storable)]
 
 
@@ -42,10 +42,10 @@ def _types_in(annotation: Any) -> set[Any]:
 
 
 class SpecModel(BaseModel):
-    """A document that a person writes: an unknown field is an error, so that a typing mistake is never ignored.
+    """Strict model, for documents of users and for the API: unknown fields are errors, so no typing mistake is ignored.
 
-    `true` and `false` are not accepted as numbers, although Python counts them as 1 and 0. The string below a field
-    is its description in the OpenAPI document and in the generated reference.
+    `true` and `false` are not accepted as numbers, also in lists, although Python counts them as 1 and 0. The string
+    below a field is its description in the OpenAPI document and in the generated reference.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
@@ -53,7 +53,7 @@ class SpecModel(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _is_no_boolean_number(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, bool):
+        if isinstance(value, bool) or (isinstance(value, list) and any(isinstance(item, bool) for item in value)):
             types = _types_in(cls.model_fields[str(info.field_name)].annotation)
             if types & {int, float} and not types & {bool, Any}:
                 raise PydanticCustomError("number_expected", "a number is expected, not true or false")
@@ -61,6 +61,6 @@ class SpecModel(BaseModel):
 
 
 class WireModel(BaseModel):
-    """Written by programs of possibly different versions: unknown names are ignored."""
+    """Tolerant model, for messages between programs of different versions: unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)

@@ -15,10 +15,11 @@ def gather_full_tensors(
     value: Callable[[nn.Parameter], Tensor] = lambda parameter: parameter.detach(),
     select: Callable[[str], bool] = lambda name: True,
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, full tensor in fp32) on the first rank, stage by stage; the biases that balance experts come last.
+    """Yield (name, full tensor in fp32) on the first rank, stage by stage: parameters, then expert biases of the stage.
 
-    A collective that every rank must iterate to its end. One full tensor is in memory at a time. `value`: what to
-    gather of a parameter, in its shape, such as its gradient. `select`: whether to gather the parameter of a name.
+    Collective: every rank must exhaust the iterator. One tensor is gathered at a time, and every rank of its stage
+    holds the full copy. `value`: the tensor to gather for a parameter, in its shape, such as its gradient. `select`:
+    predicate on the name of a parameter or bias.
     """
     mesh = weights.mesh
     pipeline = mesh.peers("pipeline")

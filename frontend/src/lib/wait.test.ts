@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
 
 import type { Wait } from "@/api/types";
-import { expectedStart, holders, place } from "@/lib/wait";
+import { expectedStart, holders, place, waitsFor } from "@/lib/wait";
 
 const at = "2026-01-01T00:00:00Z";
 const wait: Wait = {
@@ -28,4 +28,21 @@ it("names the place and the holders", () => {
   expect(holders({ ...wait, blocker: { kind: "pool", name: "p", lacking: 1, held_by, own_jobs: [] } })).toBe(
     "blue 8 slots, green 1 slot",
   );
+});
+
+it("names the blocker, with the missing slots only where slots are missing", () => {
+  const blocker = { kind: "pool", name: "gpu", lacking: 1, held_by: [], own_jobs: [] };
+  expect(waitsFor({ ...wait, blocker })).toBe("slots of pool gpu, 1 slot missing");
+  expect(waitsFor({ ...wait, blocker: { ...blocker, kind: "quota", name: "red", lacking: 3 } })).toBe(
+    "quota of red, 3 slots missing",
+  );
+  expect(waitsFor({ ...wait, blocker: { ...blocker, kind: "budget", name: "spring", lacking: 3600 } })).toBe(
+    "budget spring",
+  );
+  expect(waitsFor(wait)).toBeNull();
+});
+
+it("names no blocker for a job on hold: the blocker is the job itself", () => {
+  const blocker = { kind: "hold", name: "job_1", lacking: 0, held_by: [], own_jobs: [] };
+  expect(waitsFor({ ...wait, blocker })).toBeNull();
 });

@@ -25,3 +25,21 @@ export function place(wait: Wait): string | null {
 export function holders(wait: Wait): string {
   return (wait.blocker?.held_by ?? []).map(({ team, slots }) => `${team} ${slots} ${slots === 1 ? "slot" : "slots"}`).join(", ");
 }
+
+const BLOCKERS: Record<string, string> = {
+  pool: "slots of pool",
+  quota: "quota of",
+  limit: "a limit of",
+  budget: "budget",
+  turn: "its turn after",
+};
+
+/** "slots of pool gpu, 2 slots missing"; null without a blocker, and on hold, where the blocker is the job itself. */
+export function waitsFor({ blocker }: Wait): string | null {
+  if (blocker === null || blocker.kind === "hold") return null;
+  const name = `${BLOCKERS[blocker.kind] ?? blocker.kind} ${blocker.name}`;
+  // A limit may lack jobs, a budget has its own unit.
+  const countsSlots = blocker.kind === "pool" || blocker.kind === "quota";
+  if (!countsSlots || blocker.lacking <= 0) return name;
+  return `${name}, ${blocker.lacking} ${blocker.lacking === 1 ? "slot" : "slots"} missing`;
+}

@@ -12,7 +12,7 @@ from athanor.cli.client import Client
 from athanor.cli.errors import CliError
 
 POLL_SECONDS = 0.5
-QUIET_SECONDS = 30.0  # the server says each 15 that it is there
+QUIET_SECONDS = 30.0  # read timeout; the server sends a heartbeat every 15 s
 WITHOUT_STREAM_SECONDS = 10.0  # after a failure, before the stream is tried again
 MIN_INTERVAL_SECONDS = 1.0
 MAX_EVENTS = 1000
@@ -36,7 +36,7 @@ class Changes:
         return self._left() <= 0
 
     def next(self) -> dict[str, Any] | None:
-        """Return the next event, or None when there is none yet."""
+        """Return the next event, or None to read the job again."""
         if time.monotonic() < self._poll_until:
             time.sleep(POLL_SECONDS)
             return None
@@ -52,9 +52,9 @@ class Changes:
         return math.inf if self._give_up_at is None else self._give_up_at - time.monotonic()
 
     def _is_nearly_over(self, quiet: float) -> bool:
-        """Return whether a stream opened with this quiet time would outlast the remaining time.
+        """Return whether the deadline is nearer than half of the stream's read timeout, or over.
 
-        True a few times at most, since each reopening halves the quiet time.
+        The stream is then opened again with a shorter timeout. True a few times at most: each reopening halves it.
         """
         return self._left() <= 0 or MIN_INTERVAL_SECONDS < self._left() < quiet / 2
 
@@ -75,7 +75,10 @@ class Changes:
         self._poll_until = time.monotonic() + WITHOUT_STREAM_SECONDS
 
     def _find_position(self) -> bool:
-        """Return the position after the newest event; the job itself is read after this."""
+        """Set the position past the first MAX_EVENTS events. Return whether the server answered.
+
+        The job itself is read after this. Events of a longer history are read again by the stream.
+        """
         try:
             self._after = str(self._client.get(self._path, limit=MAX_EVENTS, patience_seconds=0)["next_after"])
         except CliError:
@@ -84,7 +87,7 @@ class Changes:
         return True
 
     def _read(self) -> Iterator[dict[str, Any] | None]:
-        """Yield a first None, then frames as they arrive."""
+        """Yield None once connected, then the data of each event, and None at the deadline."""
         quiet = min(QUIET_SECONDS, max(0.05, self._left()))
         try:
             with self._client.stream(self._path, str(self._after), quiet) as lines:

@@ -32,8 +32,9 @@ def _print_version(asked: bool) -> None:
 app = typer.Typer(
     name="athanor",
     help="Training as a service: submit jobs, watch them, fetch the models they make.\n\n"
-    "Exit codes: 0 done, 1 job failed, 2 usage or refused spec, 3 not authenticated or not allowed, 4 not found, "
-    "5 server unreachable or failed, 6 job cancelled, 130 interrupted.",
+    "Exit codes: 0 success (also when `watch --timeout` ends), 1 job failed or expired, 2 usage or refused spec, "
+    "3 not authenticated or not allowed, 4 not found, 5 server unreachable or failed, or a damaged download, "
+    "6 job cancelled, 130 interrupted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -66,15 +67,21 @@ app.command("logs")(following.logs)
 app.command("download")(models.download)
 app.command("generate")(models.generate)
 app.command("delete")(deletions.delete)
-app.add_typer(deletions.app, name="trash", help="Deleted items that can be restored.", no_args_is_help=True)
+app.add_typer(
+    deletions.app, name="trash", help="Deleted items: list, restore, purge, certificates.", no_args_is_help=True
+)
 app.add_typer(datasets.app, name="dataset", help="Data sets: text for training.", no_args_is_help=True)
 app.command("queue")(quotas.queue)
 app.command("costs")(costs.costs)
 app.command("simulate")(simulate.simulate)
 app.add_typer(quotas.app, name="quota", help="The quota tree: slots and limits of teams.", no_args_is_help=True)
-app.add_typer(team_secrets.app, name="secret", help="Secrets of a team and their destinations.", no_args_is_help=True)
+app.add_typer(
+    team_secrets.app, name="secret", help="Team secrets, and the servers they may be sent to.", no_args_is_help=True
+)
 app.add_typer(budgets.app, name="budget", help="Budgets: spending limits and statements.", no_args_is_help=True)
-app.add_typer(clusters.app, name="cluster", help="Clusters and nodes: health, drain, quarantine.", no_args_is_help=True)
+app.add_typer(
+    clusters.app, name="cluster", help="Clusters, pools and nodes: add, check, drain, quarantine.", no_args_is_help=True
+)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""Clusters as an administrator sets them up and operates them; each act is in the audit trail.
+"""Registration and operation of clusters, pools and nodes by administrators, with an audit record of each action.
 
-What a backend is asked for happens outside transactions. A quarantine is ours alone and counts from its commit; the
-backend's own drain follows, and is repeated by inventory_sync.py where it failed.
+Calls of a backend happen outside transactions. A quarantine is stored by the platform and takes effect at commit; the
+backend is then asked to drain the node. inventory_sync.py repeats a drain that failed, but no undrain.
 """
 
 import json
@@ -38,7 +38,7 @@ from athanor.jobs.models import Attempt
 from athanor.jobs.states import AttemptStatus
 
 Precondition = Callable[[Cluster], None]
-SLUG = re.compile(r"^[A-Za-z0-9_-]{1,63}$")
+SLUG = re.compile(r"[A-Za-z0-9_-]{1,63}")
 
 
 def build_backend(kind: str, config: dict[str, Any], name: str = "") -> Backend:
@@ -102,7 +102,7 @@ def find(cluster_id: str) -> Cluster:
 
 
 def register(name: str, kind: str, config: dict[str, Any], *, enabled: bool, actor: User) -> Cluster:
-    """Create a cluster and schedule its first inventory. Raises Invalid for its kind, config or name."""
+    """Create a cluster and schedule its first inventory. Raises Invalid (kind, config) and Conflict (name)."""
     build_backend(kind, config, name)
     try:
         with transaction.atomic():
@@ -147,7 +147,7 @@ def change(
 
 
 def remove(cluster_id: str, actor: User) -> None:
-    """Only one that never had a job; others are disabled."""
+    """Delete a cluster. Raises Conflict if a job refers to it; such a cluster can be disabled instead."""
     row = find(cluster_id)
     try:
         with tenancy.unrestricted(), transaction.atomic():  # else the jobs of other teams protect nothing
@@ -186,18 +186,18 @@ def check_health(cluster_id: str, actor: User) -> ClusterHealthCheck:
 
 
 def sync_teams(cluster_id: str, actor: User) -> list[str]:
-    """Give every team its counterpart there; what was changed, a line each."""
+    """Create the missing account or namespace of every team. Return one line per change."""
     row = find(cluster_id)
     backend = build_backend(row.kind, row.config, row.name)
     if not isinstance(backend, SyncsTeams):
         raise Conflict(
-            "cannot_sync_teams", f"a cluster of kind {row.kind!r} has no counterpart of teams", remedy="none"
+            "cannot_sync_teams", f"a cluster of kind {row.kind!r} has no accounts of teams", remedy="nothing to do"
         )
     try:
         teams = Team.objects.filter(deleted_at=None).order_by("name")
         done = backend.sync_teams(list(teams.values_list("name", flat=True)))
     except BackendRejected as error:
-        raise Conflict("sync_refused", f"{row} refused: {error}", remedy="fix what it says") from error
+        raise Conflict("sync_refused", f"{row} refused: {error}", remedy="resolve the reported error") from error
     except BackendUnavailable as error:
         raise away(row, error) from error
     audit.record_alone("cluster.sync_teams", actor=actor, target=("cluster", row.id), after={"changes": len(done)})
@@ -205,17 +205,19 @@ def sync_teams(cluster_id: str, actor: User) -> list[str]:
 
 
 def queue_of(cluster: Cluster) -> QuerySet[Attempt]:
-    """Live attempts there, oldest first."""
+    """Return the attempts on a cluster that have not ended, oldest first."""
     live = Attempt.objects.filter(job__pool__cluster=cluster).exclude(status=AttemptStatus.ENDED.value)
     return live.order_by("id")
 
 
 def put_pool(cluster_id: str, name: str, actor: User, facts: dict[str, Any]) -> tuple[Pool, bool]:
-    """Make or change a pool; what is not in `facts` stays. The second is whether it was made."""
+    """Create or change a pool; fields absent from `facts` stay. The second value is whether it was created."""
     row = find(cluster_id)
-    if not SLUG.match(name):
-        detail = f"pool name {name!r} takes letters, digits, - and _, 63 at most"
-        raise Invalid("invalid", detail, remedy="fix it", problems=(FieldProblem("/name", "invalid", detail),))
+    if not SLUG.fullmatch(name):
+        detail = f"pool name {name!r} may contain only letters, digits, - and _, at most 63"
+        raise Invalid(
+            "invalid", detail, remedy="choose another name", problems=(FieldProblem("/name", "invalid", detail),)
+        )
     with transaction.atomic():
         pool = Pool.objects.select_for_update(no_key=True).filter(cluster=row, name=name).first()
         before = _pool_facts(pool) if pool else None
@@ -225,7 +227,7 @@ def put_pool(cluster_id: str, name: str, actor: User, facts: dict[str, Any]) -> 
             if missing:
                 problems = tuple(FieldProblem(f"/{field}", "required", "a new pool needs it") for field in missing)
                 detail = f"a new pool needs {' and '.join(missing)}"
-                raise Invalid("invalid", detail, remedy="say them", problems=problems)
+                raise Invalid("invalid", detail, remedy="provide these fields", problems=problems)
             pool = Pool(cluster=row, name=name)
         for field, value in facts.items():
             setattr(pool, field, value)
@@ -254,7 +256,7 @@ def remove_pool(cluster_id: str, name: str, actor: User) -> None:
 
 
 def quarantine(cluster_id: str, name: str, reason: str, actor: User) -> tuple[Node, str]:
-    """No new attempt runs there. The second is what the backend said, where it was asked to drain it and did not."""
+    """Exclude a node from new attempts. The second value: the backend's error if it could not drain it, or ""."""
     cluster = find(cluster_id)
     with transaction.atomic():
         node = _locked(cluster, name)
@@ -269,7 +271,7 @@ def quarantine(cluster_id: str, name: str, reason: str, actor: User) -> tuple[No
 
 
 def release(cluster_id: str, name: str, actor: User) -> tuple[Node, str]:
-    """End a quarantine."""
+    """End a quarantine, and ask the backend to undrain the node."""
     cluster = find(cluster_id)
     with transaction.atomic():
         node = _locked(cluster, name)
@@ -285,7 +287,7 @@ def release(cluster_id: str, name: str, actor: User) -> tuple[Node, str]:
 
 
 def set_drained(cluster_id: str, name: str, reason: str, actor: User, *, drained: bool) -> Node:
-    """By the cluster's own means alone. Raises Conflict where it has none, Unavailable when it does not answer."""
+    """Drain or undrain a node by its backend, without a quarantine. Raises Conflict, Unavailable."""
     cluster = find(cluster_id)
     node = _of(cluster, name)
     if not drained and node.quarantined_at is not None:
@@ -297,7 +299,7 @@ def set_drained(cluster_id: str, name: str, reason: str, actor: User, *, drained
     try:
         _drain(backend, name, reason, drained=drained)
     except BackendRejected as error:
-        raise Conflict("drain_refused", f"{cluster} refused: {error}", remedy="fix what it says") from error
+        raise Conflict("drain_refused", f"{cluster} refused: {error}", remedy="resolve the reported error") from error
     except BackendUnavailable as error:
         raise away(cluster, error) from error
     with transaction.atomic():
@@ -359,7 +361,7 @@ def _locked(cluster: Cluster, name: str) -> Node:
 
 
 def _check_others_are_left(cluster: Cluster, node: Node) -> None:
-    """Refuse a quarantine that would leave the cluster without any node for new attempts."""
+    """Refuse to quarantine the last listed node that is not in quarantine."""
     others = Node.objects.filter(cluster=cluster, listed=True, quarantined_at__isnull=True).exclude(pk=node.pk)
     if node.listed and not others.exists():
         detail = f"{node.name} is the last node of {cluster} that is not in quarantine"
@@ -371,7 +373,7 @@ def _record(action: str, actor: User, node: Node, after: dict[str, Any] | None) 
 
 
 def _facts(row: Cluster) -> dict[str, Any]:
-    """Return the audited facts, with the configuration as text: audit records hold no fractions."""
+    """Return the audited facts, with the configuration as text: audit records accept no floats."""
     return {"name": row.name, "kind": row.kind, "enabled": row.enabled, "config": json.dumps(row.config)}
 
 
@@ -384,8 +386,7 @@ def _pool_facts(pool: Pool) -> dict[str, Any]:
 
 
 def _pointer(place: tuple[int | str, ...], config: Any) -> str:
-    """RFC 6901. Pydantic also names the member of a union that it tried, which is no part of what was written: a word
-    that is no key there, and that something deeper follows."""
+    """Return the RFC 6901 pointer of a location in `config`, without the names of union members that pydantic adds."""
     pieces, value = [], config
     for number, piece in enumerate(place):
         inside = isinstance(value, dict) and piece in value

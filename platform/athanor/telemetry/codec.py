@@ -1,8 +1,8 @@
-"""The storage format of chunks: columns of numbers byte by byte, lines of text as JSON, both under zstd. Pure.
+"""Binary encoding of stored telemetry: float64 columns of metric series, and JSON batches, both compressed by zstd.
 
-The high bytes of a number rarely change from one to the next, so all first bytes are stored together, then all second
-bytes, which compresses a column of doubles to a fraction. Rising integers (steps, microseconds) are stored as
-differences.
+Columns are byte-shuffled: the high bytes of a number rarely differ from those of the next, so all first bytes are
+stored together, then all second bytes, which zstd compresses well. Increasing integers (steps, microseconds) are
+delta-encoded. Batches of metric points and of log lines are JSON. Pure.
 """
 
 import struct
@@ -15,14 +15,14 @@ import zstandard
 from numpy.typing import NDArray
 
 Matrix = NDArray[np.float64]
-"""One row a column of the data. Steps and microseconds are below 2**53, so doubles hold them exactly."""
+"""Shape [columns, points]: one row per column. Steps and microseconds are below 2**53, so doubles are exact."""
 
-_HEADER = struct.Struct("<HHI")
+_HEADER = struct.Struct("<HHI")  # rows, points, compressed bytes
 _LEVEL = 1  # of zstd: higher ones take twice the time for 3 % less
 
 
 def pack(matrices: Sequence[Matrix], rising: Sequence[frozenset[int]]) -> bytes:
-    """Encode matrices, each compressed separately. `rising[i]`: the rows of matrix i that are rising integers."""
+    """Encode matrices, each compressed separately. `rising[i]`: the rows of matrix i that are increasing integers."""
     pieces = [bytes([len(matrices)])]
     for matrix, differing in zip(matrices, rising, strict=True):
         rows, count = matrix.shape

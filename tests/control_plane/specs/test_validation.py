@@ -57,6 +57,7 @@ def test_a_wrong_value_is_named_with_its_remedy(
         ("steps", True, "/training/steps"),
         ("schedule", {"warmup_steps": False}, "/training/schedule/warmup_steps"),
         ("optimizer", {"learning_rate": True}, "/training/optimizer/learning_rate"),
+        ("parallelism", {"pipeline": 2, "stage_layers": [True, 1]}, "/training/parallelism/stage_layers"),
     ],
 )
 def test_true_and_false_are_no_numbers(spec: dict[str, Any], field: str, value: Any, pointer: str) -> None:

@@ -1,6 +1,6 @@
-"""Watches of the API server: for each cluster one of our Jobs and one of their pods, in threads of this module.
+"""Informers: for each cluster one list and watch of our Jobs and one of their pods, each in a thread.
 
-They list once, follow from that version on, list again when the server has forgotten it (410), and resume when a
+They list once, watch from that version on, list again when the server has compacted it (410), and resume when a
 connection ends.
 
 A mirror answers only while it is fresh: bookmarks arrive each minute. That an object is not in it proves nothing, since
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 Json = dict[str, Any]
 State = TypeVar("State", JobState, PodState)
 SILENCE_SECONDS = 75.0  # servers send a bookmark each minute
-CONNECTION_SECONDS = 290  # of one watch: servers end them after some minutes anyway
+CONNECTION_SECONDS = 290  # timeoutSeconds of a watch request
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 5.0
 UNUSED_SECONDS = 900.0
 REMEMBERED = 2000
@@ -71,7 +71,7 @@ class Mirror(Generic[State]):
         self._stop.set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it is fresh, or cannot become so. Return whether it is."""
+        """Wait until it is fresh or has an error. Return whether it is fresh."""
         with self.lock:
             self.lock.wait_for(lambda: self.is_fresh or bool(self.error), seconds)
             return self.is_fresh
@@ -93,7 +93,7 @@ class Mirror(Generic[State]):
             except BackendUnavailable as error:
                 self._lose(str(error))
                 self._stop.wait(pause)
-            except Exception:  # the thread lives as long as the process: what was not foreseen is logged
+            except Exception:  # the thread must survive unexpected errors
                 log.exception("the watch of %s restarts", self._where)
                 self._version = ""
                 self._lose("its watch failed")
@@ -182,7 +182,7 @@ class Watch:
         self.pods = Mirror(client, path("v1", "pods"), ours, pod_state, is_wanted)
 
     def wait(self, seconds: float) -> bool:
-        """Wait at most so many seconds until both are fresh. Return whether they are."""
+        """Wait until both are fresh, at most `seconds` for each. Return whether they are."""
         self.used = time.monotonic()
         return self.jobs.wait(seconds) and self.pods.wait(seconds)
 
@@ -197,7 +197,7 @@ class Watch:
             return list(self.pods.by_attempt.get(name, {}).values())
 
     def departed(self, name: str) -> list[PodState]:
-        """Return the deleted pods of an attempt, in their last state."""
+        """Return the last deleted pods of an attempt (at most 8), in their last state."""
         with self.pods.lock:
             return list(self.pods.deleted.get(name, ()))
 

@@ -16,9 +16,9 @@ import { useNow } from "@/lib/use-now";
 
 const SEEN: Record<string, string> = {
   present: "It was found.",
-  finished: "The attempt has ended; its job continues in a moment.",
-  absent: "It was not found again. It is given up after it has been missing for long enough.",
-  unknown: "Its cluster gave no answer.",
+  finished: "The process has ended. The status of the job follows shortly.",
+  absent: "Still missing. After repeated misses the attempt is ended.",
+  unknown: "The cluster does not know it yet.",
 };
 
 export function OrphansPanel() {
@@ -57,7 +57,9 @@ export function OrphansPanel() {
       </Stack>
       {none ? (
         <EmptyState title="No orphans">
-          Every running object belongs to a live attempt, and every live attempt was found on its cluster.
+          {found.unlisted.length > 0
+            ? "None on the clusters that answered."
+            : "Every running object belongs to a live attempt, and every live attempt was found on its cluster."}
         </EmptyState>
       ) : null}
       {found && found.objects.length > 0 ? (
@@ -80,7 +82,7 @@ export function OrphansPanel() {
       >
         <Text size="sm">
           {doomed?.why} Its processes on {doomed?.cluster} are asked to end. If a live attempt owns it after all,
-          nothing happens.
+          the request is refused.
         </Text>
       </Confirm>
     </Panel>
@@ -89,7 +91,7 @@ export function OrphansPanel() {
 
 function ObjectsTable({ objects, onCancel }: { objects: LostObject[]; onCancel: (object: LostObject) => void }) {
   const columns: Column<LostObject>[] = [
-    { name: "Objects without an attempt", cell: (object) => <span className="mono">{object.backend_name}</span> },
+    { name: "Object", cell: (object) => <span className="mono">{object.backend_name}</span> },
     { name: "Cluster", cell: (object) => object.cluster },
     { name: "Reason", cell: (object) => object.why },
     { name: "Job", quiet: true, cell: (object) => <span className="mono">{object.job_id || "–"}</span> },

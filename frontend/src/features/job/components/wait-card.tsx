@@ -5,16 +5,7 @@ import type { Job } from "@/api/types";
 import { Panel } from "@/components/panel";
 import { shortId } from "@/lib/format";
 import { useNow } from "@/lib/use-now";
-import { expectedStart, holders, place } from "@/lib/wait";
-
-const KINDS: Record<string, string> = {
-  pool: "slots of pool",
-  quota: "quota of",
-  limit: "a limit of",
-  budget: "budget",
-  turn: "its turn after",
-  hold: "",
-};
+import { expectedStart, holders, place, waitsFor } from "@/lib/wait";
 
 function Fact({ name, children }: { name: string; children: React.ReactNode }) {
   return (
@@ -29,7 +20,7 @@ function Fact({ name, children }: { name: string; children: React.ReactNode }) {
   );
 }
 
-/** What blocks a waiting job, who holds it, what would unblock it, its place and its expected start. */
+/** Shows what blocks a waiting job, which teams hold the slots, what would unblock it, its queue position and start. */
 export function WaitCard({ job }: { job: Job }) {
   const now = useNow(true, 1_000);
   const { wait } = job;
@@ -48,15 +39,10 @@ export function WaitCard({ job }: { job: Job }) {
         <Group component="dl" gap="xl" m={0} align="flex-start">
           {start ? <Fact name="Starts">{start}</Fact> : null}
           {place(wait) ? <Fact name="Place in line">{place(wait)}</Fact> : null}
-          {blocker ? (
-            <Fact name="Waits for">
-              {[KINDS[blocker.kind] ?? blocker.kind, blocker.name].join(" ").trim()}
-              {blocker.lacking > 0 ? `, ${blocker.lacking} missing` : ""}
-            </Fact>
-          ) : null}
+          {waitsFor(wait) ? <Fact name="Waits for">{waitsFor(wait)}</Fact> : null}
           {held ? <Fact name="Held by">{held}</Fact> : null}
           {blocker && blocker.own_jobs.length > 0 ? (
-            <Fact name="Of these, your team's">
+            <Fact name="Your team's jobs among them">
               {blocker.own_jobs.map((id) => (
                 <Anchor key={id} component={Link} to={`/jobs/${id}`} size="sm" className="mono" mr={8}>
                   {shortId(id)}

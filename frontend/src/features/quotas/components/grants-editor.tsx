@@ -22,8 +22,8 @@ export function GrantsEditor({ grants, known, isTop, errorAt, onChange }: Grants
     ...(isTop
       ? []
       : [
-          { name: "borrow_limit", label: "May borrow" },
-          { name: "lend_limit", label: "May lend" },
+          { name: "borrow_limit", label: "Borrow limit" },
+          { name: "lend_limit", label: "Lend limit" },
         ]),
   ] as { name: "nominal" | "borrow_limit" | "lend_limit"; label: string }[];
   return (
@@ -34,7 +34,7 @@ export function GrantsEditor({ grants, known, isTop, errorAt, onChange }: Grants
             Slots by accelerator
           </Title>
           <Text size="xs" c="dimmed">
-            Own slots can be reclaimed from borrowers. Empty: borrows or lends without limit.
+            Own slots can be reclaimed from borrowers. Borrow limit empty: unlimited. Lend limit empty: all own slots.
           </Text>
         </div>
         <Button size="compact-sm" variant="default" onClick={() => onChange([...grants, NEW_GRANT])}>

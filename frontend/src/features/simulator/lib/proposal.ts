@@ -14,8 +14,8 @@ export interface GrantRow {
 
 export const PARTS = [
   { name: "nominal", label: "Own slots" },
-  { name: "borrow_limit", label: "May borrow" },
-  { name: "lend_limit", label: "May lend" },
+  { name: "borrow_limit", label: "Borrow limit" },
+  { name: "lend_limit", label: "Lend limit" },
 ] as const;
 
 export const SWITCHES = [
