@@ -22,7 +22,7 @@ unexport ATHANOR_DATA_DIR
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup setup-dev demo quota-demo up down status test test-fast test-matrix lint bench chaos matrix slurm gen clean
+.PHONY: help python setup setup-dev demo quota-demo up down status test test-all test-fast test-matrix lint bench chaos matrix slurm gen clean
 
 help:
 	@echo 'make demo     set everything up and train, download and try a model'
@@ -30,7 +30,8 @@ help:
 	@echo 'make up       run the stack in the foreground (Ctrl-C stops it)'
 	@echo 'make down     stop a stack that runs in the background'
 	@echo 'make status   what runs, where, and how much memory it takes'
-	@echo 'make test     set everything up and run all checks and tests (CHANGED=1: those that your changes can affect)'
+	@echo 'make test     set everything up and run the checks and tests (CHANGED=1: those that your changes can affect)'
+	@echo 'make test-all  the slow tests too: long drills with faults, every kind of cluster, the commands of all pages'
 	@echo 'make test-fast  the tests that start no server and no process'
 	@echo 'make test-matrix  the tests on other versions of Python, Django and torch (VERSIONS=--only=newest, TESTS=tests/control_plane)'
 	@echo 'make lint     only the static checks'
@@ -75,6 +76,9 @@ lint: setup-dev
 
 test: setup-dev
 	@$(VENV)/python -m deploy.local.checks test
+
+test-all: setup-dev
+	@$(VENV)/python -m deploy.local.checks test-all
 
 test-fast: setup-dev
 	@$(VENV)/python -m deploy.local.checks test-fast

@@ -1,5 +1,6 @@
-"""`make lint`, `make test`, `make test-fast`, `make gen`: all commands are run, and failures are named at the end.
+"""`make lint`, `test`, `test-all`, `test-fast`, `gen`: all commands are run, and failures are named at the end.
 
+`make test` leaves out the tests marked `slow`: long ones of paths that shorter tests cover too.
 `make test CHANGED=1` runs the tests that uncommitted changes can affect (of a clean tree: the last commit);
 `CHANGED=REVISION` those that changes since a revision can affect.
 """
@@ -154,13 +155,16 @@ def main() -> int:
         return run_all(gen_commands())
     if what == "test-fast":
         return run_all(test_commands("--no-processes")[1:])
-    if what == "test":
+    if what in ("test", "test-all"):
         revision = os.environ.pop("CHANGED", "")
-        chosen = affected_tests(revision) if revision else [f"--ignore={ARCHITECTURE_TESTS}"]
+        if revision:
+            chosen = affected_tests(revision)
+        else:
+            chosen = [f"--ignore={ARCHITECTURE_TESTS}", *(("-m", "not slow") if what == "test" else ())]
         code = run_all(test_commands(*chosen), lint_commands())
         _say_browser()
         return code
-    print("athanor: say lint, test, test-fast or gen", file=sys.stderr)
+    print("athanor: say lint, test, test-all, test-fast or gen", file=sys.stderr)
     return 2
 
 

@@ -9,7 +9,6 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 BROWSER_MARKS = [
     pytest.mark.e2e,
     pytest.mark.browser,
-    pytest.mark.slow,
     pytest.mark.timeout(300),
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (apt-get install chromium)"),
 ]

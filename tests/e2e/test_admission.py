@@ -56,6 +56,7 @@ def until(page: Page, job_id: str, status: str) -> Any:
     return call(page, "GET", f"jobs/{job_id}")
 
 
+@pytest.mark.slow
 def test_borrowed_slots_go_back_at_a_checkpoint_and_come_again(page: Page, stack, half: int) -> None:
     outlook = page.get_by_role("region", name="Estimate")
     page.goto("/jobs/new")

@@ -25,6 +25,7 @@ def none_left_behind(page: Page, stack) -> Iterator[None]:
         call(page, "PATCH", f"budgets/{budget['id']}", {"active": False})
 
 
+@pytest.mark.slow
 def test_a_budget_is_made_lowered_and_stops_a_run(page: Page, stack, tmp_path: Path, none_left_behind: None) -> None:
     sign_in(page, stack, "/budgets")
     page.get_by_role("button", name="New budget").click()

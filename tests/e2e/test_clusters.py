@@ -173,6 +173,7 @@ def test_a_bad_node_is_looked_at_and_quarantined(page: Page, stack, iron: Served
     is_clean(page)
 
 
+@pytest.mark.slow
 def test_a_lost_node_is_told_on_the_jobs_page_and_on_its_own(
     page: Page, stack, iron: ServedWorld, cluster: Any
 ) -> None:

@@ -16,6 +16,7 @@ def two_jobs(stack, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return jobs
 
 
+@pytest.mark.slow
 def test_jobs_chosen_in_the_table_are_drawn_over_one_another(page: Page, stack, two_jobs: list[str]) -> None:
     sign_in(page, stack)
     choices = page.get_by_role("checkbox", name="Compare")

@@ -339,6 +339,7 @@ def test_a_job_that_is_not_there_is_a_clear_message_with_its_request(page: Page,
     expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_job_page_follows_by_the_stream_and_asks_seldom(page: Page, stack, tmp_path: Path) -> None:
     job_id = stack.submit(tmp_path, steps=100_000)
     stack.wait_for_step(job_id, 1)
@@ -361,6 +362,7 @@ def test_a_job_page_follows_by_the_stream_and_asks_seldom(page: Page, stack, tmp
     expect(status_of(page, "cancelled")).to_be_visible(timeout=RUN_MS)
 
 
+@pytest.mark.slow
 def test_without_streams_the_job_page_asks_again_and_again(page: Page, stack, tmp_path: Path) -> None:
     page.route(
         re.compile(r"/events$"),

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.sync_api import APIResponse, Page, expect
 
 from deploy.local.environment import REPOSITORY
@@ -29,6 +30,7 @@ def restore(page: Page, name: str) -> None:
     expect(page.get_by_role("button", name=f"Restore {name}")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_stored_data_and_a_project_are_deleted_and_restored(page: Page, stack, tmp_path: Path) -> None:
     spec = stack.spec(tmp_path)
     spec.write_text(json.dumps({**json.loads(spec.read_text()), "project": "vision"}))

@@ -11,7 +11,7 @@ import pytest
 
 from deploy.local.handle import wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 RETRY_SECONDS = 0.2
 
 
@@ -66,6 +66,7 @@ def all_of(stack) -> list[int]:
         found += [event["team_seq"] for event in page["items"]]
 
 
+@pytest.mark.slow
 def test_followers_miss_nothing_when_web_and_database_are_killed(stack) -> None:
     followers = [Follower(stack.url, stack.token) for _ in range(4)]
     try:

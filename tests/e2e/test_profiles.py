@@ -15,7 +15,7 @@ from deploy.local.handle import wait_until
 from tests.e2e.browsing import BROWSER_MARKS, sign_in
 from tests.e2e.test_faults import a_trainer
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
 def with_browser(test: Callable) -> Callable:
@@ -28,6 +28,7 @@ def events_of(stack, job_id: str) -> list[str]:
     return [event["type"] for event in stack.get(f"/jobs/{job_id}/events", limit=1000)["items"]]
 
 
+@pytest.mark.slow
 def test_a_running_job_is_profiled_and_lives_on_though_a_process_is_killed(stack, tmp_path: Path) -> None:
     job_id = stack.submit(tmp_path, steps=100_000)
     stack.wait_for_step(job_id, 12)

@@ -11,6 +11,7 @@ from deploy.local.environment import REPOSITORY
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
+@pytest.mark.slow
 def test_a_quota_edit_a_borrow_a_reclaim_with_a_checkpoint_and_a_budgets_stop(stack) -> None:
     told = subprocess.run(
         [sys.executable, "-m", "deploy.local.quota_demo"],

@@ -65,6 +65,7 @@ def submit(page: Page, team: str, cluster: str, name: str, processes: int) -> An
     return call(page, "POST", "jobs", {**TINY, "team": team, "name": name, "resources": resources})
 
 
+@pytest.mark.slow
 def test_a_tree_is_made_with_a_preview_and_holds_at_once(page: Page, stack, pool: str) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("Quotas")
     page.get_by_role("button", name="New group").click()

@@ -13,7 +13,7 @@ from tests.control_plane.accounts.authenticators import totp
 from tests.e2e.browsing import BROWSER_MARKS
 from tests.e2e.conftest import Stack
 
-pytestmark = BROWSER_MARKS
+pytestmark = [*BROWSER_MARKS, pytest.mark.slow]
 PASSWORD = "correct horse battery"
 
 

@@ -44,6 +44,7 @@ def governed(page: Page, stack) -> Iterator[None]:
     call(page, "PUT", "quotas", before)
 
 
+@pytest.mark.slow
 def test_a_proposal_is_tried_on_made_up_jobs(page: Page, stack, governed: None) -> None:
     page.goto("/simulator")
     expect(page.get_by_role("heading", level=1)).to_have_text("Simulator")

@@ -14,7 +14,7 @@ from deploy.local.environment import REPOSITORY
 from deploy.local.handle import wait_until
 from tests.trainer.test_sinks import scalars
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
 def test_a_job_is_trained_downloaded_and_generates_text(stack, tmp_path: Path) -> None:
@@ -53,6 +53,7 @@ def test_a_job_is_trained_downloaded_and_generates_text(stack, tmp_path: Path) -
     assert stack.json("show", job_id)["status"] == "succeeded"
 
 
+@pytest.mark.slow
 def test_a_cancelled_job_ends_as_cancelled_with_its_exit_code(stack, tmp_path: Path) -> None:
     job_id = stack.submit(tmp_path, steps=100_000)
     stack.wait_for_step(job_id, 3)
@@ -62,6 +63,7 @@ def test_a_cancelled_job_ends_as_cancelled_with_its_exit_code(stack, tmp_path: P
     assert stack.job(job_id)["attempt_count"] == 1
 
 
+@pytest.mark.slow
 def test_the_same_key_gives_the_same_job_and_another_body_is_refused(stack, tmp_path: Path) -> None:
     path = stack.spec(tmp_path, steps=1)
     arguments = ("submit", str(path), "--idempotency-key", f"e2e-{tmp_path.name}")

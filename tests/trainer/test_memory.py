@@ -64,6 +64,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_one_rank_out_of_memory_halves_the_micro_batches_of_all_and_no_number_changes(
     tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +112,7 @@ def test_micro_batches_of_a_size_that_the_spec_says_end_the_run_with_remedies(
         assert words in run.end["message"]
 
 
+@pytest.mark.slow
 def test_offloading_in_the_middle_of_a_run_changes_no_bit(tmp_path: Path) -> None:
     fields = {"steps": 80, "parallelism": {"zero": 3}, "precision": "bf16"}
     training, output = tiny_training(**fields), tmp_path / "run"

@@ -23,6 +23,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     return run_alone(tmp_path_factory.mktemp("alone") / "run", moe_training())
 
 
+@pytest.mark.slow
 def test_five_axes_train_and_export_what_one_process_does(alone: FinishedRun, tmp_path: Path) -> None:
     run = run_alone(tmp_path / "run", moe_training(parallelism=FIVE_AXES), processes=8)
     assert run.end_class is EndClass.COMPLETED, run.end["message"]

@@ -84,6 +84,7 @@ def log(api: AgentApi) -> str:
     return "\n".join(line["text"] for line in api.records("logs", "lines"))[-6000:]
 
 
+@pytest.mark.slow
 def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path: Path) -> None:
     """Three agents for a run of two nodes. The second is killed in the middle with all its processes; the run continues
     from its checkpoint on the first and the third, and ends as if nothing had been."""

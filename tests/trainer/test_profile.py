@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.trainer.agent_api import AgentApi
 from tests.trainer.runs import platform_run, tiny_training
 from tests.trainer.test_agent_process import agent, workers_of
@@ -68,6 +70,7 @@ def assert_traced(api: AgentApi, steps: int) -> ProfileManifest:
     return manifest
 
 
+@pytest.mark.slow
 def test_a_killed_rank_costs_neither_the_run_nor_the_profile(tmp_path: Path) -> None:
     run, keys, objects = platform_run(tiny_training(steps=200), processes=2, max_restarts_in_place=1)
     with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path / "work") as process:
@@ -82,6 +85,7 @@ def test_a_killed_rank_costs_neither_the_run_nor_the_profile(tmp_path: Path) -> 
         assert sorted(api.losses()) == list(range(1, 201))
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_during_a_profile_gives_the_steps_that_there_were(tmp_path: Path) -> None:
     run, keys, objects = platform_run(tiny_training(steps=30), processes=2)
     with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path / "work") as process:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.trainer.runs import TINY, FinishedRun
 from tests.trainer.test_standalone import ROOT, write_job
@@ -22,6 +23,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_two_processes_train_one_model_and_a_killed_one_is_started_again(tmp_path: Path) -> None:
     write_job(tmp_path, training={**TINY, "steps": 300})
     process = start(tmp_path, "--max-restarts", "1", "--monitor-interval", "0.1")
