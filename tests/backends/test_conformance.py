@@ -199,6 +199,7 @@ def test_what_waits_starts_when_there_is_room(case: Case) -> None:
     case.until(handle, Presence.FINISHED)
 
 
+@pytest.mark.slow
 def test_a_lost_node_is_told_as_such(case: Case) -> None:
     handle = case.backend.submit(case.submission())
     wait_until(lambda: case.starts(handle) == 1, "it has started", 30)

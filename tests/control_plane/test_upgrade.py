@@ -94,6 +94,7 @@ def kept(apps: Any) -> list[dict[str, Any]]:
     return list(jobs.order_by("id").values(*fields, "progress__step", "attempts__id", "attempts__status"))
 
 
+@pytest.mark.slow
 def test_the_head_of_an_audit_trail_of_before_is_authenticated(empty_database: str) -> None:
     apps = migrate([("accounts", "0007_limits_are_quotas")])
     wrapped = encryption.wrap_by_master("key", KEY_OWNER)
@@ -103,6 +104,7 @@ def test_the_head_of_an_audit_trail_of_before_is_authenticated(empty_database: s
     assert head.mac == head_mac(b"key", 7, "d" * 64)
 
 
+@pytest.mark.slow
 def test_manifests_of_before_are_authenticated_as_they_are(empty_database: str) -> None:
     fill(migrate(FIRST_VERSION))
     apps = migrate([("artifacts", "0006_sizes_of_preparations")])
@@ -158,6 +160,7 @@ def test_every_job_of_the_first_version_is_kept_with_its_events(empty_database: 
     assert set(chunks.values_list("first_line", "last_line")) == {(0, 2)}
 
 
+@pytest.mark.slow
 def test_tokens_of_before_get_an_end_and_lose_a_scope_that_was_never_theirs(empty_database: str) -> None:
     apps = migrate([("accounts", "0007_limits_are_quotas")])
     users, tokens = (apps.get_model("accounts", name).objects.using(ALIAS) for name in ("User", "ApiToken"))

@@ -25,7 +25,17 @@ from deploy.local.supervisor import LOG_BYTES
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[StackHandle]:
+    """A stack of the test's own, which is not started yet."""
     handle = StackHandle(tmp_path / "data")
+    yield handle
+    handle.down()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackHandle]:
+    """Running stores, for tests that leave them running."""
+    handle = StackHandle(tmp_path_factory.mktemp("running") / "data")
+    handle.up(only_stores=True)
     yield handle
     handle.down()
 
@@ -50,12 +60,11 @@ def bucket(stack: StackHandle) -> tuple[object, str]:
     return client, known["ATHANOR_S3_BUCKET"]
 
 
-def test_a_killed_store_is_started_again_on_its_port(stack: StackHandle) -> None:
-    stack.up(only_stores=True)
-    url = settings(stack)["DATABASE_URL"]
-    before = stack.identity("postgres")
-    stack.kill("postgres")
-    stack.wait_for_restart("postgres", before)
+def test_a_killed_store_is_started_again_on_its_port(running: StackHandle) -> None:
+    url = settings(running)["DATABASE_URL"]
+    before = running.identity("postgres")
+    running.kill("postgres")
+    running.wait_for_restart("postgres", before)
 
     def answers() -> bool:
         try:
@@ -91,14 +100,13 @@ def test_services_end_with_a_killed_supervisor_or_are_ended_by_the_next(stack: S
     assert not any(identity.is_alive() for identity in earlier)
 
 
-def test_a_second_supervisor_is_refused_and_a_second_background_start_changes_nothing(stack: StackHandle) -> None:
-    stack.up(only_stores=True)
-    first = stack.pid("supervisor")
-    refused = stack.run("up", "--stores")
+def test_a_second_supervisor_is_refused_and_a_second_background_start_changes_nothing(running: StackHandle) -> None:
+    first = running.pid("supervisor")
+    refused = running.run("up", "--stores")
     assert refused.returncode == 1
     assert "already runs" in refused.stderr
-    stack.up(only_stores=True)
-    assert stack.pid("supervisor") == first
+    running.up(only_stores=True)
+    assert running.pid("supervisor") == first
 
 
 def test_secrets_and_folder_are_for_the_owner_only_and_stay_the_same(stack: StackHandle) -> None:
@@ -206,9 +214,8 @@ def test_the_runtime_role_owns_nothing_in_a_folder_of_before_there_were_two_role
         connection.execute("CREATE DATABASE mine")
 
 
-def test_an_external_server_replaces_the_embedded_one(tmp_path: Path, stack: StackHandle) -> None:
-    stack.up(only_stores=True)
-    other = StackHandle(tmp_path / "other", {"DATABASE_URL": settings(stack)["DATABASE_URL"]})
+def test_an_external_server_replaces_the_embedded_one(tmp_path: Path, running: StackHandle) -> None:
+    other = StackHandle(tmp_path / "other", {"DATABASE_URL": settings(running)["DATABASE_URL"]})
     try:
         other.up(only_stores=True)
         assert set(other.state["services"]) == {"valkey", "object-store"}
@@ -223,8 +230,7 @@ def test_half_an_object_store_setting_is_refused(tmp_path: Path) -> None:
     assert "ATHANOR_S3_SECRET_KEY" in result.stderr
 
 
-def test_the_inner_servers_of_the_object_store_refuse_strangers(stack: StackHandle) -> None:
-    stack.up(only_stores=True)
+def test_the_inner_servers_of_the_object_store_refuse_strangers(running: StackHandle) -> None:
     program = (
         "import http.client, json, psutil, sys\n"
         "process = psutil.Process(int(sys.argv[1]))\n"
@@ -237,7 +243,7 @@ def test_the_inner_servers_of_the_object_store_refuse_strangers(stack: StackHand
         "print(json.dumps(answers))\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program, str(stack.pid("object-store"))],
+        [sys.executable, "-c", program, str(running.pid("object-store"))],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -249,9 +255,8 @@ def test_the_inner_servers_of_the_object_store_refuse_strangers(stack: StackHand
     assert all(answer in (400, 401, 403) for answer in answers)
 
 
-def test_of_two_conditional_writers_exactly_one_wins(stack: StackHandle) -> None:
-    stack.up(only_stores=True)
-    client, name = bucket(stack)
+def test_of_two_conditional_writers_exactly_one_wins(running: StackHandle) -> None:
+    client, name = bucket(running)
     from concurrent.futures import ThreadPoolExecutor
 
     def write(body: bytes) -> bool:
@@ -291,14 +296,13 @@ def test_a_full_disk_is_named_before_anything_starts(tmp_path: Path, monkeypatch
         DataFolder(tmp_path / "data").open()
 
 
-def test_a_long_log_is_cut_and_one_older_copy_is_kept(stack: StackHandle) -> None:
-    stack.up(only_stores=True)
-    log = stack.folder.logs / "valkey.log"
+def test_a_long_log_is_cut_and_one_older_copy_is_kept(running: StackHandle) -> None:
+    log = running.folder.logs / "valkey.log"
     with log.open("ab") as handle:
         handle.write(b"a line\n" * (LOG_BYTES // 7 + 1))
     wait_until(lambda: log.stat().st_size < LOG_BYTES, "the log is cut", 30)
-    assert (stack.folder.logs / "valkey.log.1").stat().st_size > LOG_BYTES
-    assert stack.identity("valkey").is_alive()
+    assert (running.folder.logs / "valkey.log.1").stat().st_size > LOG_BYTES
+    assert running.identity("valkey").is_alive()
 
 
 OWNER = """

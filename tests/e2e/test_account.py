@@ -1,6 +1,7 @@
 """A new person joins by a link, changes their password, and signs out of another browser."""
 
 import httpx
+import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.browsing import BROWSER_MARKS
@@ -9,6 +10,7 @@ pytestmark = BROWSER_MARKS
 OLD, NEW = "correct horse battery", "another horse battery"
 
 
+@pytest.mark.slow
 def test_a_password_is_changed_and_another_browser_signed_out(page: Page, browser: Browser, stack) -> None:
     team = stack.get("/teams")["items"][0]["id"]
     invitation = httpx.post(

@@ -132,6 +132,7 @@ def test_a_cluster_is_registered_with_errors_at_their_place(page: Page, stack, i
     call(page, "DELETE", page.url.replace(f"{stack.url}/", ""))
 
 
+@pytest.mark.slow
 def test_a_bad_node_is_looked_at_and_quarantined(page: Page, stack, iron: ServedWorld, cluster: Any) -> None:
     page.goto(f"/clusters/{cluster['id']}")
     findings = page.get_by_role("table", name="Findings")

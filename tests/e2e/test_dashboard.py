@@ -273,6 +273,7 @@ def test_a_data_set_is_uploaded_and_what_is_no_text_is_refused(page: Page, stack
     expect(status_of(page, "succeeded")).to_be_visible(timeout=RUN_MS)
 
 
+@pytest.mark.slow
 def test_the_jobs_table_is_searched_and_walked_by_keyboard(
     page: Page, stack, finished_job: str, tmp_path: Path
 ) -> None:
@@ -296,7 +297,7 @@ def test_the_jobs_table_is_searched_and_walked_by_keyboard(
     page.wait_for_url(re.compile("status=cancelled"))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_every_page_fits_a_phone_and_every_control_has_a_name(
     browser: Browser, stack, finished_job: str, scheme: str
 ) -> None:
@@ -375,6 +376,7 @@ def test_without_streams_the_job_page_asks_again_and_again(page: Page, stack, tm
     expect(status_of(page, "cancelled")).to_be_visible(timeout=RUN_MS)
 
 
+@pytest.mark.slow
 def test_a_webhook_is_added_tested_told_and_deleted(page: Page, stack, tmp_path: Path) -> None:
     receiver = Receiver()
     try:

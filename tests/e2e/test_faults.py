@@ -68,6 +68,7 @@ def test_worker_killed_during_training_leaves_the_job_alone(stack, tmp_path: Pat
     assert_whole(stack, job_id, 100)
 
 
+@pytest.mark.slow
 def test_worker_killed_while_it_finalises_still_ends_the_job_once(stack, tmp_path: Path) -> None:
     job_id = stack.submit(tmp_path, steps=10)
     wait_until(

@@ -89,7 +89,7 @@ def cluster(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize(("nodes", "processes"), [(1, 2), (2, 2)])
+@pytest.mark.parametrize(("nodes", "processes"), [pytest.param(1, 2, marks=pytest.mark.slow), (2, 2)])
 def test_every_kind_of_cluster_trains_the_same_file_to_the_same_losses(
     stack: Any, tmp_path: Path, cluster: str, of_this_machine: Callable[[int], list[float]], nodes: int, processes: int
 ) -> None:

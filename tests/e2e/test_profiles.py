@@ -54,6 +54,7 @@ def test_a_running_job_is_profiled_and_lives_on_though_a_process_is_killed(stack
     assert stack.wait_for_end(job_id)["status"] == "cancelled"
 
 
+@pytest.mark.slow
 @with_browser
 def test_a_profile_is_asked_for_and_downloaded_on_the_dashboard(page: Page, stack, tmp_path: Path) -> None:
     job_id = stack.submit(tmp_path, steps=100_000)

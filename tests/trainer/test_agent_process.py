@@ -152,6 +152,7 @@ def test_a_store_that_is_away_during_a_checkpoint_loses_nothing(tmp_path: Path) 
         assert [CheckpointManifest.model_validate(c).step for c in api.checkpoints] == [10, 20]
 
 
+@pytest.mark.slow
 def test_an_api_that_is_away_holds_up_neither_training_nor_its_reports(tmp_path: Path) -> None:
     run, keys, objects = platform_run(tiny_training(steps=300), checkpoint={"every_steps": 1000})
     with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path) as process:
@@ -207,6 +208,7 @@ def test_an_agent_refuses_a_checkpoint_older_than_the_one_it_resumed_from(tmp_pa
         assert "this attempt resumed from the checkpoint of step 20" in api.ends[-1]["message"]
 
 
+@pytest.mark.slow
 def test_a_killed_fork_server_is_replaced_with_all_that_it_carried(tmp_path: Path) -> None:
     run, keys, objects = platform_run(tiny_training(steps=60), processes=2, max_restarts_in_place=1)
     with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path) as process:

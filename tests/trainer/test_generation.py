@@ -30,7 +30,10 @@ CASES = [
     case("moe", 2, zero=0, expert=2),
     case("dense", 2, pipeline=2, micro_batch_sequences=2),
     case("tied", 4, pipeline=2, pipeline_schedule="zbv_zero_bubble", tensor=2, micro_batch_sequences=2),
-    case("moe", 8, pipeline=2, context=2, tensor=2, expert=2, zero=3, micro_batch_sequences=2),
+    pytest.param(
+        case("moe", 8, pipeline=2, context=2, tensor=2, expert=2, zero=3, micro_batch_sequences=2),
+        marks=pytest.mark.slow,
+    ),
 ]  # fmt: skip
 
 

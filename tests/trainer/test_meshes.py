@@ -63,6 +63,7 @@ def test_a_mesh_that_cannot_be_is_a_bad_spec(tmp_path: Path) -> None:
     assert "training.parallelism.tensor: tensor 3 does not divide the model's num_heads 4" in run.end["message"]
 
 
+@pytest.mark.slow
 def test_compiled_blocks_compute_the_same_on_a_mesh(tmp_path: Path) -> None:
     fields: dict[str, Any] = {"steps": 4, "schedule": {"warmup_steps": 1}, "parallelism": {"tensor": 2}}
     plain = run_alone(tmp_path / "plain", moe_training(**fields), processes=2)

@@ -46,8 +46,13 @@ def test_the_loss_falls_and_the_run_completes(two_ranks: FinishedRun) -> None:
 
 @pytest.mark.parametrize(
     "parallelism",
-    [{}, {"zero": 3}, {"compression": {"kind": "int8"}}],
-    ids=["replicated", "sharded", "with the errors of compressed sums"],
+    [
+        pytest.param({}, id="replicated", marks=pytest.mark.slow),
+        pytest.param({"zero": 3}, id="sharded"),
+        pytest.param(
+            {"compression": {"kind": "int8"}}, id="with the errors of compressed sums", marks=pytest.mark.slow
+        ),
+    ],
 )
 def test_a_killed_run_resumes_bitwise_equal(tmp_path: Path, parallelism: dict) -> None:
     training = tiny_training(steps=80, parallelism=parallelism)
@@ -105,7 +110,10 @@ def test_recomputing_activations_does_not_change_the_loss(two_ranks: FinishedRun
     assert run_alone(tmp_path / "run", recomputed, processes=2).series(LOSS) == two_ranks.series(LOSS)
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [pytest.param(2, 1, marks=pytest.mark.slow), pytest.param(1, 2, marks=pytest.mark.slow), (2, 3)],
+)
 def test_a_checkpoint_is_read_by_another_number_of_processes(tmp_path: Path, before: int, after: int) -> None:
     training = tiny_training(steps=60)
     undisturbed = run_alone(tmp_path / "undisturbed", training)

@@ -145,6 +145,7 @@ class Moving(BaseHTTPRequestHandler):
         """Requests are no news in a test's output."""
 
 
+@pytest.mark.slow
 def test_a_redirect_to_an_address_inside_is_not_followed(tmp_path: Path, refusing: str) -> None:
     Refusing.asked.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Moving)

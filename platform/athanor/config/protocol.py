@@ -1,9 +1,10 @@
-"""HTTP connections with limits that uvicorn lacks: for a request's head, for clients that do not read, and for idling.
+"""HTTP connections with limits that uvicorn lacks: their number, a request's head, clients that do not read, idling.
 
 Bodies have limits of their own (api/gateway), which depend on the path.
 """
 
 import asyncio
+import resource
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,13 +14,25 @@ HEAD_SECONDS = 10.0  # from the first byte that may belong to a request to the e
 HEAD_BYTES = 64 * 1024
 STALL_SECONDS = 60.0  # a client that takes nothing of its answer for so long is given up
 LINGER_SECONDS = 5.0  # for the rest of a body that was answered early, and for the end of a closed connection
+MAX_CONNECTIONS = 8192  # of one process; event streams are bounded by the hub
+RESERVED_DESCRIPTORS = 200  # for the database, the object store, files
+
+
+def connection_limit() -> int:
+    """Return how many connections the process may have, by its limit of open files."""
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return max(min(MAX_CONNECTIONS, descriptors - RESERVED_DESCRIPTORS), 64)
 
 
 class LimitedProtocol(HttpToolsProtocol):
     """One connection.
 
-    `waits_since` is when it began to wait for its client; None while a view processes its request.
+    When the process has `max_connections`, a new connection closes the one that has waited longest for its client: an
+    attacker's, as healthy clients send a request within milliseconds. `waits_since` is when a connection began to wait
+    for its client; None while a view processes its request.
     """
+
+    max_connections = connection_limit()
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -30,7 +43,11 @@ class LimitedProtocol(HttpToolsProtocol):
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
-        """Start the timer for the first request's head."""
+        """Make room for the connection, and start the timer for the first request's head."""
+        if len(self.connections) >= self.max_connections:
+            evicted = longest_waiting(self.connections)
+            if evicted is not None:
+                evicted.transport.abort()
         super().connection_made(transport)
         self._start_timer("head", HEAD_SECONDS, self._give_up_head)
 

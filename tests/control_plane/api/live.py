@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import uvicorn
 from django.core.wsgi import get_wsgi_application
 
 from athanor.api.gateway.application import Gateway
 from athanor.api.streams.asgi import StreamingApplication
 from athanor.api.streams.frames import MEDIA_TYPE
 from athanor.api.streams.hub import Hub
-from athanor.config.server import SharingServer, configuration
+from athanor.config.server import configuration
+from deploy.local.handle import wait_until
 
 PATIENCE_SECONDS = 20.0
 
@@ -75,22 +77,12 @@ class LiveServer:
         config = configuration(application, trusted_proxies="")
         config.log_level, config.timeout_graceful_shutdown = "warning", 2
         listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        listening.setblocking(False)
         self.origin = f"http://127.0.0.1:{listening.getsockname()[1]}"
         self.url = f"{self.origin}/api/v1"
-        self._server = SharingServer(config, listening)
-        self._ready = threading.Event()
-        self._server.startup = self._announcing(self._server.startup)  # type: ignore[method-assign] # no hook for it
-        self._thread = threading.Thread(target=self._server.run)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, args=([listening],))
         self._thread.start()
-        assert self._ready.wait(PATIENCE_SECONDS)
-
-    def _announcing(self, startup: Any) -> Any:
-        async def started(*arguments: Any, **named: Any) -> None:
-            await startup(*arguments, **named)
-            self._ready.set()
-
-        return started
+        wait_until(lambda: self._server.started, "the server has started", PATIENCE_SECONDS)
 
     @contextmanager
     def stream(self, path: str, token: str, **headers: str) -> Iterator[Stream]:
@@ -102,9 +94,6 @@ class LiveServer:
 
     def get(self, path: str, token: str) -> httpx.Response:
         return httpx.get(self.url + path, headers=_headers(token), timeout=PATIENCE_SECONDS + 30)
-
-    def limit_connections(self, count: int) -> None:
-        self._server.most = count
 
     def close(self) -> None:
         """Stop, and wait for running views. Safe to call twice."""

@@ -223,8 +223,10 @@ def test_an_early_answer_is_delivered_and_the_connection_ends(
         assert connection.receive_all().startswith(b"HTTP/1.1 413 ")
 
 
-def test_a_full_server_gives_up_the_connection_that_waited_for_longest(live: LiveServer, token: str) -> None:
-    live.limit_connections(5)
+def test_a_full_server_closes_the_connection_that_has_waited_longest(
+    live: LiveServer, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol.LimitedProtocol, "max_connections", 5)
     with raw_connections(live.origin, 12) as idle:
         assert_served(live, token)
         assert idle[0].receive_all() == b""

@@ -30,7 +30,7 @@ def expected_end(number: int) -> tuple[str, str]:
     return "succeeded", "completed"
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_no_attempt_starts_twice_and_every_job_ends_as_it_should(
     submit: Callable[..., Job], world: World, bucket: str, seed: int
 ) -> None:

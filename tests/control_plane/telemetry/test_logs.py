@@ -70,7 +70,7 @@ def test_logs_are_read_forwards_from_a_cursor_and_backwards_from_the_end(attempt
     assert texts_of(forwards(job, attempt=2)) == []
 
 
-@pytest.mark.parametrize("batch", [3, 400, 1700])
+@pytest.mark.parametrize("batch", [pytest.param(3, marks=pytest.mark.slow), 60, 400, 1700])
 def test_nothing_is_lost_or_doubled_by_compaction(attempt: Attempt, batch: int) -> None:
     texts = [f"step {number} of many" for number in range(3400)]
     for sequence, start in enumerate(range(0, len(texts), batch)):
