@@ -11,17 +11,10 @@ from django.db import connection
 
 from deploy.local.handle import wait_until
 from tests import stores
+from tests.selection import starts_processes
 
 stores.configure()
 STARTS_SOMETHING = ("server", "processes", "e2e", "slow", "browser")
-# Folders whose tests start programs, or train models, which takes seconds each. Files of them that do neither: QUICK.
-PROCESS_FOLDERS = ("backends", "chaos", "cli", "deploy", "docs", "e2e", "kubernetes", "slurm", "trainer", "workers")
-QUICK = {
-    "trainer/test_chat.py", "trainer/test_data_order.py", "trainer/test_layouts.py", "trainer/test_optimizer.py",
-    "trainer/test_schedule.py", "trainer/test_sealed_storage.py", "chaos/test_checker.py",
-    "kubernetes/test_objects.py", "docs/test_links.py", "slurm/test_answers.py",
-}  # fmt: skip
-FOLDER = Path(__file__).parent
 SERVER_FIXTURES = {"running_stores", "django_db_setup", "db", "transactional_db", "stack"}
 
 
@@ -33,13 +26,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With --no-processes, leave out files whose tests would all be deselected: importing them takes seconds."""
+    is_left_out = config.getoption("--no-processes") and collection_path.is_file() and starts_processes(collection_path)
+    return True if is_left_out else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests that need a store or the whole stack with `server`, and those that start programs with `processes`."""
     for item in items:
         if SERVER_FIXTURES & set(getattr(item, "fixturenames", ())) or item.get_closest_marker("django_db"):
             item.add_marker("server")
-        path = item.path.relative_to(FOLDER).as_posix()
-        if path.startswith(tuple(f"{folder}/" for folder in PROCESS_FOLDERS)) and path not in QUICK:
+        if starts_processes(item.path):
             item.add_marker("processes")
     if config.getoption("--no-processes"):
         slow = [item for item in items if any(item.get_closest_marker(name) for name in STARTS_SOMETHING)]

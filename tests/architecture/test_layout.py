@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.selection import FOLDER, QUICK
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCES = ("platform", "workers", "trainer", "deploy")
 MAX_PYTHON_FILE_LINES = 600
@@ -145,3 +147,7 @@ def test_a_deliberate_violation_is_caught(tmp_path: Path) -> None:
     assert result.returncode != 0
     for name in ("one-way layers", "the HTTP framework only in api", "the trainer knows nothing"):
         assert any(name in line and "BROKEN" in line for line in result.stdout.splitlines()), result.stdout[-3000:]
+
+
+def test_files_of_quick_tests_exist() -> None:
+    assert [name for name in QUICK if not (FOLDER / name).exists()] == []

@@ -6,5 +6,6 @@ from trainer.resilience.forking import start_fork_server
 
 
 @pytest.fixture(scope="session", autouse=True)
-def fork_server() -> None:
-    start_fork_server()
+def fork_server(request: pytest.FixtureRequest) -> None:
+    if not request.config.getoption("--no-processes"):
+        start_fork_server()
