@@ -27,7 +27,7 @@ from tests.e2e.conftest import FINAL, TINY, Stack
 from tests.pages import EXAMPLES, REPOSITORY, Example
 from tests.worlds import ServedWorld
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(500)]
 LANGUAGES = ("sh", "console")
 PROGRAMS = ("athanor ", "make ", "curl ", "python ", "manage.py ", "kubectl ", ". ", "$ ")
 # What is not run here, by the place of its block, and why.
@@ -202,7 +202,6 @@ def test_every_block_of_shell_is_marked_and_every_exception_is_needed() -> None:
     }
 
 
-@pytest.mark.slow
 def test_the_commands_of_the_first_run(stack: Stack, reader: Reader) -> None:
     folder = reader.folder
     (folder / "corpus.jsonl").write_text("".join(json.dumps({"text": f"line {n}"}) + "\n" for n in range(2000)))
@@ -238,7 +237,6 @@ def test_the_commands_of_quotas_and_budgets(reader: Reader) -> None:
     reader.follow_page("docs/operations/quotas-and-budgets.md")
 
 
-@pytest.mark.slow
 def test_the_commands_of_quotas(stack: Stack, reader: Reader) -> None:
     for job in stack.get("/jobs", limit=200)["items"]:
         if job["status"] not in FINAL:
@@ -297,7 +295,6 @@ def test_the_commands_of_deletion(stack: Stack, reader: Reader) -> None:
     reader.follow_page("docs/how-to/delete-data.md")
 
 
-@pytest.mark.slow
 def test_the_commands_of_the_audit_trail(stack: Stack, reader: Reader) -> None:
     anchored = "from workers.tasks import anchor_audit; anchor_audit()"
     reader.follow(Command("setup", f'python manage.py shell -c "{anchored}"', []))

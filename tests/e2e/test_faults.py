@@ -11,7 +11,7 @@ import pytest
 
 from deploy.local.handle import wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 OUTAGE_SECONDS = 20.0
 
 
@@ -35,7 +35,6 @@ def a_trainer(stack) -> psutil.Process:
     return max((process for process in busy if parents[process] in fork_servers), key=lambda process: busy[process])
 
 
-@pytest.mark.slow
 def test_web_killed_during_metrics_loses_and_doubles_nothing(stack, tmp_path: Path) -> None:
     job_id = stack.submit(tmp_path, steps=150)
     stack.wait_for_step(job_id, 5)
@@ -55,7 +54,6 @@ def test_worker_killed_during_dispatch_starts_the_job_exactly_once(stack, tmp_pa
     assert_whole(stack, job_id, 10)
 
 
-@pytest.mark.slow
 def test_worker_killed_during_training_leaves_the_job_alone(stack, tmp_path: Path) -> None:
     job_id = stack.submit(tmp_path, steps=100)
     stack.wait_for_step(job_id, 3)
@@ -68,7 +66,6 @@ def test_worker_killed_during_training_leaves_the_job_alone(stack, tmp_path: Pat
     assert_whole(stack, job_id, 100)
 
 
-@pytest.mark.slow
 def test_worker_killed_while_it_finalises_still_ends_the_job_once(stack, tmp_path: Path) -> None:
     job_id = stack.submit(tmp_path, steps=10)
     wait_until(
@@ -86,7 +83,6 @@ def test_worker_killed_while_it_finalises_still_ends_the_job_once(stack, tmp_pat
     assert types.count("job.submitted") == 1
 
 
-@pytest.mark.slow
 def test_object_store_away_during_checkpoints_only_delays_them(stack, tmp_path: Path) -> None:
     job_id = stack.submit(tmp_path, steps=60)
     stack.wait_for_step(job_id, 5)
@@ -107,7 +103,6 @@ def test_a_killed_trainer_process_resumes_in_place(stack, tmp_path: Path) -> Non
     assert stack.steps_of(job_id) == list(range(1, 81))
 
 
-@pytest.mark.slow
 def test_everything_killed_at_once_keeps_what_was_recorded(stack, tmp_path: Path) -> None:
     finished = stack.submit(tmp_path, steps=5)
     assert stack.wait_for_end(finished)["status"] == "succeeded"

@@ -55,6 +55,7 @@ def test_a_job_of_two_pods_runs_under_the_level_restricted(config: dict[str, Any
     assert [finding for finding in backend.check_health().findings if finding.check == "pod security"]
 
 
+@pytest.mark.slow
 def test_the_suite_for_real_clusters_runs_on_one_that_is_given_by_a_file(kubernetes: KubernetesCase) -> None:
     variables = {
         real_kubernetes.KUBECONFIG: str(kubernetes.cluster.kubeconfig()),

@@ -193,6 +193,7 @@ class SetBack(AgentApi):
         return status, content
 
 
+@pytest.mark.slow
 def test_an_agent_refuses_a_checkpoint_older_than_the_one_it_resumed_from(tmp_path: Path) -> None:
     run, keys, objects = platform_run(tiny_training(steps=20))
     with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path / "first") as process:

@@ -27,6 +27,7 @@ def modes(root: Path) -> dict[str, int]:
     return {str(path.relative_to(root)): stat.S_IMODE(path.stat().st_mode) for path in root.rglob("*")}
 
 
+@pytest.mark.slow
 def test_each_team_has_its_own_cache_which_others_cannot_open(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o755)

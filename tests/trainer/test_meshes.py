@@ -39,10 +39,17 @@ def test_five_axes_train_and_export_what_one_process_does(alone: FinishedRun, tm
 @pytest.mark.parametrize(
     ("before", "ranks_before", "after", "ranks_after"),
     [
-        (FIVE_AXES, 8, {"zero": 0, "expert": 2}, 2),
-        ({"zero": 3, "replicate": 2}, 4, {"pipeline": 2, "pipeline_schedule": "zbv_zero_bubble", "tensor": 2}, 4),
+        pytest.param(
+            FIVE_AXES, 8, {"zero": 0, "expert": 2}, 2, id="from five axes to replicas", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            {"zero": 3, "replicate": 2},
+            4,
+            {"pipeline": 2, "pipeline_schedule": "zbv_zero_bubble", "tensor": 2},
+            4,
+            id="from hierarchical shards to a pipeline",
+        ),
     ],
-    ids=["from five axes to replicas", "from hierarchical shards to a pipeline"],
 )
 def test_a_checkpoint_is_read_on_another_mesh(
     tmp_path: Path, before: dict[str, Any], ranks_before: int, after: dict[str, Any], ranks_after: int

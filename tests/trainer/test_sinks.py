@@ -110,7 +110,14 @@ def test_an_mlflow_server_that_refuses_costs_its_points_and_one_event(tmp_path: 
     assert "CANARY" not in (tmp_path / "work/agent.log").read_text()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "nowhere.invalid"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        pytest.param("127.0.0.1", marks=pytest.mark.slow),
+        "localhost",
+        pytest.param("nowhere.invalid", marks=pytest.mark.slow),
+    ],
+)
 def test_an_address_inside_is_not_connected_to_unless_an_administrator_allows_it(
     tmp_path: Path, refusing: str, host: str
 ) -> None:
