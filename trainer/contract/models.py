@@ -156,19 +156,25 @@ class ModelShape(SpecModel):
                 total += rank * (self.hidden_size + middle) * len(chosen & {"gate", "up", "down"})
         return total
 
-    def flops_per_token(self, vocab_size: int, sequence_length: int, *, causal: bool) -> int:
-        """Training FLOPs (forward and backward) of one token.
+    def flops_per_token(
+        self, vocab_size: int, sequence_length: int, *, causal: bool, trained_adapters: int | None = None
+    ) -> int:
+        """Return the training FLOPs (forward and backward) of one token.
 
         6 per matmul parameter that the token passes through plus attention scores, `12 * layers * heads * head size *
         sequence` as PaLM (Chowdhery et al. 2022, appendix B) counts them; `causal` halves the attention term, since
         a causal kernel computes half of the square. The embedding look-up is no matmul.
+
+        `trained_adapters`: the number of adapter parameters, if only they are trained (LoRA). A frozen parameter has no
+        gradient of its own, so it counts 4: forward, and the gradient of its input. Adapters count 6.
         """
         matmul = sum(
             self.attention_parameters() + self.mlp_parameters(layer, active=True) for layer in range(self.num_layers)
         )
         matmul += vocab_size * self.hidden_size  # the output head
         scores = 12 * self.num_layers * self.num_heads * self.head_size * sequence_length
-        return 6 * matmul + (scores // 2 if causal else scores)
+        products = 6 * matmul if trained_adapters is None else 4 * matmul + 6 * trained_adapters
+        return products + (scores // 2 if causal else scores)
 
 
 MODELS: dict[str, ModelShape] = {

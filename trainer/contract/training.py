@@ -184,6 +184,12 @@ class TrainingSpec(SpecModel):
         ramp = self.batch_ramp.model_dump() if self.batch_ramp is not None else None
         return batch_size_schedule(self.tokens_per_step, self.sequence_length, ramp)
 
+    def flops_per_token(self, vocab_size: int, *, causal: bool) -> int:
+        """Return the training FLOPs of one token (`ModelShape.flops_per_token`). `model` is resolved."""
+        shape = self.model.resolve()
+        adapters = None if self.lora is None else shape.adapter_parameters(self.lora.rank, self.lora.targets)
+        return shape.flops_per_token(vocab_size, self.sequence_length, causal=causal, trained_adapters=adapters)
+
     def tokens_at(self, step: int) -> int:
         """Return the tokens of 0-based `step`, over all ranks."""
         return self.batch_size_schedule.sequences_at(step) * self.sequence_length

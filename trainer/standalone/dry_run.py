@@ -46,7 +46,7 @@ def dry_run(training: TrainingSpec, ranks: int) -> Iterator[str]:
         f"step: {tokens:,} tokens in {first.micro_batches} micro-batches of {first.micro_batch} x "
         f"{training.sequence_length} tokens on each of {sizes.data} data ranks"
     )
-    flops = shape.flops_per_token(vocab_size, training.sequence_length, causal=True) * tokens / ranks
+    flops = training.flops_per_token(vocab_size, causal=True) * tokens / ranks
     yield f"computation: {flops / 1e12:,.3f} TFLOP per rank and step"
     for place in range(sizes.pipeline):
         cost = RankCost(training, vocab_size, sizes, place)

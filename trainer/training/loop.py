@@ -161,7 +161,7 @@ class Monitor:
     def __init__(self, state: TrainState) -> None:
         self._reporter, self._training, self._mesh = state.reporter, state.training, state.mesh
         self._vocab_size = state.index.vocab_size
-        self._peak = peak_of(state.mesh.device)
+        self._peak = peak_of(state.mesh.device, state.training.precision)
         self._stalls, self._sent = state.loader.stalls, state.model.weights.sent
         self.clock, self._skew = StepClock(state.mesh.device), SkewDetector()
         self._skipped = self._all_skipped = 0
@@ -199,9 +199,8 @@ class Monitor:
             "memory/peak_bytes": float(peak_memory_bytes(self._mesh.device)),
         }
         values |= model_flops_utilisation(
-            self._training.model.resolve(), self._vocab_size, self._training.sequence_length,
-            tokens_per_second, self._mesh.world_size, self._peak,
-        )  # fmt: skip
+            self._training, self._vocab_size, tokens_per_second, self._mesh.world_size, self._peak
+        )
         values |= self._split(stats, seconds)
         if self._training.data.on_corrupt == "skip":
             values["data/skipped_sequences"] = stats.skipped_sequences
