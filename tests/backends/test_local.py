@@ -78,3 +78,21 @@ def test_a_program_that_is_not_there_is_an_end_with_words(local: LocalCase) -> N
     local.until(handle, Presence.FINISHED)
     assert local.observe(handle).exit_status == 127
     assert "/nowhere/python" in local.observe(handle).native_reason
+
+
+def test_used_slots_are_those_of_running_attempts(local: LocalCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (50.0, 50.0, 50.0))  # a busy machine, busy with something else
+
+    def used() -> int:
+        (node,) = local.backend.nodes()
+        return node.slots_used
+
+    assert used() == 0
+    one, other = (local.backend.submit(local.submission(processes_per_node=count)) for count in (1, 2))
+    assert used() == 3
+    local.finish(other)
+    local.until(other, Presence.FINISHED)
+    assert used() == 1
+    local.finish(one)
+    local.until(one, Presence.FINISHED)
+    assert used() == 0

@@ -64,7 +64,7 @@ class LocalBackend(Backend, ListsOurs, ChecksHealth, ListsNodes):
         shown = [f"{name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
         shown += [f"{name}=<secret>" for name in sorted(plan.secrets)]
         text = " \\\n  ".join([*shown, shlex.join(self._command)])
-        return Submission(plan.backend_name, text, environment, plan.secrets)
+        return Submission(plan.backend_name, text, environment, plan.secrets, payload=plan.processes_per_node)
 
     def submit(self, submission: Submission) -> Handle:
         """Start a shim in the attempt's folder, unless the attempt has started before."""
@@ -78,6 +78,7 @@ class LocalBackend(Backend, ListsOurs, ChecksHealth, ListsNodes):
             cache.chmod(0o700)  # one of an older version was readable by all users of this machine
             if (place / folder.STARTED).exists():
                 return handle
+            (place / folder.SLOTS).write_text(str(submission.payload))
             # The shim detaches itself and takes the lock before its parent returns; a second one gives way.
             subprocess.run(
                 [
@@ -129,8 +130,9 @@ class LocalBackend(Backend, ListsOurs, ChecksHealth, ListsNodes):
         return health_check.check_health(self._config, _inherited())
 
     def nodes(self) -> list[NodeFacts]:
-        """Return this machine."""
-        return [health_check.node(socket.gethostname())]
+        """Return this machine. Its used slots are those of the attempts that run."""
+        used = sum(folder.slots(self._root / name) for name in self.list_ours())
+        return [health_check.node(socket.gethostname(), used)]
 
     def _observe(self, place: Path) -> Observation:
         try:

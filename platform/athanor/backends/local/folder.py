@@ -11,6 +11,7 @@ EXIT = "exit.json"
 STOP = "stop"
 KILL = "kill"
 LOG = "log"
+SLOTS = "slots"
 
 
 def is_locked(place: Path) -> bool:
@@ -26,6 +27,14 @@ def is_locked(place: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def slots(place: Path) -> int:
+    """Return the slots of an attempt; 1 for an attempt that an older version started."""
+    try:
+        return int((place / SLOTS).read_text())
+    except FileNotFoundError:
+        return 1
 
 
 def start_time(pid: int) -> str:

@@ -30,14 +30,14 @@ def check_health(config: LocalConfig, environment: Mapping[str, str]) -> HealthC
     return HealthCheck(f"{platform.system()} {platform.release()}", found, facts)
 
 
-def node(name: str) -> NodeFacts:
-    """Return this machine as a node; its used slots are the average number of busy cores of the last minute."""
+def node(name: str, slots_used: int) -> NodeFacts:
+    """Return this machine as a node with one slot for each core."""
     cores = len(os.sched_getaffinity(0))
     return NodeFacts(
         name=name,
         state=NodeState.READY,
         slots=cores,
-        slots_used=min(cores, round(os.getloadavg()[0])),
+        slots_used=slots_used,
         cpus=cores,
         memory_bytes=_memory_bytes()[0],
         labels={"architecture": platform.machine(), "system": platform.system()},
