@@ -64,7 +64,7 @@ def test_waiting_ends_with_the_exit_code_of_the_job(server, athanor, answer, sta
     Path(athanor.home / "job.yaml").write_text(SPEC)
     result = athanor("submit", "job.yaml", "--wait")
     assert result.returncode == code, result.stderr
-    assert "step 3/5  loss 2.500  1,000 tokens/s  0:02 left" in result.stdout
+    assert "step 3/5  training loss 2.500  1,000 tokens/s  0:02 left" in result.stdout
 
 
 def test_with_json_every_line_of_a_wait_is_an_object(server, athanor, answer) -> None:

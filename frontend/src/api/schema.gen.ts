@@ -4379,7 +4379,9 @@ export interface components {
          *         "loss": 4.312,
          *         "validation_loss": null,
          *         "tokens_per_second": 2048,
+         *         "mean_tokens_per_second": 1987.4,
          *         "mfu": null,
+         *         "mean_mfu": null,
          *         "eta_seconds": 160,
          *         "phase": "training",
          *         "updated_at": "2026-01-31T12:01:30.710000Z"
@@ -4936,7 +4938,9 @@ export interface components {
          *         "loss": 4.312,
          *         "validation_loss": null,
          *         "tokens_per_second": 2048,
+         *         "mean_tokens_per_second": 1987.4,
          *         "mfu": null,
+         *         "mean_mfu": null,
          *         "eta_seconds": 160,
          *         "phase": "training",
          *         "updated_at": "2026-01-31T12:01:30.710000Z"
@@ -6869,9 +6873,19 @@ export interface components {
             tokens_per_second: number | null;
             /**
              * Format: double
-             * @description Model FLOPs utilisation as a fraction, with causal attention counted. Null where the accelerator's peak is not known.
+             * @description Mean throughput of the whole job, in tokens per second: tokens of all reported steps, repeated ones too, divided by their step time. Evaluations and checkpoints are no step time. Null until it is reported.
+             */
+            mean_tokens_per_second: number | null;
+            /**
+             * Format: double
+             * @description Newest model FLOPs utilisation as a fraction, with half of the attention matrix counted, against the peak of the accelerator in the run's precision. Null where that peak is not known.
              */
             mfu: number | null;
+            /**
+             * Format: double
+             * @description Model FLOPs utilisation at the mean throughput. Null where `mfu` is.
+             */
+            mean_mfu: number | null;
             /**
              * Format: double
              * @description Remaining steps times the newest step time, in seconds. Null until a step time is reported.

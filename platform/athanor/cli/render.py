@@ -49,7 +49,7 @@ def columns(*names: str) -> Table:
 
 def jobs_table(jobs: Sequence[JobSummary]) -> Table:
     """Return a table of jobs."""
-    table = columns("id", "name", "team", "status", "step", "loss", "created")
+    table = columns("id", "name", "team", "status", "step", "training loss", "validation loss", "created")
     for job in jobs:
         progress = progress_of(job)
         table.add_row(
@@ -59,6 +59,7 @@ def jobs_table(jobs: Sequence[JobSummary]) -> Table:
             status_text(job),
             f"{progress['step']}/{progress['steps_total']}" if progress.get("step") is not None else "",
             number(progress.get("loss"), ".3f"),
+            number(progress.get("validation_loss"), ".3f"),
             (job.get("created_at") or "")[:19].replace("T", " "),
         )
     return table
@@ -78,8 +79,10 @@ def job_lines(job: Job) -> list[str]:
         lines.append(f"reason: {escape(reason.get('message') or reason['code'])}{remedy}")
     if progress.get("step") is not None:
         lines.append(
-            f"step {progress['step']} of {progress['steps_total']}, loss {number(progress.get('loss'), '.4f')}, "
-            f"{number(progress.get('tokens_per_second'), ',.0f')} tokens/s"
+            f"step {progress['step']} of {progress['steps_total']}, "
+            f"training loss {number(progress.get('loss'), '.4f')}, "
+            f"{number(progress.get('mean_tokens_per_second'), ',.0f')} tokens/s on average, "
+            f"{number(progress.get('tokens_per_second'), ',.0f')} in the newest step"
         )
     losses = job.get("validation_loss")
     if losses:

@@ -99,7 +99,9 @@ class Progress(TypedDict):
     loss: float | None
     validation_loss: float | None
     tokens_per_second: float | None
+    mean_tokens_per_second: float | None
     mfu: float | None
+    mean_mfu: float | None
     eta_seconds: float | None
     phase: str
     updated_at: str

@@ -69,7 +69,7 @@ def _bar(progress: Progress, task: TaskID) -> Show:
             total=total,
             completed=now.get("step") or 0,
             step=f"{now.get('step')}/{total}" if now.get("step") is not None else "",
-            loss=f"loss {number(now.get('loss'), '.3f')}" if now.get("loss") is not None else "",
+            loss=f"training loss {number(now.get('loss'), '.3f')}" if now.get("loss") is not None else "",
             speed=f"{now['tokens_per_second']:,.0f} tokens/s" if now.get("tokens_per_second") else "",
             left=f"{duration(left)} left" if (left := now.get("eta_seconds")) is not None else "",
         )
@@ -89,7 +89,7 @@ def _plain_lines() -> Show:
         now = progress_of(job)
         line = head
         if now.get("loss") is not None:
-            line += f"  step {now['step']}/{now['steps_total']}  loss {number(now.get('loss'), '.3f')}"
+            line += f"  step {now['step']}/{now['steps_total']}  training loss {number(now.get('loss'), '.3f')}"
             line += f"  {number(now.get('tokens_per_second'), ',.0f')} tokens/s"
         if (left := now.get("eta_seconds")) is not None:
             line += f"  {duration(left)} left"

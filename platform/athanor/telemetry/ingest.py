@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Any
+from typing import Any, TypeGuard
 
 from django.db import connection, transaction
 from django.db.models import F
@@ -30,6 +30,7 @@ SHOWN_IN_PROGRESS = frozenset({
     "train/learning_rate", "time/step_seconds",
 })  # fmt: skip
 EVALUATION = "evaluation/loss"
+THROUGHPUT, STEP_TIME = "throughput/tokens_per_second", "time/step_seconds"
 REFUSED = "agent.events_refused"
 MAX_REFUSED_NAMES = 10  # in one record
 MAX_NAME_LENGTH = 60
@@ -106,7 +107,8 @@ WITH ready AS MATERIALIZED (
   UPDATE telemetry_writer SET next_sequence = next_sequence + 1 FROM ready WHERE id = ready.writer_id
 ), shown AS (
   UPDATE telemetry_progress progress SET step = %(step)s, values = values || %(values)s::jsonb, updated_at = now(),
-    loose_rows = loose_rows + %(count)s, validation_first = coalesce(validation_first, %(first)s),
+    loose_rows = loose_rows + %(count)s, trained_tokens = trained_tokens + %(tokens)s,
+    trained_seconds = trained_seconds + %(seconds)s, validation_first = coalesce(validation_first, %(first)s),
     validation_last = coalesce(%(last)s, validation_last)
   FROM ready WHERE progress.job_id = ready.job_id
 )
@@ -134,6 +136,8 @@ def _append_points(attempt: Attempt, batch: Batch) -> bool:
         "values": json.dumps(newest.values),
         "first": newest.first_validation,
         "last": newest.last_validation,
+        "tokens": newest.trained_tokens,
+        "seconds": newest.trained_seconds,
         "content": codec.pack_rows(_rows(attempt, points)),
         "generation": points[0].generation,
         "first_step": min(steps),
@@ -202,6 +206,8 @@ def _store_points(attempt: Attempt, progress: Progress, points: list[MetricPoint
     newest = _newest(points)
     progress.step = points[-1].step
     progress.values |= newest.values
+    progress.trained_tokens += newest.trained_tokens
+    progress.trained_seconds += newest.trained_seconds
     if newest.last_validation is not None:
         progress.validation_last = newest.last_validation
         if progress.validation_first is None:
@@ -215,6 +221,8 @@ class _Newest:
     values: dict[str, float]
     first_validation: float | None
     last_validation: float | None
+    trained_tokens: float
+    trained_seconds: float
 
 
 def _newest(points: list[MetricPoint]) -> _Newest:
@@ -224,10 +232,22 @@ def _newest(points: list[MetricPoint]) -> _Newest:
         if value is not None:
             values[name] = value
     losses = [loss for point in points if _is_number(loss := point.values.get(EVALUATION))]
-    return _Newest(values, losses[0] if losses else None, losses[-1] if losses else None)
+    steps = [
+        (throughput, seconds)
+        for point in points
+        if _is_number(throughput := point.values.get(THROUGHPUT)) and _is_number(seconds := point.values.get(STEP_TIME))
+        if throughput >= 0 and 0 <= seconds <= MAX_DURATION_SECONDS
+    ]
+    return _Newest(
+        values,
+        losses[0] if losses else None,
+        losses[-1] if losses else None,
+        sum(throughput * seconds for throughput, seconds in steps),
+        sum(seconds for _, seconds in steps),
+    )
 
 
-def _is_number(value: float | None) -> bool:
+def _is_number(value: float | None) -> TypeGuard[float]:
     return value is not None and isfinite(value)
 
 

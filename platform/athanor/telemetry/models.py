@@ -16,6 +16,10 @@ class Progress(models.Model):
     step = models.IntegerField(default=-1)
     values = models.JSONField(default=dict)
     timings = models.JSONField(default=dict)
+    trained_tokens = models.FloatField(
+        default=0.0, db_default=0.0, help_text="of all reported steps, those that were repeated too"
+    )
+    trained_seconds = models.FloatField(default=0.0, db_default=0.0, help_text="step time of the same steps")
     validation_first = models.FloatField(null=True)
     validation_last = models.FloatField(null=True)
     log_lines = models.BigIntegerField(default=0)
@@ -26,6 +30,11 @@ class Progress(models.Model):
 
     def __str__(self) -> str:
         return f"{self.job_id} at step {self.step}"
+
+    @property
+    def mean_tokens_per_second(self) -> float | None:
+        """Return the tokens of all reported steps divided by their step time, None before the first."""
+        return self.trained_tokens / self.trained_seconds if self.trained_seconds > 0 else None
 
 
 class Heartbeat(models.Model):

@@ -74,6 +74,31 @@ def test_progress_follows_the_newest_point(attempt: Attempt) -> None:
     assert (progress.step, progress.values["train/loss"]) == (8, 2.0)
 
 
+def timed(sequence: int, step: int, tokens_per_second: float, seconds: float, generation: int = 0) -> Batch:
+    values = {"throughput/tokens_per_second": tokens_per_second, "time/step_seconds": seconds}
+    point = MetricPoint(step=step, time=NOW, generation=generation, values=values)
+    return Batch(writer="rank0", sequence=sequence, points=[point])
+
+
+def test_the_mean_throughput_weighs_steps_by_their_time_and_counts_each_batch_once(attempt: Attempt) -> None:
+    """The last step of a run is often slow: its rate is not the run's."""
+    steps = [(1, 1000.0, 2.0), (2, 1000.0, 2.0), (3, 100.0, 6.0), (2, 500.0, 4.0)]  # step 2 twice
+    for sequence, (step, rate, seconds) in enumerate(steps):
+        batch = timed(sequence, step, rate, seconds, generation=int(sequence == 3))
+        for _ in range(2):
+            ingest.ingest(attempt, "metrics", batch)
+    progress = Progress.objects.get(job=attempt.job)
+    assert progress.mean_tokens_per_second == pytest.approx((2000 + 2000 + 600 + 2000) / 14)
+    assert progress.values["throughput/tokens_per_second"] == 500.0
+
+
+@pytest.mark.parametrize("values", [(float("nan"), 1.0), (1000.0, float("inf")), (-5.0, 1.0), (1000.0, -1.0)])
+def test_impossible_rates_and_times_do_not_change_the_mean(attempt: Attempt, values: tuple[float, float]) -> None:
+    ingest.ingest(attempt, "metrics", timed(0, 1, 1000.0, 2.0))
+    ingest.ingest(attempt, "metrics", timed(1, 2, *values))
+    assert Progress.objects.get(job=attempt.job).mean_tokens_per_second == 1000.0
+
+
 def test_first_and_last_validation_loss_are_kept(attempt: Attempt) -> None:
     for sequence, (step, loss) in enumerate([(0, 7.6), (10, 5.0), (20, 4.0)]):
         point = MetricPoint(step=step, time=NOW, values={"evaluation/loss": loss})

@@ -14,6 +14,16 @@ interface Figure {
   note?: string;
 }
 
+function throughput({ progress }: Job): Figure {
+  const mean = progress?.mean_tokens_per_second ?? progress?.tokens_per_second;
+  const mfu = progress?.mean_mfu ?? progress?.mfu;
+  const notes = [
+    ...(progress?.tokens_per_second != null ? [`newest step ${count(progress.tokens_per_second)}`] : []),
+    ...(mfu != null ? [`MFU ${percent(mfu)}`] : []),
+  ];
+  return { name: "Tokens per second, mean", value: count(mean), ...(notes.length > 0 ? { note: notes.join(" · ") } : {}) };
+}
+
 function figures(job: Job, now: number): Figure[] {
   const { progress, validation_loss: held } = job;
   const done = isFinal(job.status);
@@ -24,11 +34,7 @@ function figures(job: Job, now: number): Figure[] {
       value: loss(held?.after ?? progress?.validation_loss),
       ...(held?.before != null ? { note: `from ${loss(held.before)}` } : {}),
     },
-    {
-      name: "Tokens per second",
-      value: count(progress?.tokens_per_second),
-      ...(progress?.mfu != null ? { note: `MFU ${percent(progress.mfu)}` } : {}),
-    },
+    throughput(job),
     { name: "Tokens seen", value: count(progress?.tokens_seen) },
     { name: done ? "Ran for" : "Running for", value: duration(elapsed(job.started_at, job.finished_at, now)) },
   ];

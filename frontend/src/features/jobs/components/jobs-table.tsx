@@ -43,10 +43,13 @@ export function JobsTable({ jobs, stale, chosen, onChoose }: JobsTableProps) {
             <th scope="col">Status</th>
             <th scope="col">Progress</th>
             <th scope="col" className={classes.right}>
-              Loss
+              Training loss
             </th>
             <th scope="col" className={classes.right}>
-              Tokens/s
+              Validation loss
+            </th>
+            <th scope="col" className={classes.right}>
+              Tokens/s, mean
             </th>
             <th scope="col" className={classes.right}>
               Duration
@@ -106,8 +109,9 @@ function JobRow({ job, now, chosen, onChoose }: JobRowProps) {
       <td className={classes.progress} data-empty={progress === null}>
         <RowProgress job={job} />
       </td>
-      <Figure label="loss" value={loss(job.validation_loss?.after ?? progress?.loss)} />
-      <Figure label="tokens/s" value={count(progress?.tokens_per_second)} />
+      <Figure label="training loss" value={loss(progress?.loss)} />
+      <Figure label="validation loss" value={loss(job.validation_loss?.after ?? progress?.validation_loss)} />
+      <Figure label="tokens/s" value={count(progress?.mean_tokens_per_second ?? progress?.tokens_per_second)} />
       <Figure label="ran" value={duration(elapsed(job.started_at, job.finished_at, now))} />
       <td className={classes.number} data-label="">
         <TimeAgo time={job.created_at} now={now} />

@@ -39,12 +39,22 @@ class ProgressSerializer(serializers.Serializer[Any]):
         allow_null=True,
         help_text="Newest throughput of the whole job, in tokens per second. Null until it is reported.",
     )
+    mean_tokens_per_second = serializers.FloatField(
+        allow_null=True,
+        help_text=(
+            "Mean throughput of the whole job, in tokens per second: tokens of all reported steps, repeated ones too, "
+            "divided by their step time. Evaluations and checkpoints are no step time. Null until it is reported."
+        ),
+    )
     mfu = serializers.FloatField(
         allow_null=True,
         help_text=(
-            "Model FLOPs utilisation as a fraction, with causal attention counted. Null where the "
-            "accelerator's peak is not known."
+            "Newest model FLOPs utilisation as a fraction, with half of the attention matrix counted, against the "
+            "peak of the accelerator in the run's precision. Null where that peak is not known."
         ),
+    )
+    mean_mfu = serializers.FloatField(
+        allow_null=True, help_text="Model FLOPs utilisation at the mean throughput. Null where `mfu` is."
     )
     eta_seconds = serializers.FloatField(
         allow_null=True,
@@ -445,14 +455,18 @@ def serialize_progress_values(progress: Progress, steps_total: int, tokens_seen:
     """Return progress as ProgressSerializer describes it."""
     step = max(progress.step, 0)
     step_seconds = progress.values.get("time/step_seconds")
+    newest, mean = progress.values.get("throughput/tokens_per_second"), progress.mean_tokens_per_second
+    mfu = progress.values.get("throughput/mfu_causal")
     return {
         "step": step,
         "steps_total": steps_total,
         "tokens_seen": tokens_seen,
         "loss": progress.values.get("train/loss"),
         "validation_loss": progress.validation_last,
-        "tokens_per_second": progress.values.get("throughput/tokens_per_second"),
-        "mfu": progress.values.get("throughput/mfu_causal"),
+        "tokens_per_second": newest,
+        "mean_tokens_per_second": mean,
+        "mfu": mfu,
+        "mean_mfu": mfu * mean / newest if mfu is not None and mean is not None and newest else None,
         "eta_seconds": (steps_total - step) * step_seconds if step_seconds else None,
         "phase": progress.phase,
         "updated_at": progress.updated_at.isoformat(),
