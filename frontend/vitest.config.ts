@@ -5,5 +5,18 @@ import { defineConfig } from "vitest/config";
 // Apart from vite.config.ts, so that a build needs no development dependency.
 export default defineConfig({
   resolve: { alias: { "@": fileURLToPath(new URL("./src", import.meta.url)) } },
-  test: { include: ["src/**/*.test.ts"], environment: "node" },
+  test: {
+    projects: [
+      { extends: true, test: { name: "functions", include: ["src/**/*.test.ts"], environment: "node" } },
+      {
+        extends: true,
+        test: {
+          name: "components",
+          include: ["src/**/*.test.tsx"],
+          environment: "jsdom",
+          setupFiles: ["src/testing/set-up.ts"],
+        },
+      },
+    ],
+  },
 });
