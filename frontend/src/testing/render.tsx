@@ -15,7 +15,7 @@ interface Place {
   path?: string;
 }
 
-/** Render with the app's providers. `address()` is where the router is now; the user types without pauses. */
+/** Render with the app's providers. `address()` is where the router is now. */
 export function render(ui: ReactNode, { at = "/", path }: Place = {}) {
   let shown = at;
   const Address = () => {
@@ -47,7 +47,7 @@ export function render(ui: ReactNode, { at = "/", path }: Place = {}) {
   );
   const { rerender, container, unmount } = renderBare(page(ui));
   return {
-    user: userEvent.setup({ delay: null }),
+    user: userEvent.setup(),
     address: () => shown,
     rerender: (next: ReactNode) => rerender(page(next)),
     container,

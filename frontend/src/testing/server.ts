@@ -129,8 +129,8 @@ class Server {
   answer<R extends Route>(route: R, ...answers: Answer<DocumentAt<R>>[]): void {
     const path = route.slice(route.indexOf(" ") + 1);
     const known = this.handlers.find((each) => each.route === route);
-    if (known) known.answers = answers as Answer<unknown>[];
-    else this.handlers.push({ route, pattern: patternOf(path), answers: answers as Answer<unknown>[], calls: [] });
+    if (known) known.answers = answers;
+    else this.handlers.push({ route, pattern: patternOf(path), answers: answers, calls: [] });
   }
 
   calls(route: Route): Call[] {
