@@ -119,11 +119,11 @@ describe("attempts", () => {
   });
 
   it("shows the cluster's own words, and its phase only until the attempt has ended", () => {
-    const told = { native_state: "PENDING", native_reason: "Resources", phase: "queued" };
-    const { rerender } = render(<Attempts job={job({ attempts: [attempt(told)] })} />);
+    const words = { native_state: "PENDING", native_reason: "Resources", phase: "queued" };
+    const { rerender } = render(<Attempts job={job({ attempts: [attempt(words)] })} />);
     expect(screen.getByText("PENDING · Resources")).toBeTruthy();
     expect(screen.getByText("Queued")).toBeTruthy();
-    rerender(<Attempts job={job({ attempts: [attempt({ ...told, finished_at: "2026-03-01T11:00:00Z" })] })} />);
+    rerender(<Attempts job={job({ attempts: [attempt({ ...words, finished_at: "2026-03-01T11:00:00Z" })] })} />);
     expect(screen.queryByText("Queued")).toBeNull();
   });
 

@@ -150,7 +150,7 @@ describe("jobs page", () => {
     expect(screen.getAllByRole("link", { name: "New job" })[0]?.getAttribute("href")).toBe("/jobs/new");
   });
 
-  it("shows a refusal and asks again when told to", async () => {
+  it("shows a refusal and asks again on demand", async () => {
     server.answer("GET /session", session());
     server.answer(LIST, refuse(503, { code: "database_down", detail: "no database" }), page(jobSummary()));
     const { user } = open();
