@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from django.db import connection
 
@@ -14,6 +15,9 @@ from tests import stores
 from tests.selection import starts_processes
 
 stores.configure()
+# An example takes as long as the machine is busy: no test judges that.
+hypothesis.settings.register_profile("athanor", deadline=None)
+hypothesis.settings.load_profile("athanor")
 STARTS_SOMETHING = ("server", "processes", "e2e", "slow", "browser")
 SERVER_FIXTURES = {"running_stores", "django_db_setup", "db", "transactional_db", "stack"}
 

@@ -96,7 +96,7 @@ def test_tokens_are_stored_in_the_smallest_fitting_type() -> None:
 
 
 @given(lengths=st.lists(st.integers(1, 50), min_size=1, max_size=300), fraction=st.floats(0.001, 0.49))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_split_loses_no_document_and_holds_some_out(lengths: list[int], fraction: float) -> None:
     documents = [f"{number}\n" * length for number, length in enumerate(lengths)]
     split = list(split_documents(documents, len(documents), fraction))
@@ -105,7 +105,7 @@ def test_a_split_loses_no_document_and_holds_some_out(lengths: list[int], fracti
 
 
 @given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=400))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_sample_of_any_text_is_even_and_bounded(lengths: list[int]) -> None:
     sample = EvenSample(100)
     for number, length in enumerate(lengths):
@@ -130,7 +130,7 @@ def test_jsonl_lines_end_at_newlines_only() -> None:
 
 
 @given(text=st.text(max_size=60), size=st.integers(1, 7), form=st.sampled_from(["text", "jsonl"]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_how_a_file_is_cut_into_blocks_changes_nothing(text: str, size: int, form: str) -> None:
     texts = text.split("x")
     content = text if form == "text" else "".join(json.dumps({"text": t}, ensure_ascii=False) + "\n" for t in texts)

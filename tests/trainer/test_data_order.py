@@ -36,13 +36,13 @@ NOWHERE = FolderStorage(Path("/nonexistent"))
 
 
 @given(size=st.integers(1, 3000), key=st.text(max_size=8))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_permutation_takes_every_value_once(size: int, key: str) -> None:
     assert sorted(Permutation(size, key)(np.arange(size))) == list(range(size))
 
 
 @given(size=st.integers(1, 2**62), data=st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_permutation_of_any_size_stays_inside(size: int, data: st.DataObject) -> None:
     index = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=20, unique=True))
     image = Permutation(size, "k")(np.array(index))
@@ -60,7 +60,7 @@ ROWS = st.lists(st.integers(0, 30), min_size=1, max_size=12).filter(any)
 
 
 @given(rows=ROWS, window=st.integers(1, 5), seed=st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_epoch_sees_each_row_of_each_shard_once(rows: list[int], window: int, seed: int) -> None:
     sampler = Sampler(rows, seed, "fingerprint", window)
     every = [(shard, row) for shard, count in enumerate(rows) for row in range(count)]
@@ -70,7 +70,7 @@ def test_every_epoch_sees_each_row_of_each_shard_once(rows: list[int], window: i
 
 
 @given(rows=ROWS, window=st.integers(1, 5), seed=st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_samples_come_from_the_shards_that_were_told_to_come(rows: list[int], window: int, seed: int) -> None:
     sampler = Sampler(rows, seed, "fingerprint", window)
     for sample in range(2 * sum(rows)):
@@ -101,7 +101,7 @@ WEIGHTS = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6)
 
 
 @given(weights=WEIGHTS, start=st.integers(0, 10**12))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_each_source_of_a_mixture_gives_its_samples_in_order_and_in_proportion(
     weights: list[float], start: int
 ) -> None:
@@ -121,7 +121,7 @@ def test_each_source_of_a_mixture_gives_its_samples_in_order_and_in_proportion(
 
 
 @given(lengths=st.lists(st.integers(1, 70), min_size=1, max_size=80), length=st.integers(2, 32))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_packed_rows_hold_every_token_as_a_target_once_and_predict_within_documents(
     lengths: list[int], length: int
 ) -> None:
@@ -147,7 +147,7 @@ def test_packed_rows_hold_every_token_as_a_target_once_and_predict_within_docume
 
 
 @given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=200))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_packing_fills_bins_and_overfills_none(sizes: list[int]) -> None:
     bins = best_fit(np.array(sizes), 40)
     filled = np.bincount(bins, weights=sizes)
@@ -230,7 +230,7 @@ def rows_of(batch: MicroBatch) -> list[list[int]]:
 
 @pytest.mark.parametrize("packing", ["none", "documents"])
 @pytest.mark.parametrize("num_sources", [1, 3])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_resizing_and_restarting_loses_and_repeats_no_sample_and_keeps_their_order(
     places: list[PreparedSource], packing: str, num_sources: int, data: st.DataObject

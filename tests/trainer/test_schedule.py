@@ -51,7 +51,7 @@ def test_the_schedule_never_leaves_its_range(name: str, shape: str, warmup: int,
 
 
 @given(full=st.integers(1, 500), data=st.data(), ramp=st.integers(0, 60), step=st.integers(0, 120))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_sequences_before_a_step_are_the_sum_of_the_steps(
     full: int, data: st.DataObject, ramp: int, step: int
 ) -> None:
@@ -71,7 +71,7 @@ def test_a_step_far_on_in_a_long_ramp_is_found_by_arithmetic() -> None:
 
 
 @given(sequences=st.integers(1, 100), full=st.integers(1, 20), data=st.data(), ramp=st.integers(1, 15))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_every_epoch_of_a_ramp_sees_each_sequence_once(
     sequences: int, full: int, data: st.DataObject, ramp: int
 ) -> None:

@@ -47,7 +47,6 @@ CHECKS = [
 ]
 SETTINGS = hypothesis_settings(
     max_examples=examples(15),
-    deadline=None,
     derandomize=True,
     database=None,
     suppress_health_check=list(HealthCheck),

@@ -141,7 +141,7 @@ class World:
 
 
 @pytest.mark.django_db
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_the_books_balance_whatever_happens(steps: list, submit: Callable[..., Job], team: Team) -> None:
     with transaction.atomic():

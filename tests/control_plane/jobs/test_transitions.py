@@ -82,7 +82,6 @@ def test_every_transition_sends_its_signal_once(world: World, submit: Callable[.
 
 @hypothesis_settings(
     max_examples=examples(25),
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

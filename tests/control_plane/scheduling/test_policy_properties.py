@@ -16,7 +16,7 @@ EXAMPLES = int(os.environ.get("ATHANOR_TEST_EXAMPLES", "60"))
 
 
 @pytest.mark.parametrize("name", PROPERTIES)
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 @given(draw=st.randoms(use_true_random=False))
 def test_always(name: str, draw: Draw) -> None:
     PROPERTIES[name](draw)
