@@ -120,6 +120,8 @@ export function progress(step: number, steps: number): NonNullable<Job["progress
     loss: 2.5,
     validation_loss: null,
     tokens_per_second: 1200,
+    mean_tokens_per_second: null,
+    mean_mfu: null,
     mfu: null,
     eta_seconds: null,
     phase: "training",

@@ -45,6 +45,23 @@ describe("jobs page", () => {
     expect(within(rowOf("idle")).getByText("no capacity").title).toBe("all slots are taken");
   });
 
+  it("shows the newest training loss and the last validation loss apart, and the mean rate", async () => {
+    const busy = { ...progress(20, 80), loss: 6, validation_loss: 7.6404, mean_tokens_per_second: 10_700, tokens_per_second: 8100 };
+    server.answer("GET /session", session());
+    server.answer(
+      LIST,
+      page(jobSummary({ name: "busy", progress: busy, validation_loss: { before: 7.6404, after: 7.6404 } })),
+    );
+    open();
+    await screen.findByRole("link", { name: "busy" });
+    const headings = screen.getAllByRole("columnheader").map((cell) => cell.textContent);
+    const cells = within(rowOf("busy")).getAllByRole("cell");
+    const shown = (heading: string) => cells[headings.indexOf(heading)]?.textContent;
+    expect(shown("Training loss")).toBe("6.0000");
+    expect(shown("Validation loss")).toBe("7.6404");
+    expect(shown("Tokens/s, mean")).toBe("10.7k");
+  });
+
   it("takes its filters from the address and asks the server for exactly them", async () => {
     server.answer("GET /session", session());
     server.answer(LIST, page(jobSummary()));
