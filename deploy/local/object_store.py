@@ -29,8 +29,8 @@ BACKENDS = ("account", "container", "object")
 PARTITION_POWER = 4  # 16 partitions: one device needs no more
 REGION_NAME = "us-east-1"
 BLOCK_BYTES = 1024 * 1024
-MOST_PARTS = 10_000  # of a multipart upload, as on AWS
-MOST_CONNECTIONS = 256
+MAX_PARTS = 10_000  # of a multipart upload, as on AWS
+MAX_CONNECTIONS = 256
 PIPELINE = (
     "catch_errors", "gatekeeper", "healthcheck", "listing_formats", "bulk", "s3api", "tempauth",
     "copy", "slo", "dlo", "versioned_writes", "symlink",
@@ -65,9 +65,9 @@ def write_configuration(folder: Path, access_key: str, secret_key: str) -> None:
 def _proxy_configuration(etc: Path, access_key: str, secret_key: str) -> str:
     account, _, user = access_key.partition(":")
     options = {
-        "s3api": f"location = {REGION_NAME}\nmax_upload_part_num = {MOST_PARTS}\ndns_compliant_bucket_names = true\n",
+        "s3api": f"location = {REGION_NAME}\nmax_upload_part_num = {MAX_PARTS}\ndns_compliant_bucket_names = true\n",
         "tempauth": f"user_{account}_{user} = {secret_key} .admin\n",
-        "slo": f"max_manifest_segments = {MOST_PARTS}\nmax_manifest_size = {8 * BLOCK_BYTES}\n",
+        "slo": f"max_manifest_segments = {MAX_PARTS}\nmax_manifest_size = {8 * BLOCK_BYTES}\n",
         "versioned_writes": "allow_versioned_writes = true\nallow_object_versioning = true\n",
     }
     filters = "".join(f"[filter:{name}]\nuse = egg:swift#{name}\n{options.get(name, '')}" for name in PIPELINE)
@@ -192,7 +192,7 @@ def serve(folder: Path, port: int, access_key: str, secret_key: str, bucket: str
     def spawn(bound: socket.socket, application: Application) -> Any:
         return eventlet.spawn(
             wsgi.server, bound, application, silent, protocol=SwiftHttpProtocol, log_output=False,
-            capitalize_response_headers=False, keepalive=True, max_size=MOST_CONNECTIONS,
+            capitalize_response_headers=False, keepalive=True, max_size=MAX_CONNECTIONS,
         )  # fmt: skip
 
     for name in BACKENDS:

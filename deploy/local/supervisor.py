@@ -19,7 +19,7 @@ HOUSEKEEPING_SECONDS = 5.0
 QUICK_DEATHS = 4  # within the window below: while starting, the stack gives up
 QUICK_DEATH_WINDOW_SECONDS = 60.0
 FIRST_DELAY_SECONDS = 0.25
-LONGEST_DELAY_SECONDS = 30.0
+MAX_DELAY_SECONDS = 30.0
 LOG_BYTES = 10 * 1024 * 1024
 ORPHAN_GRACE_SECONDS = 15.0
 
@@ -132,7 +132,7 @@ class Supervisor:
         running.deaths = [at for at in running.deaths if now - at < QUICK_DEATH_WINDOW_SECONDS] + [now]
         if starting and len(running.deaths) >= QUICK_DEATHS:
             raise self._failure(running)
-        delay = min(FIRST_DELAY_SECONDS * 2 ** (len(running.deaths) - 1), LONGEST_DELAY_SECONDS)
+        delay = min(FIRST_DELAY_SECONDS * 2 ** (len(running.deaths) - 1), MAX_DELAY_SECONDS)
         running.start_again_at = now + delay
         self._say(f"{running.service.name}: {running.how_it_ended()}; starting it again")
         if len(running.deaths) == QUICK_DEATHS:

@@ -82,7 +82,7 @@ def test_borrowed_slots_go_back_at_a_checkpoint_and_come_again(page: Page, stack
     [victim] = [job_id for job_id in borrowing if call(page, "GET", f"jobs/{job_id}")["preemptions"]]
     page.goto(f"/jobs/{victim}")
     expect(page.get_by_text(re.compile("reclaimed its slots")).first).to_be_visible()
-    expect(page.get_by_role("region", name="Why does it wait?")).to_contain_text("Place in line")
+    expect(page.get_by_role("region", name="Queue status")).to_contain_text("Queue position")
     saved = max(each["step"] for each in call(page, "GET", f"jobs/{victim}/checkpoints")["items"])
     assert saved > 0
     kept(page, "reclaimed")
@@ -95,7 +95,7 @@ def test_borrowed_slots_go_back_at_a_checkpoint_and_come_again(page: Page, stack
     page.goto("/operations")
     decisions = page.get_by_role("table", name="Admission decisions")
     expect(decisions).to_contain_text(victim[-6:])
-    decisions.get_by_role("button", name=re.compile("^Decide .* again$")).first.click()
+    decisions.get_by_role("button", name=re.compile("^Replay decision ")).first.click()
     expect(decisions.get_by_role("status").first).to_have_text("Same result")
     is_clean(page)
     kept(page, "decisions")

@@ -33,7 +33,7 @@ def test_a_budget_is_made_lowered_and_stops_a_run(page: Page, stack, tmp_path: P
     dialog.get_by_label("Name").fill("spring")
     dialog.get_by_label("Slot-hours").last.fill("500")
     dialog.get_by_label("Hard").check()
-    dialog.get_by_role("button", name="Make it").click()
+    dialog.get_by_role("button", name="Create budget").click()
     link = page.get_by_role("link", name="spring")
     expect(link).to_be_visible()
     is_clean(page)
@@ -47,7 +47,7 @@ def test_a_budget_is_made_lowered_and_stops_a_run(page: Page, stack, tmp_path: P
         expect(page.get_by_role("img", name=re.compile("^Spent, slot-hours"))).to_be_visible()
         is_clean(page)
         with page.expect_download() as download:
-            page.get_by_role("link", name="Ledger as CSV").click()
+            page.get_by_role("link", name="Export ledger as CSV").click()
         lines = Path(download.value.path()).read_text().splitlines()
         assert lines[0].startswith("time,kind,debit,credit,amount")
         assert any(",reserve,allowance,reserved," in line and job_id in line for line in lines)
@@ -77,7 +77,7 @@ def test_prices_are_said_by_hour_and_costs_are_told(page: Page, stack) -> None:
     expect(dialog).to_be_hidden()
     expect(page.get_by_text("Mon–Fri 8–20 h UTC: 0.25").first).to_be_visible()
     is_clean(page)
-    row.get_by_role("button", name="Prices and carbon over time of").click()
+    row.get_by_role("button", name="Time series of").click()
     of_price = dialog.get_by_role("form", name=re.compile("^Price per slot"))
     is_clean(page)
     of_price.locator("input[type=file]").set_input_files(

@@ -98,7 +98,7 @@ def test_a_job_is_submitted_watched_to_its_end_and_downloaded(page: Page, stack,
         expect(chart).to_be_visible()
         assert chart.locator("canvas").evaluate(DRAWN), f"the chart {name} is blank"
     expect(page.get_by_role("region", name="Timeline")).to_contain_text("Checkpoint of step 30")
-    expect(page.get_by_role("region", name="Where the time went")).to_contain_text("Start-up")
+    expect(page.get_by_role("region", name="Time breakdown")).to_contain_text("Start-up")
 
     page.get_by_role("tab", name="Logs").click()
     expect(page.get_by_role("log")).to_be_visible()
@@ -428,13 +428,13 @@ def test_an_administrator_sees_the_reconcilers_and_cancels_an_orphan(page: Page,
     page.get_by_role("button", name="Cancel athanor-stray").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("asked to end")
-    dialog.get_by_role("button", name="Leave it").click()
+    dialog.get_by_role("button", name="Back").click()
     assert "athanor-stray" in backend.list_ours(), "nothing happens before the confirmation"
     page.get_by_role("button", name="Cancel athanor-stray").click()
-    dialog.get_by_role("button", name="Cancel it").click()
+    dialog.get_by_role("button", name="Cancel object").click()
     expect(dialog).to_be_hidden()
     wait_until(lambda: "athanor-stray" not in backend.list_ours(), "the stray has ended", 20)
-    page.get_by_role("button", name="Ask again").click()
+    page.get_by_role("button", name="Refresh").click()
     expect(page.get_by_text("No orphans")).to_be_visible()
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.evaluate(OVERFLOW) <= 0

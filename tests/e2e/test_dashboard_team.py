@@ -11,7 +11,7 @@ pytestmark = BROWSER_MARKS
 
 def test_somebody_is_invited_joins_gets_a_role_and_is_removed(page: Page, browser: Browser, stack) -> None:
     sign_in(page, stack, "/team")
-    page.get_by_role("button", name="Invite somebody").click()
+    page.get_by_role("button", name="Invite a member").click()
     page.get_by_label("Note on the link").fill("Lin of the vision group")
     page.get_by_role("button", name="Invite", exact=True).click()
     link = page.get_by_role("dialog").locator("code").inner_text()
@@ -30,7 +30,7 @@ def test_somebody_is_invited_joins_gets_a_role_and_is_removed(page: Page, browse
     guest.get_by_role("button", name="Join the team").click()
     expect(guest.get_by_role("heading", level=1)).to_contain_text("Team")
     expect(guest.get_by_role("row", name=re.compile("lin"))).to_be_visible()
-    expect(guest.get_by_role("button", name="Invite somebody")).to_have_count(0)
+    expect(guest.get_by_role("button", name="Invite a member")).to_have_count(0)
 
     page.reload()
     page.get_by_label("Role of lin").select_option("viewer")
@@ -46,7 +46,7 @@ def test_somebody_is_invited_joins_gets_a_role_and_is_removed(page: Page, browse
     guest.get_by_role("button", name="Join the team").click()
     expect(guest.get_by_role("alert")).to_contain_text("used, revoked or expired")
 
-    page.get_by_role("button", name="Invite somebody").click()
+    page.get_by_role("button", name="Invite a member").click()
     page.get_by_label("Username").fill("lin")
     page.get_by_role("button", name="Invite", exact=True).click()
     expect(page.get_by_role("table", name="Invitations").get_by_role("row", name=re.compile("^lin"))).to_contain_text(
@@ -69,7 +69,7 @@ def test_a_secret_is_set_and_never_shown(page: Page, stack) -> None:
     page.get_by_role("button", name="Set a secret").click()
     page.get_by_label("Name").fill("hf-token")
     page.get_by_label("Value").fill("hf_planted_in_the_browser")
-    page.get_by_role("button", name="Set it").click()
+    page.get_by_role("button", name="Set secret").click()
     expect(page.get_by_text("ATHANOR_JOB_SECRET_HF_TOKEN")).to_be_visible()
     page.reload()
     expect(page.get_by_role("button", name="Delete hf-token")).to_be_visible()

@@ -109,7 +109,7 @@ def test_a_tree_is_made_with_a_preview_and_holds_at_once(page: Page, stack, pool
     is_clean(page)
     kept(page, "queue")
     line.get_by_role("link", name="too-large").click()
-    expect(page.get_by_role("region", name="Why does it wait?")).to_contain_text("Place in line")
+    expect(page.get_by_role("region", name="Queue status")).to_contain_text("Queue position")
     is_clean(page)
     kept(page, "job")
     refused = stack.athanor("queue")

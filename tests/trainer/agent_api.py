@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from trainer.contract.node_rendezvous import Join, Place, arrange
+from trainer.contract.node_rendezvous import JoinReply, JoinRequest, arrange
 from trainer.contract.run import DataKeys, RunConfig
 
 TOKEN = "attempt-token"
@@ -28,8 +28,8 @@ class AgentApi:
     profiles: list[dict] = field(default_factory=list)
     ends: list[dict] = field(default_factory=list)
     heartbeats: list[dict] = field(default_factory=list)
-    joins: dict[int, Join] = field(default_factory=dict)
-    placed: dict[int, list[Join]] = field(default_factory=dict)
+    joins: dict[int, JoinRequest] = field(default_factory=dict)
+    placed: dict[int, list[JoinRequest]] = field(default_factory=dict)
     resumed: dict[int, Any] = field(default_factory=dict)
     stop: str | None = None
     profile: dict | None = None
@@ -80,7 +80,7 @@ class AgentApi:
             self.heartbeats.append(content)
             return 200, {"stop": self.stop, "profile": self.profile, "round": max(self.placed, default=0)}
         if path == "/rendezvous":
-            return 200, self._place(Join.model_validate(content)).model_dump(mode="json")
+            return 200, self._place(JoinRequest.model_validate(content)).model_dump(mode="json")
         if path in ("/metrics", "/logs", "/progress"):
             return self._take_batch(path[1:], content)
         if path == "/storage:presign":
@@ -93,25 +93,25 @@ class AgentApi:
             return 201, {}
         return self._register(path, content)
 
-    def _place(self, join: Join) -> Place:
+    def _place(self, join: JoinRequest) -> JoinReply:
         """As the platform does, for nodes that come from one address each."""
         if self.ends:
-            return Place(state="over", round=join.round)
+            return JoinReply(state="over", round=join.round)
         round_ = max([join.round, *(known.round for known in self.joins.values())])
         self.joins[join.node_index] = join.model_copy(update={"round": round_})
         here = [known for known in self.joins.values() if known.round == round_]
         if round_ not in self.placed:
             total = self.run.layout.nodes + (self.run.spare_nodes if round_ == 1 else 0)
             if len(here) < total:
-                return Place(state="gathering", round=round_, missing=total - len(here))
+                return JoinReply(state="gathering", round=round_, missing=total - len(here))
             self.placed[round_] = arrange(here, self.run.layout.nodes)
             self.resumed[round_] = self.run.resume
         nodes = self.placed[round_]
         ranks = [node.node_index for node in nodes]
         if join.node_index not in ranks:
-            return Place(state="spare", round=round_)
+            return JoinReply(state="spare", round=round_)
         rank = ranks.index(join.node_index)
-        return Place(
+        return JoinReply(
             state="placed", round=round_, node_rank=rank, store_host=nodes[0].address, store_port=nodes[0].store_port,
             nodes=nodes, resume=self.resumed[round_],
         )  # fmt: skip

@@ -12,7 +12,7 @@ from trainer.contract.launch_plan import micro_batch_size, plan_mesh
 from trainer.contract.training import TrainingSpec
 from trainer.data.batch import IGNORED, MicroBatch
 from trainer.data.loader import RankShare
-from trainer.data.sampler import share
+from trainer.data.sampler import split_range
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel import data
 from trainer.parallel.full_tensors import gather_full_tensors
@@ -112,9 +112,9 @@ def built(mesh: Mesh, training: TrainingSpec, *, by_block: bool = False) -> tupl
 
 
 def my_batches(batch: MicroBatch, part: RankShare) -> list[MicroBatch]:
-    start, stop = share(SEQUENCES, part.world_size, part.rank)
+    start, stop = split_range(SEQUENCES, part.world_size, part.rank)
     count = part.num_micro_batches(SEQUENCES)
-    bounds = [share(stop - start, count, number) for number in range(count)]
+    bounds = [split_range(stop - start, count, number) for number in range(count)]
     return [part.filled(batch.each(lambda t, a=start + a, b=start + b: t[a:b])) for a, b in bounds]
 
 

@@ -24,7 +24,7 @@ from trainer.data.mixture import TABLE_SIZE, Mixture
 from trainer.data.packing import IGNORED, DocumentRows, StreamRows, best_fit
 from trainer.data.permutation import Permutation
 from trainer.data.prepare import prepare
-from trainer.data.sampler import Sampler, share
+from trainer.data.sampler import Sampler, split_range
 from trainer.data.shards import DatasetIndex, document_lengths
 from trainer.data.source import PreparedSource, Source
 from trainer.data.tokenizer import ExistingTokenizer
@@ -89,7 +89,7 @@ def test_the_data_set_and_the_seed_decide_the_order() -> None:
 
 @given(count=st.integers(0, 1000), shares=st.integers(1, 50))
 def test_shares_cover_everything_and_differ_by_one_at_most(count: int, shares: int) -> None:
-    bounds = [share(count, shares, which) for which in range(shares)]
+    bounds = [split_range(count, shares, which) for which in range(shares)]
     assert bounds[0][0] == 0
     assert bounds[-1][1] == count
     assert all(left[1] == right[0] for left, right in zip(bounds, bounds[1:], strict=False))

@@ -11,20 +11,20 @@ import pytest
 from tests.trainer.agent_api import TOKEN, AgentApi
 from tests.trainer.runs import platform_run, tiny_training
 from trainer.contract import environment as names
-from trainer.contract.node_rendezvous import Join, arrange, hops, spans, stages_of_nodes
+from trainer.contract.node_rendezvous import JoinRequest, arrange, hops, spans, stages_of_nodes
 from trainer.contract.parallelism import MeshSizes
 from trainer.contract.run import ProcessLayout, RunConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def join(index: int, *topology: str, name: str = "") -> Join:
-    return Join(
+def join(index: int, *topology: str, name: str = "") -> JoinRequest:
+    return JoinRequest(
         node_index=index, name=name or f"n{index:02}", address="127.0.0.1", store_port=1, topology=list(topology)
     )
 
 
-def names_of(joins: list[Join]) -> list[str]:
+def names_of(joins: list[JoinRequest]) -> list[str]:
     return [each.name for each in joins]
 
 

@@ -33,14 +33,14 @@ def main() -> int:
     from trainer.resilience.assignment import HttpConnection  # noqa: PLC0415 - as above
 
     cache, kept = os.environ.get(names.CACHE_DIR), os.environ.get(names.CHECKPOINT_DIR)
-    place = NodeConfig(
+    config = NodeConfig(
         work=work,
         cache=Path(cache) if cache else None,
         interruption_notice=os.environ.get(names.INTERRUPTION_NOTICE, ""),
         node=NodeIdentity(index, name, address, [each for each in topology.split("/") if each]),
     )
     connection = HttpConnection(url, token, Path(kept) if kept else None)
-    supervisor = Supervisor(connection, PlatformClient(url, token), place)
+    supervisor = Supervisor(connection, PlatformClient(url, token), config)
     signal.signal(signal.SIGTERM, lambda *_: supervisor.request_stop(None))
     signal.signal(signal.SIGINT, lambda *_: supervisor.request_stop(None))
     try:

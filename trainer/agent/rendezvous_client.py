@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trainer.client.platform import Platform
-from trainer.contract.node_rendezvous import Join, Place, hops, spans
+from trainer.contract.node_rendezvous import JoinReply, JoinRequest, hops, spans
 from trainer.contract.parallelism import MeshSizes
 
 logger = logging.getLogger(__name__)
 
-REJOIN_PATIENCE_SECONDS = 120.0  # for rounds after the first, whose wait only the limits of the job end
+REJOIN_PATIENCE_SECONDS = 120.0  # in rounds after the first; the first waits until all nodes join or the job ends
 _MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 3.0
 
 
@@ -30,75 +30,75 @@ class NodeIdentity:
 
 
 class RendezvousClient:
-    """Joins rendezvous rounds. `place`: this node's newest place; `requested_round`: the newest that any node has
-    requested, as the platform reports it in heartbeats."""
+    """Joins rendezvous rounds. `reply`: the platform's newest, None before the first; `requested_round`: the newest
+    round that any node has requested, as the platform reports it in heartbeats."""
 
     def __init__(self, platform: Platform, identity: NodeIdentity, is_ended: Callable[[], bool]) -> None:
         self._platform, self._identity, self._is_ended = platform, identity, is_ended
         self._wait = threading.Event().wait
-        self.place: Place | None = None
+        self.reply: JoinReply | None = None
         self.requested_round = 0
 
     @property
     def round(self) -> int:
         """Return the round that this node is in, 0 before the first."""
-        return self.place.round if self.place is not None else 0
+        return self.reply.round if self.reply is not None else 0
 
     @property
     def is_round_outdated(self) -> bool:
         """Return whether another node has left the round of this one, so that its workers must restart."""
         return self.requested_round > self.round > 0
 
-    def single_node_place(self, port: int) -> Place:
-        """Return the place of the only node of a run; each call is a new round."""
-        mine = Join(node_index=0, name=self._identity.name, address=self._identity.address, store_port=port)
+    def single_node_reply(self, port: int) -> JoinReply:
+        """Return the reply for the only node of a run, without the platform; each call is a new round."""
+        mine = JoinRequest(node_index=0, name=self._identity.name, address=self._identity.address, store_port=port)
         here = self._identity.address
-        self.place = Place(
+        self.reply = JoinReply(
             state="placed", round=self.round + 1, node_rank=0, store_host=here, store_port=port, nodes=[mine]
         )
-        return self.place
+        return self.reply
 
-    def join_next_round(self, port: int, because: str = "") -> Place | None:
-        """Join the next round and return this node's place in it; its state is `over` if the attempt has ended.
+    def join_next_round(self, port: int, because: str = "") -> JoinReply | None:
+        """Join the next round and return the reply, with state `placed`, or `over` if the attempt has ended.
 
-        None if the run is to stop, or the other nodes did not rejoin within REJOIN_PATIENCE_SECONDS. `because`: why
-        this node left the round before. Raises TrainerError.
+        Return None if the run is to stop, or the other nodes did not rejoin within REJOIN_PATIENCE_SECONDS. `because`:
+        why this node left the round before. Raises TrainerError.
         """
-        first = self.place is None
+        first = self.reply is None
         asked = max(self.round + 1, self.requested_round)
         deadline = None if first else time.monotonic() + REJOIN_PATIENCE_SECONDS
         pause, missing = _MIN_PAUSE_SECONDS, -1
         while not self._is_ended():
-            place = self._platform.rendezvous(
-                Join(
+            reply = self._platform.rendezvous(
+                JoinRequest(
                     node_index=self._identity.index, name=self._identity.name, address=self._identity.address,
                     store_port=port, topology=self._identity.topology, round=asked, because=because[:2000],
                 )
             )  # fmt: skip
-            asked = max(asked, place.round)
-            if place.state in ("placed", "over"):
-                self.place = place
-                return place
-            if place.state == "spare":
+            asked = max(asked, reply.round)
+            if reply.state in ("placed", "over"):
+                self.reply = reply
+                return reply
+            if reply.state == "spare":
                 deadline = None  # it waits for as long as the others train
             elif deadline is not None and time.monotonic() > deadline:
                 return None
-            elif place.missing != missing:
-                missing = place.missing
-                logger.info("rendezvous round %d: waiting for %d more nodes", place.round, missing)
+            elif reply.missing != missing:
+                missing = reply.missing
+                logger.info("rendezvous round %d: waiting for %d more nodes", reply.round, missing)
             self._wait(pause)
             pause = min(pause * 1.5, _MAX_PAUSE_SECONDS)
         return None
 
 
-def format_mapping(place: Place, sizes: MeshSizes, processes_per_node: int) -> str:
+def format_mapping(reply: JoinReply, sizes: MeshSizes, processes_per_node: int) -> str:
     """Return lines for the log: the ranks of each node, and the nodes and switches that each mesh axis spans."""
-    lines = [f"rendezvous round {place.round}: {len(place.nodes)} nodes with {processes_per_node} processes each"]
-    for rank, node in enumerate(place.nodes):
+    lines = [f"rendezvous round {reply.round}: {len(reply.nodes)} nodes with {processes_per_node} processes each"]
+    for rank, node in enumerate(reply.nodes):
         first = rank * processes_per_node
         above = f" under switch {'/'.join(node.topology)}" if node.topology else ""
         lines.append(f"  ranks {first} to {first + processes_per_node - 1}: {node.name} ({node.address}){above}")
-    for axis, (nodes, farthest) in spans(sizes, processes_per_node, place.nodes).items():
+    for axis, (nodes, farthest) in spans(sizes, processes_per_node, reply.nodes).items():
         where = (
             "within one node" if nodes == 1 else f"across {nodes} nodes, at most {farthest} switches between neighbours"
         )
@@ -106,6 +106,6 @@ def format_mapping(place: Place, sizes: MeshSizes, processes_per_node: int) -> s
     return "\n".join(lines)
 
 
-def max_neighbour_hops(place: Place) -> int:
+def max_neighbour_hops(reply: JoinReply) -> int:
     """Return the largest number of switches between two nodes of consecutive rank."""
-    return max((hops(one, other) for one, other in zip(place.nodes, place.nodes[1:], strict=False)), default=0)
+    return max((hops(one, other) for one, other in zip(reply.nodes, reply.nodes[1:], strict=False)), default=0)

@@ -22,7 +22,7 @@ from trainer.client.platform import AttemptOver, Platform
 from trainer.contract.encryption import Encryptor, check_manifest
 from trainer.contract.launch_plan import plan_mesh
 from trainer.contract.manifest import CheckpointManifest
-from trainer.contract.node_rendezvous import Place
+from trainer.contract.node_rendezvous import JoinReply
 from trainer.contract.parallelism import MeshSizes
 from trainer.contract.run import AttemptEnd, DataKeys, EndClass, Heartbeat, ProgressEvent, RunConfig, StopRequest
 from trainer.contract.training import TrainingSpec
@@ -68,18 +68,18 @@ class NodeConfig:
 class Supervisor:
     """Call `run` once, from the main thread; `request_stop` from anywhere, signal handlers included."""
 
-    def __init__(self, connection: HttpConnection | FolderConnection, platform: Platform, place: NodeConfig) -> None:
-        self._connection, self._platform, self._place = connection, platform, place
+    def __init__(self, connection: HttpConnection | FolderConnection, platform: Platform, config: NodeConfig) -> None:
+        self._connection, self._platform, self._config = connection, platform, config
         self._stamp = f"{int(time.time()):x}"
-        spool = place.work / "spool"
-        self._events = SpoolWriter(spool, "progress", f"agent{place.node.index}-{self._stamp}")
-        self._logs = LogFollower(SpoolWriter(spool, "logs", f"agent{place.node.index}-{self._stamp}"))
+        spool = config.work / "spool"
+        self._events = SpoolWriter(spool, "progress", f"agent{config.node.index}-{self._stamp}")
+        self._logs = LogFollower(SpoolWriter(spool, "logs", f"agent{config.node.index}-{self._stamp}"))
         self._shipper = Shipper(spool, platform)
         self._stop: StopRequest | None = None
         self._stop_reported: StopRequest | None = None
         self._attempt_over = threading.Event()
         self._ended = threading.Event()
-        self._rendezvous = RendezvousClient(platform, place.node, self._is_stopping)
+        self._rendezvous = RendezvousClient(platform, config.node, self._is_stopping)
         self._was_spare = False
         self.worker_group: WorkerGroup | None = None
         self._upload: threading.Thread | None = None
@@ -105,9 +105,9 @@ class Supervisor:
             self._report_failed_start(error)
             return error.end_class
         self._logs.redact_values(keys.secrets.values())
-        if self._place.node.index == 0:
+        if self._config.node.index == 0:
             self._shipper.sinks = sink_queues(
-                run, keys, self._identity(run), self._place.sinks, self._report_sink_event
+                run, keys, self._identity(run), self._config.sinks, self._report_sink_event
             )
         self._shipper.start()
         threading.Thread(target=self._send_heartbeats, args=(run,), name="heartbeat", daemon=True).start()
@@ -125,38 +125,38 @@ class Supervisor:
     def _train(self, run: RunConfig, keys: DataKeys) -> Outcome:
         _, storage = self._connection.connect(run)
         begin = time.monotonic()
-        cache = team_cache(self._place.cache, run) if self._place.cache else self._place.work / "datasets"
+        cache = team_cache(self._config.cache, run) if self._config.cache else self._config.work / "datasets"
         base = fetch_base_model(cache / "models", run, keys, storage)
         if base is not None:
             self._report_event("phase.finished", phase="base_model", seconds=time.monotonic() - begin)
             begin = time.monotonic()
         preparer = DatasetPreparer(cache, run, keys, self._platform, storage, self._is_stopping, base)
-        if self._place.node.index > 0:
+        if self._config.node.index > 0:
             preparer.wait_for_prepared(self._attempt_over)
-        preparer.fetch_or_prepare(self._place.local_files)
+        preparer.fetch_or_prepare(self._config.local_files)
         self._report_event("phase.finished", phase="data", seconds=time.monotonic() - begin)
         training = run.training
         if training is None:
             return self._register_prepared(preparer)
-        if preparer.newly_prepared and self._place.node.index == 0 and isinstance(self._connection, HttpConnection):
+        if preparer.newly_prepared and self._config.node.index == 0 and isinstance(self._connection, HttpConnection):
             # In a thread: only later attempts need the stored data, so the first step does not wait for it.
             self._upload = threading.Thread(target=self._upload_datasets, args=(preparer,), daemon=True)
             self._upload.start()
         vocab_size = DatasetIndex.read(preparer.locations[0].folder).vocab_size
-        self._profiles = ProfileUploader(run, Encryptor(keys.job), self._platform, storage, self._place.node.index)
+        self._profiles = ProfileUploader(run, Encryptor(keys.job), self._platform, storage, self._config.node.index)
         largest, outcome, restarts = None, None, 0
         if run.attempt_number > 1 or not isinstance(self._connection, HttpConnection):
             # A first attempt on the platform has no stored size, so it does not wait for an unreachable store.
             largest = load_micro_batch(storage, Encryptor(keys.job), run, vocab_size)
         while True:
-            place = self._join_round(run, vocab_size, outcome.message if outcome else "")
-            if place is None or place.state == "over":
-                was_stopped = place is None and self._is_stopping()
-                return self._outcome_without_training(run, place) if outcome is None or was_stopped else outcome
+            reply = self._join_round(run, vocab_size, outcome.message if outcome else "")
+            if reply is None or reply.state == "over":
+                was_stopped = reply is None and self._is_stopping()
+                return self._outcome_without_training(run, reply) if outcome is None or was_stopped else outcome
             if run.layout.nodes > 1:  # all nodes resume from the same checkpoint
-                run = run.model_copy(update={"resume": place.resume})
+                run = run.model_copy(update={"resume": reply.resume})
             self._check_resume(run, keys)
-            outcome = self._run_worker_group(run, training, keys, preparer.locations, base, place, largest)
+            outcome = self._run_worker_group(run, training, keys, preparer.locations, base, reply, largest)
             if self._attempt_over.is_set():
                 return outcome
             if outcome.end_class is EndClass.OUT_OF_MEMORY:
@@ -184,7 +184,7 @@ class Supervisor:
         """Report the error that prevented the start, so that the job's page shows it; the platform may refuse this."""
         if isinstance(error, AttemptOver) or error.end_class is EndClass.PLATFORM_UNREACHABLE:
             return
-        node = self._place.node.index
+        node = self._config.node.index
         end = AttemptEnd(
             end_class=error.end_class, last_step=-1, message=str(error), node_rank=node, at=datetime.now(UTC)
         )
@@ -207,8 +207,8 @@ class Supervisor:
             )
         self._resumed = now
 
-    def _join_round(self, run: RunConfig, vocab_size: int, because: str) -> Place | None:
-        """Return the place in the next round. `over`: the attempt has ended. None: stop, or the other nodes are
+    def _join_round(self, run: RunConfig, vocab_size: int, because: str) -> JoinReply | None:
+        """Return the reply of the next round. `over`: the attempt has ended. None: stop, or the other nodes are
         missing.
 
         Round N starts the worker group with the restart count N - 1.
@@ -217,21 +217,21 @@ class Supervisor:
             return None
         port = self._serving_store()
         if run.layout.nodes == 1:
-            return self._rendezvous.single_node_place(port)
+            return self._rendezvous.single_node_reply(port)
         begin = time.monotonic()
-        place = self._rendezvous.join_next_round(port, self._logs.redact(because))
-        if place is not None and place.state == "placed" and place.node_rank == 0:
+        reply = self._rendezvous.join_next_round(port, self._logs.redact(because))
+        if reply is not None and reply.state == "placed" and reply.node_rank == 0:
             sizes = plan_mesh(run.training, vocab_size, run.layout.world_size) if run.training else None
             if isinstance(sizes, MeshSizes):
-                self._logs.write_line(format_mapping(place, sizes, run.layout.processes_per_node))
-            nodes = [node.name for node in place.nodes]
+                self._logs.write_line(format_mapping(reply, sizes, run.layout.processes_per_node))
+            nodes = [node.name for node in reply.nodes]
             self._report_event("phase.finished", phase="nodes", seconds=time.monotonic() - begin)
-            self._report_event("nodes.placed", round=place.round, nodes=nodes, switches=max_neighbour_hops(place))
-        return place
+            self._report_event("nodes.placed", round=reply.round, nodes=nodes, switches=max_neighbour_hops(reply))
+        return reply
 
-    def _outcome_without_training(self, run: RunConfig, place: Place | None) -> Outcome:
+    def _outcome_without_training(self, run: RunConfig, reply: JoinReply | None) -> Outcome:
         """Return the outcome of a node that never had ranks: stopped before training, or a spare until the end."""
-        if place is None:
+        if reply is None:
             return Outcome(EndClass.STOPPED, "stopped before training began", self._last_step(run), {})
         self._was_spare = True
         return Outcome(EndClass.COMPLETED, "", self._last_step(run), {})
@@ -248,10 +248,10 @@ class Supervisor:
         begin = time.monotonic()
         preparer.upload()
         self._report_event("phase.finished", phase="upload", seconds=time.monotonic() - begin)
-        for place in preparer.locations:
-            index = DatasetIndex.read(place.folder)
+        for location in preparer.locations:
+            index = DatasetIndex.read(location.folder)
             self._report_event(
-                "dataset.prepared", source=place.name, documents=index.documents, train_tokens=index.train_tokens,
+                "dataset.prepared", source=location.name, documents=index.documents, train_tokens=index.train_tokens,
                 validation_tokens=index.validation_tokens, shards=sum(map(len, index.shards.values())),
             )  # fmt: skip
         return Outcome(EndClass.COMPLETED, "", -1, {})
@@ -261,7 +261,7 @@ class Supervisor:
 
         It outlives the workers, but not the fork server."""
         if self._store is None or not self._store.process.is_alive():
-            self._store, address = start_store(self._place.node.address)
+            self._store, address = start_store(self._config.node.address)
             self._store_port = address.port
             self._logs.follow(self._store, -1)
         return self._store_port
@@ -273,10 +273,10 @@ class Supervisor:
         keys: DataKeys,
         sources: list[PreparedSource],
         base: Path | None,
-        place: Place,
+        reply: JoinReply,
         largest_micro_batch: int | None,
     ) -> Outcome:
-        first = place.node_rank * run.layout.processes_per_node
+        first = reply.node_rank * run.layout.processes_per_node
         model_folder = None
         if isinstance(self._connection, FolderConnection):
             model_folder = self._connection.output / "model"
@@ -286,18 +286,18 @@ class Supervisor:
                 training=training,
                 job_key=keys.job,
                 connection=self._connection,
-                restart_count=place.round - 1,
+                restart_count=reply.round - 1,
                 rank=first + local_rank,
                 local_rank=local_rank,
-                store=StoreAddress(place.store_host, place.store_port),
+                store=StoreAddress(reply.store_host, reply.store_port),
                 sources=sources,
-                work=self._place.work,
+                work=self._config.work,
                 stamp=self._stamp,
                 model_folder=model_folder,
                 base_folder=base,
                 secrets=keys.secrets,
                 largest_micro_batch=largest_micro_batch,
-                profile=self._place.profile,
+                profile=self._config.profile,
             )
             for local_rank in range(run.layout.processes_per_node)
         ]
@@ -342,8 +342,9 @@ class Supervisor:
             before_workers = (0 if run.prepare else -1, "data", 0)
             step, phase, alive = self.worker_group.progress() if self.worker_group else before_workers
             beat = Heartbeat(
-                node_rank=self._place.node.index, generation=max(self._rendezvous.round - 1, 0), phase=phase, step=step,
-                processes_alive=alive, interruption=read_interruption_notice(self._place.interruption_notice),
+                node_rank=self._config.node.index, generation=max(self._rendezvous.round - 1, 0), phase=phase,
+                step=step, processes_alive=alive,
+                interruption=read_interruption_notice(self._config.interruption_notice),
             )  # fmt: skip
             try:
                 reply = self._platform.heartbeat(beat)
@@ -372,7 +373,7 @@ class Supervisor:
             end_class=outcome.end_class,
             last_step=outcome.last_step,
             message=self._logs.redact(outcome.message),
-            node_rank=self._place.node.index,
+            node_rank=self._config.node.index,
             exit_codes=outcome.exit_codes,
             stopped_for=self._stop_reported if outcome.end_class is EndClass.STOPPED else None,
             at=datetime.now(UTC),
@@ -393,7 +394,7 @@ class Supervisor:
             logger.error("the platform did not acknowledge all reports within %.0f s", DELIVERY_PATIENCE_SECONDS)
         self._shipper.finish_sinks(outcome.end_class)
         try:
-            if self._rendezvous.place is None or self._rendezvous.place.node_rank == 0:
+            if self._rendezvous.reply is None or self._rendezvous.reply.node_rank == 0:
                 self._put_end_marker(run, keys, end)
             if not self._was_spare:
                 self._platform.end(end)

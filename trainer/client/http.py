@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from trainer.client.platform import AttemptOver, SequenceGap
 from trainer.contract.manifest import CheckpointManifest, DatasetManifest, ModelManifest, ProfileManifest
-from trainer.contract.node_rendezvous import Join, Place
+from trainer.contract.node_rendezvous import JoinReply, JoinRequest
 from trainer.contract.run import (
     AttemptEnd,
     Batch,
@@ -61,9 +61,9 @@ class PlatformClient:
         """Send a heartbeat, without retries: the next heartbeat follows soon. Raises httpx.HTTPError, AttemptOver."""
         return HeartbeatReply.model_validate_json(self._request("POST", "/heartbeat", heartbeat).content)
 
-    def rendezvous(self, join: Join) -> Place:
-        """Join a rendezvous round. Return this node's place."""
-        return Place.model_validate_json(self._request_with_retries("POST", "/rendezvous", join).content)
+    def rendezvous(self, join: JoinRequest) -> JoinReply:
+        """Join a rendezvous round."""
+        return JoinReply.model_validate_json(self._request_with_retries("POST", "/rendezvous", join).content)
 
     def deliver(self, kind: str, batch: Batch) -> BatchReply:
         """Send a batch, without retries. `kind`: metrics, logs or progress.

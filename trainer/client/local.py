@@ -14,7 +14,7 @@ from trainer.contract.manifest import (
     ModelManifest,
     ProfileManifest,
 )
-from trainer.contract.node_rendezvous import Join, Place
+from trainer.contract.node_rendezvous import JoinReply, JoinRequest
 from trainer.contract.run import (
     AttemptEnd,
     Batch,
@@ -94,9 +94,9 @@ class LocalPlatform:
         """Return a reply that asks for nothing."""
         return HeartbeatReply()
 
-    def rendezvous(self, join: Join) -> Place:
+    def rendezvous(self, join: JoinRequest) -> JoinReply:
         """Return a place of state `over`; unused, since a standalone run has one node."""
-        return Place(state="over", round=join.round)
+        return JoinReply(state="over", round=join.round)
 
     def deliver(self, kind: str, batch: Batch) -> BatchReply:
         """Append a batch to `KIND.jsonl` in the output folder."""

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from trainer.contract.manifest import CheckpointManifest, DatasetManifest, ModelManifest, ProfileManifest
-from trainer.contract.node_rendezvous import Join, Place
+from trainer.contract.node_rendezvous import JoinReply, JoinRequest
 from trainer.contract.run import AttemptEnd, Batch, BatchReply, DataKeys, Heartbeat, HeartbeatReply, RunConfig
 from trainer.errors import TrainerError
 
@@ -35,8 +35,8 @@ class Platform(Protocol):
         """Report progress. Return what the platform wants: a stop, a profile."""
         ...
 
-    def rendezvous(self, join: Join) -> Place:
-        """Join a rendezvous round with the address of this node. Return its place."""
+    def rendezvous(self, join: JoinRequest) -> JoinReply:
+        """Join a rendezvous round with the address of this node. Return the platform's reply."""
         ...
 
     def deliver(self, kind: str, batch: Batch) -> BatchReply:

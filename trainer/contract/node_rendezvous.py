@@ -17,7 +17,7 @@ from trainer.contract.parallelism import MeshSizes
 MAX_SWITCHES = 16
 
 
-class Join(WireModel):
+class JoinRequest(WireModel):
     """Body of POST /rendezvous, sent by each node's agent until the reply is not `gathering`.
 
     `node_index`: the node's number in its backend. `name`: the backend's name of the machine. `address`: where other
@@ -35,7 +35,7 @@ class Join(WireModel):
     because: Annotated[str, Field(max_length=2000)] = ""
 
 
-class Place(WireModel):
+class JoinReply(WireModel):
     """Reply to a join.
 
     `state`: `gathering` (ask again), `placed` (start with these ranks and this store), `spare` (ask again: a later
@@ -50,11 +50,11 @@ class Place(WireModel):
     node_rank: int = -1
     store_host: str = ""
     store_port: int = 0
-    nodes: list[Join] = []
+    nodes: list[JoinRequest] = []
     resume: CheckpointManifest | None = None
 
 
-def arrange(joins: Sequence[Join], nodes: int, stages: int = 1) -> list[Join]:
+def arrange(joins: Sequence[JoinRequest], nodes: int, stages: int = 1) -> list[JoinRequest]:
     """Return the participating nodes by node rank: the `nodes` of the lowest index.
 
     They are ordered by the switches above them, so that neighbours in rank are neighbours in the network. In a pipeline
@@ -75,7 +75,7 @@ def stages_of_nodes(sizes: MeshSizes, processes_per_node: int) -> int:
     return sizes.pipeline if ranks >= processes_per_node and ranks % processes_per_node == 0 else 1
 
 
-def hops(first: Join, second: Join) -> int:
+def hops(first: JoinRequest, second: JoinRequest) -> int:
     """Return the number of switches between two nodes: 0 on one node, 1 below one switch, 3 through a second level."""
     if first.name == second.name:
         return 0
@@ -87,7 +87,7 @@ def hops(first: Join, second: Join) -> int:
     return 2 * (max(len(first.topology), len(second.topology), 1) - common) + 1
 
 
-def spans(sizes: MeshSizes, processes_per_node: int, placed: Sequence[Join]) -> dict[str, tuple[int, int]]:
+def spans(sizes: MeshSizes, processes_per_node: int, placed: Sequence[JoinRequest]) -> dict[str, tuple[int, int]]:
     """Return for each axis of more than one rank the maximum number of nodes that one of its groups spans, and the
     maximum number of hops between two neighbours in a group."""
     found: dict[str, tuple[int, int]] = {}

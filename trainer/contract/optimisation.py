@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainer.contract.base import CountOrZero, Fraction, PositiveInt, SpecModel
+from trainer.contract.base import Fraction, NonNegativeInt, PositiveInt, SpecModel
 from trainer.contract.models import ModelShape
 
 Factor = Annotated[float, Field(ge=0.0, le=1000.0)]
@@ -124,7 +124,7 @@ class ScheduleSpec(SpecModel):
     name: Literal["wsd", "cosine", "constant"] = "wsd"
     """`wsd` (warmup, stable, decay) is constant until the last `decay_fraction` of the steps. `cosine` decays from the
     end of the warm-up in half a cosine. `constant` does not decay."""
-    warmup_steps: CountOrZero = 20
+    warmup_steps: NonNegativeInt = 20
     """Number of steps in which the learning rate rises linearly to its peak. At most `training.steps`; 0 disables the
     warm-up."""
     decay_fraction: Fraction = 0.2
@@ -158,7 +158,7 @@ class CompressionSpec(SpecModel):
     has no effect."""
     rank: Annotated[int, Field(ge=1, le=1024)] = 8
     """Rank of the factors that `powersgd` sends. Ignored by the other kinds."""
-    start_step: CountOrZero = 0
+    start_step: NonNegativeInt = 0
     """Number of steps at the start of the run whose gradients are not compressed."""
 
 

@@ -14,7 +14,7 @@ from trainer.contract.optimisation import BatchSizeSchedule
 from trainer.data.batch import MicroBatch
 from trainer.data.corpus import Corpus, concatenate_rows
 from trainer.data.packing import IGNORED, Rows
-from trainer.data.sampler import share
+from trainer.data.sampler import split_range
 from trainer.data.source import Source, select_evenly_spaced
 
 _PREFETCHED_STEPS = 2  # steps whose micro-batches are prepared in advance
@@ -108,10 +108,10 @@ class Loader:
         first, sequences = self._schedule.sequences_before(step), self._schedule.sequences_at(step)
         self._corpus.prefetch(first)
         skipped = self._corpus.skipped_rows
-        start, stop = share(sequences, self._part.world_size, self._part.rank)
+        start, stop = split_range(sequences, self._part.world_size, self._part.rank)
         batches, count = [], self._part.num_micro_batches(sequences)
         for number in range(count):
-            low, high = share(stop - start, count, number)
+            low, high = split_range(stop - start, count, number)
             rows = self._corpus.rows(np.arange(first + start + low, first + start + high, dtype=np.int64))
             batch = self._part.filled(micro_batch(rows))
             batches.append(batch.pinned() if self._device.type == "cuda" else batch)
@@ -136,7 +136,7 @@ def validation_batches(source: Source, count: int, part: RankShare) -> list[Micr
     targets.
     """
     chosen = select_evenly_spaced(source, count)
-    start, stop = share(len(chosen), part.world_size, part.rank)
+    start, stop = split_range(len(chosen), part.world_size, part.rank)
     mine, longest = chosen[start:stop], -(-len(chosen) // part.world_size)
     batches = []
     for low in range(0, longest, part.micro_batch):

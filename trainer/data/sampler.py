@@ -78,7 +78,7 @@ class Sampler:
         return Permutation(int(bounds[window + 1] - bounds[window]), key)
 
 
-def share(count: int, num_shares: int, which: int) -> tuple[int, int]:
+def split_range(count: int, num_shares: int, which: int) -> tuple[int, int]:
     """Return (start, stop) of share `which` of `count` items; shares differ by at most 1, longer ones first."""
     size, longer = divmod(count, num_shares)
     start = which * size + min(which, longer)

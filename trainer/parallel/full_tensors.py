@@ -24,25 +24,25 @@ def gather_full_tensors(
     mesh = weights.mesh
     pipeline = mesh.peers("pipeline")
     is_first_of_stage = mesh.coordinate("replicate", "shard", "context", "tensor") == 0
-    mine = _full_tensors_of_stage(weights, value, select)
+    stage_tensors = _gather_stage(weights, value, select)
     if len(pipeline) == 1 or not is_first_of_stage:
-        for name, tensor in mine:
+        for name, tensor in stage_tensors:
             if mesh.rank == 0:
                 yield name, tensor
         return
     group = mesh.group("pipeline")
     if mesh.rank == pipeline[0]:
-        yield from mine
+        yield from stage_tensors
         for rank in pipeline[1:]:
-            for name, shape in _received_names(rank, group):
+            for name, shape in _receive_names_and_shapes(rank, group):
                 tensor = torch.empty(shape, device=mesh.device)
                 dist.recv(tensor, src=rank, group=group)
                 yield name, tensor
         return
     names = [(name, tuple(weights.layouts[name].shape)) for name in _names(weights, select)]
-    names += [(name, tuple(balance.shape)) for name, balance in weights.expert_biases.items() if select(name)]
+    names += [(name, tuple(bias.shape)) for name, bias in weights.expert_biases.items() if select(name)]
     dist.send_object_list([names], dst=pipeline[0], group=group)
-    for _, tensor in mine:
+    for _, tensor in stage_tensors:
         dist.send(tensor.contiguous(), dst=pipeline[0], group=group)
 
 
@@ -50,15 +50,15 @@ def _names(weights: Weights, select: Callable[[str], bool]) -> list[str]:
     return [name for name in weights.all_params if weights.layouts[name].is_original(name) and select(name)]
 
 
-def _full_tensors_of_stage(
+def _gather_stage(
     weights: Weights, value: Callable[[nn.Parameter], Tensor], select: Callable[[str], bool]
 ) -> Iterator[tuple[str, Tensor]]:
     for name in _names(weights, select):
         yield name, weights.layouts[name].gather(local_tensor(value(weights.all_params[name]))).float()
-    yield from ((name, balance) for name, balance in weights.expert_biases.items() if select(name))
+    yield from ((name, bias) for name, bias in weights.expert_biases.items() if select(name))
 
 
-def _received_names(rank: int, group: dist.ProcessGroup | None) -> list[tuple[str, tuple[int, ...]]]:
-    names: list[list[tuple[str, tuple[int, ...]]]] = [[]]
-    dist.recv_object_list(names, src=rank, group=group)
-    return names[0]
+def _receive_names_and_shapes(rank: int, group: dist.ProcessGroup | None) -> list[tuple[str, tuple[int, ...]]]:
+    received: list[list[tuple[str, tuple[int, ...]]]] = [[]]
+    dist.recv_object_list(received, src=rank, group=group)
+    return received[0]

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
-from trainer.data.sampler import share
+from trainer.data.sampler import split_range
 from trainer.models.decoder import initial_value
 from trainer.parallel.mesh import Mesh
 
@@ -43,7 +43,7 @@ class DimShard:
     def bounds_of(self, size: int, which: int) -> tuple[int, int]:
         """Return (start, end) of part `which` of a dimension of `size`."""
         if not self.by_chunk:
-            return share(size, self.parts, which)
+            return split_range(size, self.parts, which)
         rows = -(-size // self.parts)
         return min(size, which * rows), min(size, (which + 1) * rows)
 

@@ -9,7 +9,7 @@ the sequence, so their gradients are summed over the tensor ranks once a step (`
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer.data.sampler import share
+from trainer.data.sampler import split_range
 from trainer.models.decoder import Decoder
 from trainer.parallel.collectives import all_gather_dim, reduce_scatter_dim
 from trainer.parallel.mesh import Mesh
@@ -35,7 +35,7 @@ def apply_tensor_parallelism(model: Decoder, mesh: Mesh, *, overlap: bool = Fals
         dist.all_reduce(tensor, operation, group=group)
 
     model.gather_head_input, model.sequence_shards = gather_input, size
-    vocab_start_index, _ = share(model.vocab_size, size, rank)
+    vocab_start_index, _ = split_range(model.vocab_size, size, rank)
     if model.embedding is not None:
         model.embedding.vocab_start_index, model.embedding.reduce_output = vocab_start_index, reduce_output
     if model.head is not None:

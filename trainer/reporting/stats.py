@@ -1,4 +1,4 @@
-"""Per-step numbers from device to host without stalling the device."""
+"""Copy per-step statistics from the device to the host without stalling the device."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -6,13 +6,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-ACCELERATOR_LAG = 2  # steps: by then the copy is long done, so reading it waits for nothing
+ACCELERATOR_LAG = 2  # steps between push and read on CUDA; the copy has usually finished by then
 
 
 @dataclass(frozen=True)
 class StepStats:
-    """Sums over all ranks of one 0-based step, so the same on every rank; `pass_seconds`: how long each rank's forward
-    and backward pass took."""
+    """Statistics of one step (counted from 0), reduced over all ranks and therefore equal on every rank.
+
+    `pass_seconds`: duration of the forward and backward pass of each rank.
+    """
 
     step: int
     loss: float
@@ -26,14 +28,17 @@ class StepStats:
 
 
 class StatsPipe:
-    """Statistics of step s come out at step s + lag on every rank alike: decisions made on them agree."""
+    """Delays statistics by a fixed number of steps (2 on CUDA, 0 on CPU), so that all ranks decide at the same step."""
 
     def __init__(self, device: torch.device) -> None:
         self._is_accelerator = device.type == "cuda"
         self._waiting: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
 
     def push(self, step: int, values: Tensor) -> list[StepStats]:
-        """`values`: in the order of `StepStats`' fields after `step`; fp32, on the device."""
+        """Queue the statistics of a step and return those that are due.
+
+        `values`: fp32, on the device, in the order of the fields of `StepStats` after `step`.
+        """
         event = None
         if self._is_accelerator:
             values = values.to("cpu", non_blocking=True)

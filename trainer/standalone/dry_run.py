@@ -1,5 +1,8 @@
-"""What a job would come to on so many ranks, without training: the very code that spreads the model runs on process
-groups that send nothing and on parameters that take no memory, once for each place in the pipeline."""
+"""Estimate mesh, memory and traffic of a job without training.
+
+The code that parallelizes the model runs with fake process groups and parameters without storage, once for each
+pipeline rank.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +25,7 @@ from trainer.parallel.parallelize import ParallelModel, parallelize_model
 
 @dataclass(frozen=True)
 class StateBytes:
-    """Of one rank, from its real shards."""
+    """Bytes of the state of one rank, counted from the shards that the parallelized model has."""
 
     parameters: int
     weights: int
@@ -31,7 +34,7 @@ class StateBytes:
 
 
 def dry_run(training: TrainingSpec, ranks: int) -> Iterator[str]:
-    """Lines to print. Raises TrainerError (BAD_SPEC) for a mesh that cannot be, with all that is wrong with it."""
+    """Yield the lines to print. Raises TrainerError (BAD_SPEC) that names every problem of an invalid mesh."""
     vocab_size = training.tokenizer.vocab_size
     sizes = plan_mesh(training, vocab_size, ranks)
     if isinstance(sizes, list):
@@ -59,7 +62,7 @@ def state_bytes(training: TrainingSpec, vocab_size: int, sizes: MeshSizes, rank:
     """Return the bytes that `rank` of this mesh holds between steps, gradients included."""
     from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: PLC0415 - registers a backend
 
-    plain = training.parallelism.model_copy(update={"compression": CompressionSpec()})  # its errors are no state here
+    plain = training.parallelism.model_copy(update={"compression": CompressionSpec()})  # error feedback is not counted
     training = training.model_copy(update={"parallelism": plain})
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=sizes.world)
     model: ParallelModel | None = None
@@ -119,7 +122,7 @@ def _lines_of_rank(place: int, cost: RankCost, state: StateBytes) -> Iterator[st
 
 
 def format_bytes(num_bytes: int) -> str:
-    """With a unit that leaves at most four digits in front of the point."""
+    """Return the size with the largest binary unit, up to TiB, in which it is at least 1."""
     size, units = float(num_bytes), ["bytes", "KiB", "MiB", "GiB", "TiB"]
     while size >= 1024 and len(units) > 1:
         size /= 1024

@@ -1,4 +1,4 @@
-"""The part of a job file that a standalone run heeds; the platform's own fields are left to the platform."""
+"""Read the fields of a job file that a standalone run uses; other fields are ignored."""
 
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from trainer.export.folder import with_base
 
 
 def read_job(path: Path, base: Path | None = None, *, allow_multi_node: bool = False) -> tuple[str, LocalSettings]:
-    """(name, settings). `base`: the model to go on from, whatever the file says of the model. `allow_multi_node`:
-    nothing is started here, so there may be any number of nodes.
+    """Return (name, settings). `base`: folder of the model to start from; it replaces `training.model` of the file.
+    `allow_multi_node`: accept any number of nodes, for callers that start no processes.
 
     Raises TrainerError (BAD_SPEC) that names each wrong field and its value.
     """
@@ -24,7 +24,7 @@ def read_job(path: Path, base: Path | None = None, *, allow_multi_node: bool = F
         job = yaml.safe_load(path.read_text())
     except OSError as error:
         raise _bad(f"{path}: {error.strerror}; check the path of the job file") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, or no number
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or an invalid number
         raise _bad(f"{path} is not YAML: {error}") from error
     if not isinstance(job, dict) or "training" not in job:
         raise _bad(f"{path} has no field `training`; a job file is a YAML mapping with a `training` section")

@@ -1,8 +1,8 @@
-"""`torchrun --nproc-per-node N -m trainer job.yaml`: ranks that torchrun started, restarts and ends, with no agent.
+"""`torchrun --nproc-per-node N -m trainer job.yaml`: run one rank under torchrun, without an agent.
 
-The first rank prepares the data while the others wait on the store. Nodes share the output folder. What torchrun starts
-again continues from the newest checkpoint, under new names in the store, and with smaller micro-batches where memory
-ran out.
+The first rank prepares the data while the others wait on the store. Nodes share the output folder. Restarted
+ranks continue from the newest checkpoint, use new key prefixes in the store, and use smaller micro-batches after an
+out-of-memory error.
 """
 
 import signal
@@ -45,7 +45,7 @@ DELIVERY_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class TorchrunProcess:
-    """This process among those of torchrun. `attempt` counts its restarts."""
+    """The rank, node and store of this process, as torchrun sets them. `attempt`: number of restarts."""
 
     rank: int
     local_rank: int
@@ -57,7 +57,7 @@ class TorchrunProcess:
 
 
 def read_torchrun_environment(environment: dict[str, str]) -> TorchrunProcess | None:
-    """None where torchrun did not start this process."""
+    """Return the process facts in the environment; None if torchrun did not start this process."""
     if "TORCHELASTIC_RUN_ID" not in environment:
         return None
     rank, per_node = int(environment["RANK"]), int(environment["LOCAL_WORLD_SIZE"])
@@ -109,7 +109,7 @@ def run_rank(
 
 
 def _reduce_micro_batch(assignment: Assignment, platform: LocalPlatform, message: str) -> str:
-    """Note the size of micro-batches for the ranks that torchrun may start next; what is to be said."""
+    """Store the smaller micro-batch size for ranks that torchrun restarts. Return the message of the failure."""
     run, vocab_size = assignment.run, DatasetIndex.read(assignment.dataset_folder).vocab_size
     tried, smaller = reduce_micro_batch(run, vocab_size, assignment.largest_micro_batch)
     if smaller is None:
@@ -186,7 +186,7 @@ def _train(assignment: Assignment, platform: LocalPlatform, sinks: LocalSinks) -
 
 
 def _make_event_reporter(assignment: Assignment) -> ReportEvent:
-    """Events of sinks go the way of all others."""
+    """Return a function that reports events of sinks by the spool, like all other events."""
     writer = SpoolWriter(assignment.spool, "progress", f"sinks-{assignment.stamp}")
 
     def report_event(kind: str, **data: object) -> None:

@@ -12,7 +12,7 @@ export function ShownOnce({ secret, onDone, children }: { secret: string; onDone
     <Stack>
       <Group gap="xs" wrap="nowrap" className={classes.secret ?? ""}>
         <code>{secret}</code>
-        <CopyButton value={secret} label="Copy it" />
+        <CopyButton value={secret} label="Copy secret" />
       </Group>
       <Notice tone="waiting">{children}</Notice>
       <Group justify="flex-end">

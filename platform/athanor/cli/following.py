@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
-from athanor.cli.changes import Changes
 from athanor.cli.client import Client
 from athanor.cli.errors import reports_errors
+from athanor.cli.job_events import JobEvents
 from athanor.cli.options import AsJson, JobId, connect
 from athanor.cli.render import console, job_lines, print_json
 from athanor.cli.watching import FINAL, PATIENCE_SECONDS, exit_code, watch
@@ -46,14 +46,14 @@ def logs(
     """Print the log of a job's processes."""
     client = connect()
     filters: dict[str, Any] = {"attempt": attempt, "rank": rank, "grep": grep}
-    changes = Changes(client, job) if follow else None
+    events = JobEvents(client, job) if follow else None
     after = _print_page(client, job, as_json, {**filters, "tail": tail, "limit": PAGE_LINES})
     while True:
         ended = follow and client.get(f"/jobs/{job}", patience_seconds=PATIENCE_SECONDS)["status"] in FINAL
         after = _print_rest(client, job, as_json, filters, after)
-        if ended or changes is None:
+        if ended or events is None:
             return
-        changes.next()
+        events.next()
 
 
 def _print_rest(client: Client, job: str, as_json: bool, filters: dict[str, Any], after: str | None) -> str | None:

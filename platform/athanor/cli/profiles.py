@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from athanor.cli.changes import Changes
 from athanor.cli.client import Client
 from athanor.cli.downloading import Download
 from athanor.cli.errors import CliError, ExitCode, reports_errors
+from athanor.cli.job_events import JobEvents
 from athanor.cli.options import AsJson, JobId, connect
 from athanor.cli.render import console, print_json, size
 from athanor.cli.schema_gen import Profile
@@ -30,15 +30,15 @@ def profile(
     """Profile the next steps of a running job: one trace per rank for Perfetto or chrome://tracing. These steps take
     longer; the job continues."""
     client = connect()
-    changes = Changes(client, job) if wait else None
+    events = JobEvents(client, job) if wait else None
     asked: Profile = client.post(f"/jobs/{job}:profile", {"steps": steps})
-    if changes is None:
+    if events is None:
         if as_json:
             print_json(asked)
         else:
             console.print(f"{asked['id']} requested: {steps} steps of {job}")
         return
-    found = _answered(client, job, asked, changes)
+    found = _answered(client, job, asked, events)
     if found["artifact"] is None:
         raise CliError(ExitCode.JOB_FAILED, f"{found['id']} has failed: {found['reason']}")
     artifact = client.get(f"/artifacts/{found['artifact']}")
@@ -51,11 +51,11 @@ def profile(
     console.print(f"{folder}: {traced}, {size(artifact['size_bytes'])}; open them with https://ui.perfetto.dev")
 
 
-def _answered(client: Client, job: str, asked: Profile, changes: Changes) -> Profile:
+def _answered(client: Client, job: str, asked: Profile, events: JobEvents) -> Profile:
     while True:
         page = client.get(f"/jobs/{job}/profiles", patience_seconds=PATIENCE_SECONDS)
         found: Profile = next(row for row in page["items"] if row["id"] == asked["id"])
         if found["status"] != OPEN:
             return found
-        while (change := changes.next()) and not str(change["type"]).startswith("profile."):
+        while (event := events.next()) and not str(event["type"]).startswith("profile."):
             pass

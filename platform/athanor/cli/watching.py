@@ -6,9 +6,9 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from athanor.cli.changes import Changes
 from athanor.cli.client import Client
 from athanor.cli.errors import ExitCode
+from athanor.cli.job_events import JobEvents
 from athanor.cli.plain import plain
 from athanor.cli.render import console, number, print_json, progress_of
 from athanor.cli.schema_gen import Job
@@ -47,15 +47,15 @@ def watch(client: Client, job_id: str, *, as_json: bool, until_seconds: float | 
 
 def _follow(client: Client, job_id: str, show: Show, until_seconds: float | None) -> Job:
     give_up_at = None if until_seconds is None else time.monotonic() + until_seconds
-    changes = Changes(client, job_id, give_up_at)
+    events = JobEvents(client, job_id, give_up_at)
     while True:
         job: Job = client.get(f"/jobs/{job_id}", patience_seconds=PATIENCE_SECONDS)
         show(job)
-        if job["status"] in FINAL or changes.is_over:
+        if job["status"] in FINAL or events.is_over:
             return job
         # The newest numbers come with the stream; for everything else the job is read again.
-        while (change := changes.next()) and change["type"] == "job.progress" and not changes.is_over:
-            job["progress"] = change["progress"]
+        while (event := events.next()) and event["type"] == "job.progress" and not events.is_over:
+            job["progress"] = event["progress"]
             show(job)
 
 
@@ -99,7 +99,7 @@ def _plain_lines() -> Show:
 
 
 def _json_lines() -> Show:
-    """Print one object per change with `status`, `phase` and `progress`; the full job comes at the end."""
+    """Print one object per event with `status`, `phase` and `progress`; the full job comes at the end."""
     last: dict[str, Any] = {}
 
     def show(job: Job) -> None:

@@ -20,15 +20,18 @@ from athanor.jobs.models import Attempt, AttemptNode
 from athanor.jobs.states import AttemptStatus
 from athanor.specs.v1 import JobSpec
 from trainer.contract.launch_plan import plan_mesh
-from trainer.contract.node_rendezvous import Join, Place, arrange, stages_of_nodes
+from trainer.contract.node_rendezvous import JoinReply, JoinRequest, arrange, stages_of_nodes
 from trainer.contract.parallelism import MeshSizes
 
 SPARES_MAY_COME_LATER_BY = timedelta(seconds=10)
 SEEN_WITHIN = timedelta(seconds=30)  # agents ask every few seconds
 
 
-def join(attempt: Attempt, asked: Join) -> Place:
-    """Where this node belongs. Raises Invalid for a node that the job did not ask for."""
+def join(attempt: Attempt, asked: JoinRequest) -> JoinReply:
+    """Register a node in the newest round and return the reply to its agent.
+
+    Raises Invalid for a node that the job did not ask for.
+    """
     spec = spec_of(attempt.job)
     total = spec.resources.nodes + spec.resources.spare_nodes
     if asked.node_index >= total:
@@ -39,7 +42,7 @@ def join(attempt: Attempt, asked: Join) -> Place:
     with transaction.atomic():
         row = Attempt.objects.select_for_update(no_key=True).only("status", "end_report").get(pk=attempt.pk)
         if row.status == AttemptStatus.ENDED.value or row.end_report is not None:
-            return Place(state="over", round=asked.round)
+            return JoinReply(state="over", round=asked.round)
         mine = _record(attempt, asked)
         nodes = list(
             AttemptNode.objects.filter(attempt=attempt, round=mine.round)
@@ -49,7 +52,7 @@ def join(attempt: Attempt, asked: Join) -> Place:
         if all(node.node_rank is None for node in nodes):
             missing = _missing(nodes, spec.resources.nodes, total)
             if missing is not None:
-                return Place(state="gathering", round=mine.round, missing=missing)
+                return JoinReply(state="gathering", round=mine.round, missing=missing)
             _place(attempt, spec, [node for node in nodes if node.unseen < SEEN_WITHIN])
     return _answer(attempt, asked.node_index, mine.round)
 
@@ -59,7 +62,7 @@ def newest_round(attempt: Attempt) -> int:
     return AttemptNode.objects.filter(attempt=attempt).aggregate(newest=Max("round"))["newest"] or 0
 
 
-def _record(attempt: Attempt, asked: Join) -> AttemptNode:
+def _record(attempt: Attempt, asked: JoinRequest) -> AttemptNode:
     """Register the node in the newest requested round."""
     newest = newest_round(attempt)
     mine = AttemptNode.objects.filter(attempt=attempt, node_index=asked.node_index).first()
@@ -85,7 +88,7 @@ def _known_topology(attempt: Attempt, name: str) -> list[str]:
 
 
 def _missing(nodes: Sequence[AttemptNode], needed: int, total: int) -> int | None:
-    """How many to wait for, of nodes annotated with `unseen` and `waited`; None when there are enough."""
+    """Return the number of nodes to wait for, None if there are enough. Needs the annotations `unseen`, `waited`."""
     here = [node for node in nodes if node.unseen < SEEN_WITHIN]  # type: ignore[attr-defined] # annotated
     if len(here) < needed:
         return needed - len(here)
@@ -109,13 +112,13 @@ def _stages(spec: JobSpec) -> int:
     return stages_of_nodes(mesh, spec.resources.processes_per_node) if isinstance(mesh, MeshSizes) else 1
 
 
-def _answer(attempt: Attempt, node_index: int, round_: int) -> Place:
+def _answer(attempt: Attempt, node_index: int, round_: int) -> JoinReply:
     placed = AttemptNode.objects.filter(attempt=attempt, round=round_, node_rank__isnull=False).order_by("node_rank")
     nodes = list(placed)
     mine = next((node for node in nodes if node.node_index == node_index), None)
     if mine is None or mine.node_rank is None:
-        return Place(state="spare", round=round_)
-    return Place(
+        return JoinReply(state="spare", round=round_)
+    return JoinReply(
         state="placed",
         round=round_,
         node_rank=mine.node_rank,
@@ -126,8 +129,8 @@ def _answer(attempt: Attempt, node_index: int, round_: int) -> Place:
     )
 
 
-def _join_of(node: AttemptNode) -> Join:
-    return Join(
+def _join_of(node: AttemptNode) -> JoinRequest:
+    return JoinRequest(
         node_index=node.node_index,
         name=node.name,
         address=node.address,

@@ -85,7 +85,7 @@ def capabilities(cluster: Cluster) -> list[str]:
 
 
 def config_problems(cluster: Cluster) -> tuple[FieldProblem, ...]:
-    """Where a stored configuration no longer fits, as after an upgrade."""
+    """Return the problems of a stored configuration that is no longer valid, as after an upgrade."""
     try:
         build_backend(cluster.kind, cluster.config, cluster.name)
     except Invalid as error:
@@ -199,12 +199,12 @@ def sync_teams(cluster_id: str, actor: User) -> list[str]:
     except BackendRejected as error:
         raise Conflict("sync_refused", f"{row} refused: {error}", remedy="resolve the reported error") from error
     except BackendUnavailable as error:
-        raise away(row, error) from error
+        raise unavailable_error(row, error) from error
     audit.record_alone("cluster.sync_teams", actor=actor, target=("cluster", row.id), after={"changes": len(done)})
     return done
 
 
-def queue_of(cluster: Cluster) -> QuerySet[Attempt]:
+def live_attempts(cluster: Cluster) -> QuerySet[Attempt]:
     """Return the attempts on a cluster that have not ended, oldest first."""
     live = Attempt.objects.filter(job__pool__cluster=cluster).exclude(status=AttemptStatus.ENDED.value)
     return live.order_by("id")
@@ -259,22 +259,22 @@ def quarantine(cluster_id: str, name: str, reason: str, actor: User) -> tuple[No
     """Exclude a node from new attempts. The second value: the backend's error if it could not drain it, or ""."""
     cluster = find(cluster_id)
     with transaction.atomic():
-        node = _locked(cluster, name)
+        node = _lock_node(cluster, name)
         if node.quarantined_at is None:
-            _check_others_are_left(cluster, node)
+            _refuse_last_node(cluster, node)
             node.quarantined_at = timezone.now()
         node.quarantined_by, node.quarantine_reason = actor.username, reason
         node.save(update_fields=["quarantined_at", "quarantined_by", "quarantine_reason"])
         services.note(node, "quarantined", actor=actor.username, detail=reason)
         _record("node.quarantine", actor, node, {"reason": reason})
-    return _follow(cluster, node, reason, drained=True)
+    return _apply_drain(cluster, node, reason, drained=True)
 
 
 def release(cluster_id: str, name: str, actor: User) -> tuple[Node, str]:
     """End a quarantine, and ask the backend to undrain the node."""
     cluster = find(cluster_id)
     with transaction.atomic():
-        node = _locked(cluster, name)
+        node = _lock_node(cluster, name)
         if node.quarantined_at is None:
             remedy = "undrain it, if its cluster drained it"
             raise Conflict("not_quarantined", f"node {name} is not in quarantine", remedy=remedy)
@@ -283,13 +283,13 @@ def release(cluster_id: str, name: str, actor: User) -> tuple[Node, str]:
         node.save(update_fields=["quarantined_at", "quarantined_by", "quarantine_reason", "released_at"])
         services.note(node, "released", actor=actor.username)
         _record("node.release", actor, node, None)
-    return _follow(cluster, node, "", drained=False)
+    return _apply_drain(cluster, node, "", drained=False)
 
 
 def set_drained(cluster_id: str, name: str, reason: str, actor: User, *, drained: bool) -> Node:
     """Drain or undrain a node by its backend, without a quarantine. Raises Conflict, Unavailable."""
     cluster = find(cluster_id)
-    node = _of(cluster, name)
+    node = _find_node(cluster, name)
     if not drained and node.quarantined_at is not None:
         raise Conflict("quarantined", f"node {name} is in quarantine", remedy="release it instead")
     backend = build_backend(cluster.kind, cluster.config, cluster.name)
@@ -297,48 +297,48 @@ def set_drained(cluster_id: str, name: str, reason: str, actor: User, *, drained
         detail = f"a cluster of kind {cluster.kind!r} cannot drain a node"
         raise Conflict("cannot_drain", detail, remedy="quarantine it: new attempts then avoid it")
     try:
-        _drain(backend, name, reason, drained=drained)
+        _call_drain(backend, name, reason, drained=drained)
     except BackendRejected as error:
         raise Conflict("drain_refused", f"{cluster} refused: {error}", remedy="resolve the reported error") from error
     except BackendUnavailable as error:
-        raise away(cluster, error) from error
+        raise unavailable_error(cluster, error) from error
     with transaction.atomic():
-        node = _locked(cluster, name)
-        _note_drained(node, reason, drained=drained)
+        node = _lock_node(cluster, name)
+        _set_node_state(node, reason, drained=drained)
         services.note(node, "drained" if drained else "undrained", actor=actor.username, detail=reason)
         _record("node.drain" if drained else "node.undrain", actor, node, {"reason": reason})
     return node
 
 
-def away(cluster: Cluster, error: Exception) -> Unavailable:
+def unavailable_error(cluster: Cluster, error: Exception) -> Unavailable:
     """Return the error for a cluster that cannot be reached."""
     return Unavailable("cluster_unavailable", f"{cluster} does not answer: {error}", remedy="try again later")
 
 
-def _follow(cluster: Cluster, node: Node, reason: str, *, drained: bool) -> tuple[Node, str]:
-    """Let the cluster itself drain or take back what was quarantined or released."""
+def _apply_drain(cluster: Cluster, node: Node, reason: str, *, drained: bool) -> tuple[Node, str]:
+    """Drain or undrain the node by its backend, if that can. Return the node, and the backend's error or ""."""
     try:
         backend = build_backend(cluster.kind, cluster.config, cluster.name)
         if not isinstance(backend, DrainsNodes) or not node.listed:
             return node, ""
-        _drain(backend, node.name, reason, drained=drained)
+        _call_drain(backend, node.name, reason, drained=drained)
     except (BackendRejected, BackendUnavailable, Invalid) as error:
         return node, f"{cluster} did not {'drain' if drained else 'take back'} it: {error}"
     with transaction.atomic():
-        node = _locked(cluster, node.name)
-        _note_drained(node, reason, drained=drained)
+        node = _lock_node(cluster, node.name)
+        _set_node_state(node, reason, drained=drained)
     return node, ""
 
 
-def _drain(backend: DrainsNodes, name: str, reason: str, *, drained: bool) -> None:
+def _call_drain(backend: DrainsNodes, name: str, reason: str, *, drained: bool) -> None:
     if drained:
         backend.drain(name, reason)
     else:
         backend.undrain(name)
 
 
-def _note_drained(node: Node, reason: str, *, drained: bool) -> None:
-    """Until the next inventory says how it is."""
+def _set_node_state(node: Node, reason: str, *, drained: bool) -> None:
+    """Store the expected state of the node; the next inventory sync replaces it."""
     if drained and node.state != NodeState.DOWN.value:
         node.state, node.reason = NodeState.DRAINED.value, reason
     elif not drained and node.state == NodeState.DRAINED.value:
@@ -346,21 +346,21 @@ def _note_drained(node: Node, reason: str, *, drained: bool) -> None:
     node.save(update_fields=["state", "reason"])
 
 
-def _of(cluster: Cluster, name: str) -> Node:
+def _find_node(cluster: Cluster, name: str) -> Node:
     node = Node.objects.filter(cluster=cluster, name=name).first()
     if node is None:
         raise NotFound("node", name)
     return node
 
 
-def _locked(cluster: Cluster, name: str) -> Node:
+def _lock_node(cluster: Cluster, name: str) -> Node:
     node = Node.objects.select_for_update(no_key=True).filter(cluster=cluster, name=name).first()
     if node is None:
         raise NotFound("node", name)
     return node
 
 
-def _check_others_are_left(cluster: Cluster, node: Node) -> None:
+def _refuse_last_node(cluster: Cluster, node: Node) -> None:
     """Refuse to quarantine the last listed node that is not in quarantine."""
     others = Node.objects.filter(cluster=cluster, listed=True, quarantined_at__isnull=True).exclude(pk=node.pk)
     if node.listed and not others.exists():

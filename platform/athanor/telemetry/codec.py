@@ -21,17 +21,17 @@ _HEADER = struct.Struct("<HHI")  # rows, points, compressed bytes
 _LEVEL = 1  # of zstd: higher ones take twice the time for 3 % less
 
 
-def pack(matrices: Sequence[Matrix], rising: Sequence[frozenset[int]]) -> bytes:
-    """Encode matrices, each compressed separately. `rising[i]`: the rows of matrix i that are increasing integers."""
+def pack(matrices: Sequence[Matrix], increasing: Sequence[frozenset[int]]) -> bytes:
+    """Encode matrices, each compressed separately. `increasing[i]`: rows of matrix i that are increasing integers."""
     pieces = [bytes([len(matrices)])]
-    for matrix, differing in zip(matrices, rising, strict=True):
+    for matrix, delta_rows in zip(matrices, increasing, strict=True):
         rows, count = matrix.shape
-        body = _compressed(matrix, differing) if count else b""
+        body = _compress(matrix, delta_rows) if count else b""
         pieces += [_HEADER.pack(rows, count, len(body)), body]
     return b"".join(pieces)
 
 
-def unpack(content: bytes | memoryview, index: int, rising: frozenset[int]) -> Matrix:
+def unpack(content: bytes | memoryview, index: int, increasing: frozenset[int]) -> Matrix:
     """Return the matrix at `index`; the others stay compressed."""
     view = memoryview(content)
     at = 1
@@ -44,9 +44,9 @@ def unpack(content: bytes | memoryview, index: int, rising: frozenset[int]) -> M
     flat = np.frombuffer(zstandard.decompress(view[at : at + size]), dtype=np.uint8)
     planes = flat.reshape(rows, 8, count).transpose(0, 2, 1)
     matrix = planes.copy(order="C").view(np.float64).reshape(rows, count)
-    if rising:
-        chosen = sorted(rising)
-        matrix[chosen] = np.cumsum(matrix[chosen], axis=1)
+    if increasing:
+        indices = sorted(increasing)
+        matrix[indices] = np.cumsum(matrix[indices], axis=1)
     return matrix
 
 
@@ -61,11 +61,11 @@ def unpack_rows(content: bytes | memoryview) -> list[Any]:
     return rows
 
 
-def _compressed(matrix: Matrix, differing: frozenset[int]) -> bytes:
+def _compress(matrix: Matrix, delta_rows: frozenset[int]) -> bytes:
     rows, count = matrix.shape
-    kept = np.array(matrix, dtype=np.float64, order="C")
-    if differing:
-        chosen = sorted(differing)
-        kept[chosen] = np.diff(kept[chosen], axis=1, prepend=0.0)
-    planes = kept.view(np.uint8).reshape(rows, count, 8).transpose(0, 2, 1)
+    columns = np.array(matrix, dtype=np.float64, order="C")
+    if delta_rows:
+        indices = sorted(delta_rows)
+        columns[indices] = np.diff(columns[indices], axis=1, prepend=0.0)
+    planes = columns.view(np.uint8).reshape(rows, count, 8).transpose(0, 2, 1)
     return zstandard.compress(planes.tobytes(), level=_LEVEL)

@@ -136,7 +136,7 @@ def levels_of(tail: bytes | memoryview | None) -> list[Matrix]:
     """Decode the tail of each level; without a tail, return empty matrices."""
     if tail is None:
         return [rollups.empty(level) for level in range(rollups.LEVELS)]
-    return [codec.unpack(tail, level, rollups.RISING[level]) for level in range(rollups.LEVELS)]
+    return [codec.unpack(tail, level, rollups.INCREASING_ROWS[level]) for level in range(rollups.LEVELS)]
 
 
 def _extend_series(attempt: Attempt, generation: int, columns: dict[str, Matrix]) -> None:
@@ -161,7 +161,7 @@ def _extend_series(attempt: Attempt, generation: int, columns: dict[str, Matrix]
             full_blocks, tail = _split_full_blocks(rollups.extend(before, level, points), level)
             full += [(name, level, block) for block in full_blocks]
             tails.append(tail)
-        row.tail = codec.pack(tails, rollups.RISING)
+        row.tail = codec.pack(tails, rollups.INCREASING_ROWS)
         row.points += points.shape[1]
         row.first_step = min(row.first_step, int(points[rollups.STEP].min()))
         row.last_step = max(row.last_step, int(points[rollups.STEP].max()))
@@ -179,7 +179,7 @@ def _extend_series(attempt: Attempt, generation: int, columns: dict[str, Matrix]
             level=level,
             first_step=int(block[0].min()),
             last_step=int(block[rollups.LAST_STEP if level else rollups.STEP].max()),
-            content=codec.pack([block], [rollups.RISING[level]]),
+            content=codec.pack([block], [rollups.INCREASING_ROWS[level]]),
         )
         for name, level, block in full
     )

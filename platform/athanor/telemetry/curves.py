@@ -126,9 +126,9 @@ def _stretches(asked: Asked) -> Iterator[tuple[_Segment, str, int, Matrix]]:
 
 def _level_of(row: MetricSeries, level: int, blocks: Blocks) -> Matrix:
     """Return the data of a level: the full blocks, then the tail."""
-    rising = rollups.RISING[level]
-    parts = [codec.unpack(content, 0, rising) for content in blocks.get((row.pk, level), ())]
-    return np.concatenate([*parts, codec.unpack(row.tail, level, rising)], axis=1)
+    increasing = rollups.INCREASING_ROWS[level]
+    parts = [codec.unpack(content, 0, increasing) for content in blocks.get((row.pk, level), ())]
+    return np.concatenate([*parts, codec.unpack(row.tail, level, increasing)], axis=1)
 
 
 def _divided(buckets: Matrix, segment: _Segment) -> np.ndarray:

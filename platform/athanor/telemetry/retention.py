@@ -83,7 +83,7 @@ def _thin_out(level: int, ended_before: datetime) -> int:
         for row in rows:
             tails = levels_of(row.tail)
             tails[: level + 1] = [rollups.empty(finer) for finer in range(level + 1)]
-            row.tail = codec.pack(tails, rollups.RISING)
+            row.tail = codec.pack(tails, rollups.INCREASING_ROWS)
             row.finest_level = level + 1
             row.save(update_fields=["tail", "finest_level"])
         MetricBlock.objects.filter(series__in=[row.pk for row in rows], level__lte=level).delete()

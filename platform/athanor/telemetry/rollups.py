@@ -19,7 +19,7 @@ BLOCK_COLUMNS = (1024, 256, 256, 256)  # of a full block of each level
 (FIRST_STEP, FIRST_TIME, LAST_STEP, LAST_TIME, COUNT, SUM, FIRST, LAST,
  LOW, LOW_STEP, LOW_TIME, HIGH, HIGH_STEP, HIGH_TIME) = range(14)  # fmt: skip
 BUCKET_ROWS = 14
-RISING = [frozenset({STEP, TIME})] + [
+INCREASING_ROWS = [frozenset({STEP, TIME})] + [
     frozenset({FIRST_STEP, FIRST_TIME, LAST_STEP, LAST_TIME, LOW_STEP, LOW_TIME, HIGH_STEP, HIGH_TIME})
 ] * (LEVELS - 1)
 NO_POINTS: Matrix = np.empty((POINT_ROWS, 0))

@@ -13,7 +13,7 @@ from athanor.dispatch import rendezvous_rounds, tokens
 from athanor.jobs.models import Attempt, AttemptNode, Job
 from tests.control_plane import drive
 from tests.control_plane.api.test_agent import AgentClient
-from trainer.contract.node_rendezvous import Join, Place
+from trainer.contract.node_rendezvous import JoinReply, JoinRequest
 from trainer.contract.run import EndClass
 
 pytestmark = pytest.mark.django_db
@@ -27,9 +27,9 @@ def attempt(submit: Callable[..., Job], pool: Pool) -> Attempt:
     return drive.start(submit(resources={"nodes": 2, "spare_nodes": 1, "processes_per_node": 1, "cluster": "fake"}))
 
 
-def join(attempt: Attempt, index: int, **changes: Any) -> Place:
+def join(attempt: Attempt, index: int, **changes: Any) -> JoinReply:
     facts = {"node_index": index, "name": f"n{index}", "address": f"10.0.0.{index}", "store_port": 1000 + index}
-    return rendezvous_rounds.join(attempt, Join(**{**facts, **changes}))
+    return rendezvous_rounds.join(attempt, JoinRequest(**{**facts, **changes}))
 
 
 def time_passes(seconds: float) -> None:
@@ -41,14 +41,14 @@ def silence(index: int, seconds: float) -> None:
     AttemptNode.objects.filter(node_index=index).update(seen_at=F("seen_at") - timedelta(seconds=seconds))
 
 
-def all_there(attempt: Attempt) -> dict[int, Place]:
+def all_there(attempt: Attempt) -> dict[int, JoinReply]:
     for index in range(3):
         join(attempt, index)
     return {index: join(attempt, index) for index in range(3)}
 
 
 def test_nobody_is_placed_before_all_are_there(attempt: Attempt) -> None:
-    assert join(attempt, 0) == Place(state="gathering", round=1, missing=1)
+    assert join(attempt, 0) == JoinReply(state="gathering", round=1, missing=1)
     assert join(attempt, 1).missing == 1  # the spare one, which may be late
     assert join(attempt, 2).state == "spare"
     first, second = join(attempt, 0), join(attempt, 1)

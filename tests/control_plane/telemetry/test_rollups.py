@@ -71,17 +71,17 @@ def test_a_limit_that_cannot_hold_ends_and_extremes_is_refused() -> None:
 @given(st.lists(values, min_size=1, max_size=3))
 def test_packed_matrices_come_back_bit_by_bit(several: list[list[float]]) -> None:
     matrices = [points_of(raw, first=7) for raw in several] + [rollups.NO_POINTS]
-    rising = [rollups.RISING[0]] * len(matrices)
-    content = codec.pack(matrices, rising)
+    increasing = [rollups.INCREASING_ROWS[0]] * len(matrices)
+    content = codec.pack(matrices, increasing)
     for index, matrix in enumerate(matrices):
-        assert codec.unpack(content, index, rising[index]).tobytes() == np.ascontiguousarray(matrix).tobytes()
+        assert codec.unpack(content, index, increasing[index]).tobytes() == np.ascontiguousarray(matrix).tobytes()
 
 
 def test_a_smooth_series_takes_a_fraction_of_its_size() -> None:
     steps = np.arange(1024.0)
     losses = (10 / (1 + steps / 100)).astype(np.float32).astype(np.float64)
     matrix = np.stack([steps, steps * 250_000 + 1.7e15, losses])
-    assert len(codec.pack([matrix], [rollups.RISING[0]])) < matrix.nbytes / 5
+    assert len(codec.pack([matrix], [rollups.INCREASING_ROWS[0]])) < matrix.nbytes / 5
 
 
 def test_each_level_is_sixteen_times_coarser_and_a_chart_reads_the_coarsest_that_fills_it() -> None:

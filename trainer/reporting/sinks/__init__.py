@@ -1,5 +1,7 @@
-"""Metrics for others' tools: MLflow, TensorBoard. Fed from what was delivered: by the agent, or under torchrun by
-the first rank; a thread of their own waits for the tool, never a step.
+"""Send metrics to MLflow and TensorBoard.
 
-May import: the standard library, `trainer.contract`; the tools' packages only inside functions, since they are extras.
+The agent, or under torchrun the first rank, passes on delivered metrics. Each sink has its own thread, so a slow tool
+delays no training step.
+
+May import: the standard library, `trainer.contract`; the tools' packages, which are optional, only inside functions.
 """

@@ -1,4 +1,4 @@
-"""Which sinks a run has."""
+"""Choose and start the sinks of a run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from trainer.reporting.sinks.sink_queue import ReportEvent, Sink, SinkQueue
 
 @dataclass(frozen=True)
 class LocalSinks:
-    """Sinks of a standalone run: the folder of TensorBoard's files, and MLflow's own variables."""
+    """Settings for sinks of a standalone run: the folder of TensorBoard files, and MLflow's environment variables."""
 
     tensorboard: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -23,7 +23,7 @@ class LocalSinks:
 def sink_queues(
     run: RunConfig, keys: DataKeys, identity: str, local: LocalSinks, report_event: ReportEvent
 ) -> list[SinkQueue]:
-    """Start the sinks of a training run, one queue each; for the first node's agent, which alone has the metrics."""
+    """Start the sinks of a training run, one queue each. Only the first node's agent has the metrics."""
     if run.training is None:
         return []
     sinks: list[Sink] = []

@@ -1,4 +1,4 @@
-"""Connections of tools that bring their own HTTP client (urllib3) go only to addresses that may be connected to."""
+"""Restrict the connections of urllib3, the HTTP client of some tools, to permitted addresses."""
 
 import socket
 from typing import Any
@@ -12,14 +12,14 @@ _connect = urllib3.util.connection.create_connection
 
 
 class AddressRefused(HTTPError):
-    """Not an OSError, so that the client does not try again what is refused each time."""
+    """An address that may not be reached. Not an OSError, so that the client does not retry."""
 
 
 def guard_connections(allowed: Allowed) -> None:
-    """Check where each connection of urllib3 in this process goes, at the moment it is made.
+    """Check the address of each urllib3 connection of this process when it is made.
 
     The name is resolved here and the connection made to a checked address, so neither a redirect nor a name that
-    resolves differently the second time leads inside. TLS still verifies the name.
+    resolves differently the second time reaches an internal address. TLS still verifies the name.
     """
 
     def connect(address: tuple[str, int], *arguments: Any, **options: Any) -> socket.socket:

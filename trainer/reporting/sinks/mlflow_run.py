@@ -1,4 +1,4 @@
-"""A run of an MLflow experiment, by MLflow's own client."""
+"""Record a training run in an MLflow experiment, by MLflow's client."""
 
 import os
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from trainer.contract.telemetry import MlflowSpec
 from trainer.contract.training import TrainingSpec
 
 TAG = "athanor.run"
-MAX_METRICS_PER_REQUEST = 1000  # of one request, as MLflow's API has it
+MAX_METRICS_PER_REQUEST = 1000  # limits of MLflow's API
 MAX_PARAMS_PER_REQUEST = 100
 MAX_PARAM_CHARACTERS = 500
-# A server that is away must not hold a thread for MLflow's usual minutes; and the client reports to nobody else.
+# An unreachable server must not block a thread for MLflow's default of minutes. Telemetry of the client is disabled.
 DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -23,8 +23,8 @@ STATUS = {EndClass.COMPLETED: "FINISHED", EndClass.STOPPED: "KILLED"}
 
 
 class MlflowRun:
-    """`identity` finds the run again that an earlier attempt began. `environment`: MLflow's own variables, credentials
-    among them, for this process alone. `allowed`: which addresses that are not public may be reached; None: all."""
+    """A run in MLflow. `identity`: finds the run that an earlier attempt began. `environment`: MLflow's variables,
+    including credentials, set in this process. `allowed`: the non-public addresses that may be reached; None: all."""
 
     name = "mlflow"
 
@@ -93,7 +93,7 @@ class MlflowRun:
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`optimizer.learning_rate` to its value, of nested mappings."""
+    """Return nested mappings as one mapping with dotted names, such as `optimizer.learning_rate`."""
     found: dict[str, Any] = {}
     for name, value in content.items():
         if isinstance(value, Mapping):

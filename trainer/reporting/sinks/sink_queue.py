@@ -1,4 +1,4 @@
-"""One thread a sink between what a run reports and a tool that may be slow, or away."""
+"""Queue metrics for a sink in a thread of its own: the sink may be slow or unreachable."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -6,22 +6,22 @@ from typing import Protocol
 
 from trainer.contract.run import EndClass, MetricPoint
 
-MAX_QUEUED_POINTS = 20_000  # points; what is older is lost
+MAX_QUEUED_POINTS = 20_000  # beyond this the oldest are dropped
 POLL_SECONDS = 1.0
 SECONDS_AFTER_FAILURE = 10.0
 ReportEvent = Callable[..., None]  # (type of event, **data)
 
 
 class Sink(Protocol):
-    """Where metrics go besides the platform."""
+    """A tool that receives metrics in addition to the platform."""
 
     name: str
 
     def open(self) -> None:
-        """Connect; called until it succeeds, before anything else."""
+        """Connect. Called before the other methods, and repeated until it succeeds."""
 
     def write(self, points: list[MetricPoint]) -> None:
-        """All or nothing as far as it can: after a failure the same points come again."""
+        """Write the points, all or none where the tool allows it; after an error the same points are written again."""
 
     def close(self, end_class: EndClass) -> None:
         """Send what is buffered, and report how the run ended."""
@@ -31,7 +31,7 @@ class Sink(Protocol):
 class SinkQueue:
     """`offer` takes points and returns immediately; `finish` waits for the sink, for a bounded time.
 
-    The first failure is reported as an event, and at the end the number of points that the sink never got.
+    The first failure is reported as an event, and at the end the number of points that were lost.
     """
 
     def __init__(self, sink: Sink, report_event: ReportEvent) -> None:
@@ -76,7 +76,7 @@ class SinkQueue:
                 self._is_open = True
             if points:
                 self._sink.write(points)
-        except Exception as error:  # noqa: BLE001 - whatever a tool's package raises is no reason to disturb a run
+        except Exception as error:  # noqa: BLE001 - no error of a tool's package may affect the run
             self._failed(error)
             return False
         with self._lock:

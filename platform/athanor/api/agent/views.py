@@ -19,7 +19,7 @@ from athanor.dispatch.services import interrupted, record_end, run_config_of, sp
 from athanor.jobs.models import Attempt
 from athanor.telemetry import ingest
 from trainer.contract.manifest import CheckpointManifest, DatasetManifest, ModelManifest, ProfileManifest
-from trainer.contract.node_rendezvous import Join
+from trainer.contract.node_rendezvous import JoinRequest
 from trainer.contract.run import (
     AttemptEnd,
     Batch,
@@ -129,9 +129,9 @@ class RendezvousView(AgentView):
     """Requests to `/rendezvous`."""
 
     def post(self, request: Request) -> Response:
-        """Join the rendezvous of the attempt's nodes. Return the node's place in it."""
-        place = rendezvous_rounds.join(self.attempt(request), parse_message(request, Join))
-        return Response(place.model_dump(mode="json"))
+        """Join the rendezvous of the attempt's nodes. Return a `JoinReply`."""
+        reply = rendezvous_rounds.join(self.attempt(request), parse_message(request, JoinRequest))
+        return Response(reply.model_dump(mode="json"))
 
 
 class BatchView(AgentView):

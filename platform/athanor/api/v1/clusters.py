@@ -257,7 +257,7 @@ class ClusterQueueView(APIView):
         operator(request)
         row = clusters.find(cluster_id)
         with tenancy.unrestricted():
-            found = serialize_many(QueuedSerializer, clusters.queue_of(row)[:MAX_QUEUED])
+            found = serialize_many(QueuedSerializer, clusters.live_attempts(row)[:MAX_QUEUED])
         return paginated_response(found)
 
 

@@ -106,7 +106,7 @@ class Sweep:
         if known is not None:
             return known
         if job.failed is not None:
-            pods = self._last_words(job)
+            pods = self._final_pods(job)
         verdict = status.observation(job, pods, lost, now)
         with _LOCK:
             _ENDED[(self._key, job.uid)] = verdict
@@ -114,15 +114,15 @@ class Sweep:
                 _ENDED.popitem(last=False)
         return verdict
 
-    def _last_words(self, job: JobState) -> list[PodState]:
+    def _final_pods(self, job: JobState) -> list[PodState]:
         """Return the attempt's pods, including deleted ones that are still known: a disruption deletes its pod."""
-        pods = {pod.name: pod for pod in (self._watch.departed(job.name) if self._watch is not None else [])}
+        pods = {pod.name: pod for pod in (self._watch.deleted_pods(job.name) if self._watch is not None else [])}
         pods.update((pod.name, pod) for pod in self._reading.pods(job.namespace, job.name))
         is_explained = any(
             pod.phase == "Failed" and (pod.disruption or pod.exit_code is not None) for pod in pods.values()
         )
         if not is_explained and job.failed is not None and job.failed.reason == "PodFailurePolicy":
-            for event in self._said(job, "Pod", f"{job.name}-"):
+            for event in self._read_events(job, "Pod", f"{job.name}-"):
                 if (reason := DISRUPTIONS.get(event["reason"])) is not None:
                     name = event["involvedObject"]["name"]
                     pods[name] = gone_pod(job, name, reason, event.get("message") or "")
@@ -130,13 +130,13 @@ class Sweep:
 
     def _why_none(self, job: JobState, seen: Observation) -> Observation:
         """Add why the Job has no pods: a refusal (a quota, a policy) is only in its events."""
-        for event in reversed(self._said(job, "Job", job.name)):
+        for event in reversed(self._read_events(job, "Job", job.name)):
             if event["reason"] == "FailedCreate":
                 return replace(seen, native_reason=str(event["message"])[:500], explanation=str(event["message"])[:500])
         return seen
 
-    def _said(self, job: JobState, kind: str, name: str) -> list[Json]:
-        """Return events of objects whose names begin so, the latest last: one request for all of a namespace."""
+    def _read_events(self, job: JobState, kind: str, name: str) -> list[Json]:
+        """Return the events of objects of `kind` with this name prefix, newest last: one request per namespace."""
         place = (job.namespace, kind)
         if place not in self._events:
             if len(self._events) >= MAX_EVENT_NAMESPACES_PER_CALL:

@@ -29,7 +29,7 @@ SILENCE_SECONDS = 75.0  # servers send a bookmark each minute
 CONNECTION_SECONDS = 290  # timeoutSeconds of a watch request
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 5.0
 UNUSED_SECONDS = 900.0
-REMEMBERED = 2000
+MAX_DELETED_ATTEMPTS = 2000  # attempts with deleted objects that a mirror remembers
 
 
 class Mirror(Generic[State]):
@@ -88,15 +88,15 @@ class Mirror(Generic[State]):
                 if error.code == 410:
                     self._version = ""
                 else:
-                    self._lose(str(error))
+                    self._set_error(str(error))
                     self._stop.wait(pause)
             except BackendUnavailable as error:
-                self._lose(str(error))
+                self._set_error(str(error))
                 self._stop.wait(pause)
             except Exception:  # the thread must survive unexpected errors
                 log.exception("the watch of %s restarts", self._where)
                 self._version = ""
-                self._lose("its watch failed")
+                self._set_error("its watch failed")
                 self._stop.wait(pause)
             else:
                 continue
@@ -114,7 +114,7 @@ class Mirror(Generic[State]):
             self.items = items
             self.by_attempt = {}
             for state in items.values():
-                self.by_attempt.setdefault(_attempt(state), {})[state.name] = state
+                self.by_attempt.setdefault(_attempt_name(state), {})[state.name] = state
             self._version, self.is_synced = version, True
 
     def _follow(self) -> None:
@@ -140,28 +140,28 @@ class Mirror(Generic[State]):
 
     def _put(self, state: State) -> None:
         self.items[(state.namespace, state.name)] = state
-        self.by_attempt.setdefault(_attempt(state), {})[state.name] = state
+        self.by_attempt.setdefault(_attempt_name(state), {})[state.name] = state
 
     def _drop(self, state: State) -> None:
         self.items.pop((state.namespace, state.name), None)
-        attempt = _attempt(state)
-        mine = self.by_attempt.get(attempt, {})
-        mine.pop(state.name, None)
-        if not mine:
+        attempt = _attempt_name(state)
+        remaining = self.by_attempt.get(attempt, {})
+        remaining.pop(state.name, None)
+        if not remaining:
             self.by_attempt.pop(attempt, None)
-        kept = self.deleted.setdefault(attempt, [])
-        kept.append(state)
-        del kept[:-8]
-        while len(self.deleted) > REMEMBERED:
+        deleted = self.deleted.setdefault(attempt, [])
+        deleted.append(state)
+        del deleted[:-8]
+        while len(self.deleted) > MAX_DELETED_ATTEMPTS:
             self.deleted.popitem(last=False)
 
-    def _lose(self, error: str) -> None:
+    def _set_error(self, error: str) -> None:
         with self.lock:
             self.error, self._heard = error, 0.0
             self.lock.notify_all()
 
 
-def _attempt(state: State) -> str:
+def _attempt_name(state: State) -> str:
     return state.attempt if isinstance(state, PodState) else state.name
 
 
@@ -196,7 +196,7 @@ class Watch:
         with self.pods.lock:
             return list(self.pods.by_attempt.get(name, {}).values())
 
-    def departed(self, name: str) -> list[PodState]:
+    def deleted_pods(self, name: str) -> list[PodState]:
         """Return the last deleted pods of an attempt (at most 8), in their last state."""
         with self.pods.lock:
             return list(self.pods.deleted.get(name, ()))

@@ -26,7 +26,7 @@ from athanor.backends.slurm.parse import SlurmJob
 from athanor.backends.slurm.script import NAME, JobRequest
 from athanor.backends.slurm.transport import CommandFailed, Deadline, LocalShell
 
-MIN_API_VERSION, MAX_API_VERSION = 38, 44  # of the versions 0.0.N whose answers are known
+MIN_API_VERSION, MAX_API_VERSION = 38, 44  # supported API versions 0.0.N of slurmrestd
 ALREADY_DONE = frozenset({2017, 2021})  # no such job; a job that has ended
 RETRY_MARGIN = 0.5  # of a token's life
 TOKEN_REFUSED = re.compile(r"authentication|credential|token", re.IGNORECASE)
@@ -185,7 +185,7 @@ class RestClient(SlurmClient):
         if not usable:
             spoken = ", ".join(f"0.0.{number}" for number in sorted(found)) or "none"
             raise BackendUnavailable(
-                f"slurmrestd speaks versions {spoken}; 0.0.{MIN_API_VERSION} to 0.0.{MAX_API_VERSION} are known"
+                f"slurmrestd speaks versions {spoken}; 0.0.{MIN_API_VERSION} to 0.0.{MAX_API_VERSION} are supported"
             )
         with _lock:
             _versions[self._url] = max(usable)

@@ -72,9 +72,9 @@ function Replay({ decision }: { decision: AdmissionDecision }) {
       variant="default"
       loading={replay.isPending}
       onClick={() => replay.mutate()}
-      aria-label={`Decide ${decision.id} again`}
+      aria-label={`Replay decision ${decision.id}`}
     >
-      {replay.isError ? "Failed, try again" : "Decide again"}
+      {replay.isError ? "Failed, try again" : "Replay decision"}
     </Button>
   );
 }

@@ -36,7 +36,7 @@ export function OrphansPanel() {
   const none = found && found.objects.length + found.attempts.length === 0;
   const again = (
     <Button size="compact-sm" variant="default" loading={orphans.isFetching} onClick={() => void refresh()}>
-      Ask again
+      Refresh
     </Button>
   );
   return (
@@ -71,8 +71,8 @@ export function OrphansPanel() {
       <Confirm
         opened={doomed !== null}
         title={`Cancel ${doomed?.backend_name ?? ""}?`}
-        yes="Cancel it"
-        no="Leave it"
+        yes="Cancel object"
+        no="Back"
         busy={cancel.isPending}
         error={cancel.error}
         onYes={() => {
@@ -144,9 +144,9 @@ function AttemptsTable({ attempts, busy, onObserve }: AttemptsTableProps) {
           variant="subtle"
           disabled={busy}
           onClick={() => onObserve(attempt)}
-          aria-label={`Check ${attempt.attempt_id} now`}
+          aria-label={`Check now: ${attempt.attempt_id}`}
         >
-          Look now
+          Check now
         </Button>
       ),
     },

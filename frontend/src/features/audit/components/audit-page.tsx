@@ -87,7 +87,7 @@ export function AuditPage() {
           loading={audit.isFetchingNextPage}
           onClick={() => void audit.fetchNextPage()}
         >
-          Load older ones
+          Load older records
         </Button>
       ) : null}
     </Page>

@@ -110,7 +110,7 @@ function Statement({ budget, statement }: { budget: Budget; statement: BudgetSta
   ];
   const tools = (
     <Button component="a" href={statementAddress(budget.id)} download size="compact-sm" variant="default">
-      Ledger as CSV
+      Export ledger as CSV
     </Button>
   );
   return (
@@ -118,7 +118,7 @@ function Statement({ budget, statement }: { budget: Budget; statement: BudgetSta
       {statement.lines.length > 0 ? (
         <DataTable label="Statement" rows={statement.lines} columns={columns} rowKey={(line) => line.job_id} />
       ) : (
-        <EmptyState title="Your teams spent nothing">In this period, up to now.</EmptyState>
+        <EmptyState title="No spending by your teams">In this period, up to now.</EmptyState>
       )}
       <Text size="sm" c="dimmed" p="sm">
         Others: {show(statement.others.spent)} spent, {show(statement.others.reserved)} reserved.

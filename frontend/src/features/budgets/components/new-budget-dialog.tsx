@@ -93,7 +93,7 @@ export function NewBudgetDialog({ onClose }: { onClose: () => void }) {
               Back
             </Button>
             <Button type="submit" loading={make.isPending} disabled={choices.length === 0}>
-              Make it
+              Create budget
             </Button>
           </Group>
         </Stack>

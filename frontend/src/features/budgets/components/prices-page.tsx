@@ -81,10 +81,10 @@ export function PricesPage() {
                 <Button
                   size="compact-sm"
                   variant="subtle"
-                  aria-label={`Prices and carbon over time of ${row.cluster.name}/${row.pool}`}
+                  aria-label={`Time series of ${row.cluster.name}/${row.pool}`}
                   onClick={() => setWatched(row.pool_id)}
                 >
-                  Over time
+                  Time series
                 </Button>
               </Group>
             ),

@@ -104,7 +104,7 @@ export function SeriesDialog({ price, onClose }: { price: PoolPrice; onClose: ()
   const all = useQuery(seriesQuery());
   const found = (id: string | null) => all.data?.items.find((each) => each.id === id);
   return (
-    <Modal opened onClose={onClose} title={`Over time: ${price.cluster.name}/${price.pool}`} centered size="lg">
+    <Modal opened onClose={onClose} title={`Time series: ${price.cluster.name}/${price.pool}`} centered size="lg">
       {all.error ? <ProblemNotice error={all.error} onRetry={() => void all.refetch()} /> : null}
       {all.data ? (
         <Stack gap="xl">

@@ -94,7 +94,7 @@ export function ConfigForm({ name, kind, start, children, yes, busy, error, onSa
               if (config !== null) check.mutate(config);
             }}
           >
-            Check, without saving
+            Check without saving
           </Button>
           <Button type="submit" loading={busy} disabled={config === null}>
             {yes}

@@ -90,7 +90,7 @@ export function NodeDialog({ clusterId, name, node, drains, onClose }: NodeDialo
               ) : null}
               <Group justify="flex-end">
                 <Button variant="default" onClick={() => setAsked(null)}>
-                  Leave it
+                  Back
                 </Button>
                 <Button type="submit" color="red" loading={act.isPending}>
                   {label(asked)} {name}

@@ -83,7 +83,7 @@ function columnsOf(open: (name: string) => void, now: number): Column<ClusterNod
           aria-label={`Open node ${node.name}`}
           onClick={() => open(node.name)}
         >
-          {node.recent_jobs_hit > 0 ? `${node.recent_jobs_hit} hit, look` : "Look"}
+          {node.recent_jobs_hit > 0 ? `Open (${node.recent_jobs_hit} jobs hit)` : "Open"}
         </Button>
       ),
     },
@@ -104,10 +104,10 @@ export function NodesPanel({ cluster }: { cluster: FullCluster }) {
     <>
       {setup?.suspects.map((name) => (
         <Notice key={name} tone="waiting" title={`${name} failed several jobs in the last day`}>
-          <p>Look at what happened there; in quarantine, no new attempt runs on it.</p>
+          <p>Check its incidents. No new attempt runs on a node in quarantine.</p>
           <Group mt={4}>
             <Button size="compact-sm" variant="default" onClick={() => setChosen(name)}>
-              Look at {name}
+              Show incidents of {name}
             </Button>
           </Group>
         </Notice>

@@ -83,7 +83,7 @@ export function LogsTab({ job }: { job: Job }) {
           onChange={(event) => setFollow(event.currentTarget.checked)}
         />
         <Button variant="subtle" size="compact-sm" onClick={save} disabled={lines.length === 0}>
-          Save these lines
+          Download lines
         </Button>
       </Group>
       {logs.error ? <ProblemNotice error={logs.error} onRetry={() => void logs.refetch()} /> : null}

@@ -28,7 +28,7 @@ export function SpecTab({ job }: { job: Job }) {
       <Group justify="space-between">
         <SegmentedControl
           size="sm"
-          aria-label="Form of the spec"
+          aria-label="Spec format"
           value={view}
           onChange={(next) => setView(next as View)}
           data={Object.entries(VIEWS).map(([value, { label }]) => ({ value, label }))}
@@ -37,7 +37,7 @@ export function SpecTab({ job }: { job: Job }) {
           <Text size="sm" c="dimmed">
             {VIEWS[view].note}
           </Text>
-          <CopyButton value={text} label="Copy this text" />
+          <CopyButton value={text} label="Copy the spec" />
         </Group>
       </Group>
       <Panel flush>

@@ -53,13 +53,13 @@ function parts(job: Job, now: number): Part[] {
   return rows;
 }
 
-/** Where the time went: one bar for the total, one row for each part, start-up by its phases. */
+/** Time breakdown: one bar for the total, one row for each part, start-up by its phases. */
 export function TimeTable({ job }: { job: Job }) {
   const now = useNow(!isFinal(job.status));
   const rows = parts(job, now);
   const total = rows.reduce((sum, row) => (row.detail ? sum : sum + row.seconds), 0);
   return (
-    <Panel title="Where the time went">
+    <Panel title="Time breakdown">
       <div className={classes.bar} aria-hidden="true">
         {rows
           .filter((row) => !row.detail && row.seconds > 0)
@@ -83,7 +83,7 @@ export function TimeTable({ job }: { job: Job }) {
         </tbody>
         <tfoot>
           <tr>
-            <th scope="row">Together</th>
+            <th scope="row">Total</th>
             <td>{duration(total)}</td>
           </tr>
         </tfoot>

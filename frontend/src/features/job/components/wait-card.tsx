@@ -29,7 +29,7 @@ export function WaitCard({ job }: { job: Job }) {
   const held = holders(wait);
   const start = expectedStart(wait, now);
   return (
-    <Panel title="Why does it wait?">
+    <Panel title="Queue status">
       <Stack gap="sm">
         {wait.unblocks ? (
           <Text size="sm" fw={550}>
@@ -38,7 +38,7 @@ export function WaitCard({ job }: { job: Job }) {
         ) : null}
         <Group component="dl" gap="xl" m={0} align="flex-start">
           {start ? <Fact name="Starts">{start}</Fact> : null}
-          {place(wait) ? <Fact name="Place in line">{place(wait)}</Fact> : null}
+          {place(wait) ? <Fact name="Queue position">{place(wait)}</Fact> : null}
           {waitsFor(wait) ? <Fact name="Waits for">{waitsFor(wait)}</Fact> : null}
           {held ? <Fact name="Held by">{held}</Fact> : null}
           {blocker && blocker.own_jobs.length > 0 ? (

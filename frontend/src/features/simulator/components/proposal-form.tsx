@@ -64,7 +64,7 @@ export function ProposalForm({ nodes, settings, onAsked }: ProposalFormProps) {
       <Stack>
         <Group align="flex-end" gap="md">
           <SegmentedControl
-            aria-label="Which jobs"
+            aria-label="Jobs to simulate"
             value={past.kind}
             data={[
               { value: "history", label: "What ran" },

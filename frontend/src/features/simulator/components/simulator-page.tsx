@@ -66,7 +66,7 @@ export function SimulatorPage() {
       ) : null}
       {chosen ? <Result id={chosen} /> : null}
       {rows.length > 0 ? (
-        <Panel title="Earlier ones" flush>
+        <Panel title="Previous simulations" flush>
           <DataTable label="Simulations" rows={rows} columns={columns} rowKey={(row) => row.id} />
         </Panel>
       ) : null}

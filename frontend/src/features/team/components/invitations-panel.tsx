@@ -81,7 +81,7 @@ export function InvitationsPanel({ teamId }: { teamId: string }) {
   ];
   const tools = (
     <Button size="compact-sm" variant="default" onClick={open}>
-      Invite somebody
+      Invite a member
     </Button>
   );
   const problem = invitations.error ?? revoke.error;
@@ -99,7 +99,7 @@ export function InvitationsPanel({ teamId }: { teamId: string }) {
       <Modal
         opened={inviting}
         onClose={done}
-        title={make.data ? "Send this link" : "Invite somebody"}
+        title={make.data ? "Send this link" : "Invite a member"}
         centered
         closeOnClickOutside={!make.data}
       >

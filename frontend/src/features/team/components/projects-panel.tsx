@@ -51,7 +51,7 @@ export function ProjectsPanel({ teamId, teamName, writes, manages }: ProjectsPan
             cell: (project: Project) => (
               <>
                 <Button size="compact-sm" variant="subtle" onClick={() => change.mutate(project)}>
-                  {project.archived_at === null ? "Archive" : "Take out"}
+                  {project.archived_at === null ? "Archive" : "Unarchive"}
                 </Button>
                 {manages && project.name !== DEFAULT_PROJECT ? (
                   <DeleteButton collection="projects" id={project.id} name={project.name} />

@@ -127,7 +127,7 @@ export function SecretsPanel({ teamId, manages }: { teamId: string; manages: boo
                 Back
               </Button>
               <Button type="submit" loading={put.isPending}>
-                Set it
+                Set secret
               </Button>
             </Group>
           </Stack>

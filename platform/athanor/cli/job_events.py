@@ -18,8 +18,8 @@ MIN_INTERVAL_SECONDS = 1.0
 MAX_EVENTS = 1000
 
 
-class Changes:
-    """`next` waits until the job may have changed and returns the frame's data, or None to poll the job."""
+class JobEvents:
+    """Follows the events of a job. `next` waits for one and returns it, or None when the job must be read again."""
 
     def __init__(self, client: Client, job_id: str, give_up_at: float | None = None) -> None:
         self._client = client
@@ -32,7 +32,7 @@ class Changes:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the time to wait is over."""
+        """Return whether `give_up_at` has passed."""
         return self._left() <= 0
 
     def next(self) -> dict[str, Any] | None:
@@ -45,7 +45,7 @@ class Changes:
         except StopIteration:
             return self._reopen()
         except httpx.HTTPError:
-            self._without()
+            self._fall_back_to_polling()
             return None
 
     def _left(self) -> float:
@@ -61,16 +61,16 @@ class Changes:
     def _reopen(self) -> dict[str, Any] | None:
         """Poll the job once the stream is open, so that no change in between is missed."""
         if self._after is None and not self._find_position():
-            self._without()
+            self._fall_back_to_polling()
             return None
         self._frames = self._read()
         try:
             return next(self._frames)
         except (StopIteration, httpx.HTTPError):
-            self._without()
+            self._fall_back_to_polling()
             return None
 
-    def _without(self) -> None:
+    def _fall_back_to_polling(self) -> None:
         self._frames = iter(())
         self._poll_until = time.monotonic() + WITHOUT_STREAM_SECONDS
 
