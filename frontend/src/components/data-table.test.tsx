@@ -57,7 +57,7 @@ describe("a secret shown once", () => {
     );
     expect(screen.getByText("ath_s3cret").tagName).toBe("CODE");
     expect(screen.getByRole("note").textContent).toBe("For the pipeline.");
-    await user.click(screen.getByRole("button", { name: "Copy it" }));
+    await user.click(screen.getByRole("button", { name: "Copy secret" }));
     expect(await navigator.clipboard.readText()).toBe("ath_s3cret");
   });
 });

@@ -19,7 +19,7 @@ async function openNew() {
   return { ...rendered, onClose };
 }
 
-const makeButton = () => screen.getByRole("button", { name: "Make it" });
+const makeButton = () => screen.getByRole("button", { name: "Create budget" });
 
 describe("new budget form", () => {
   it("sends slot-hours in the unit of the API, without a currency", async () => {

@@ -101,7 +101,7 @@ describe("cluster registration", () => {
       findings: [{ check: "partition", level: "error", detail: "no partition named gpu", remedy: "name another" }],
     });
     write("url: https://x\n");
-    await user.click(await screen.findByRole("button", { name: "Check, without saving" }));
+    await user.click(await screen.findByRole("button", { name: "Check without saving" }));
     expect((await screen.findByRole("alert")).dataset.tone).toBe("bad");
     expect(screen.getByText(/no partition named gpu/i)).toBeTruthy();
     expect(server.calls(CHECK)[0]?.json).toEqual({ kind: "slurm", config: { url: "https://x" } });
@@ -112,6 +112,6 @@ describe("cluster registration", () => {
     await open();
     write("url: [1\n");
     await waitFor(() => expect(screen.getByRole("button", { name: "Register" })).toHaveProperty("disabled", true));
-    expect(screen.getByRole("button", { name: "Check, without saving" })).toHaveProperty("disabled", true);
+    expect(screen.getByRole("button", { name: "Check without saving" })).toHaveProperty("disabled", true);
   });
 });

@@ -13,7 +13,7 @@ const OFFER = "POST /teams/{team_id}/members";
 async function openForm() {
   server.answer(LIST, page());
   const { user } = render(<InvitationsPanel teamId="team_1" />);
-  await user.click(screen.getByRole("button", { name: "Invite somebody" }));
+  await user.click(screen.getByRole("button", { name: "Invite a member" }));
   return { user, dialog: within(await screen.findByRole("dialog")) };
 }
 
@@ -47,7 +47,7 @@ describe("team invitations", () => {
     expect(server.calls(LINK)[0]?.json).toEqual({ role: "viewer", note: "for bob" });
     await user.click(dialog.getByRole("button", { name: "Done" }));
     await waitFor(() => expect(screen.queryByRole("dialog")).toBeNull());
-    await user.click(screen.getByRole("button", { name: "Invite somebody" }));
+    await user.click(screen.getByRole("button", { name: "Invite a member" }));
     expect(await screen.findByLabelText("Username")).toBeTruthy();
     expect(screen.queryByText("https://x/invitation#t")).toBeNull();
   });
