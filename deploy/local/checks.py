@@ -48,12 +48,13 @@ def lint_commands() -> list[Command]:
     ]
 
 
-def test_commands(*chosen: str) -> list[Command]:
-    """Return the commands of the dashboard's tests and of pytest. `chosen`: arguments of pytest, all tests if empty."""
-    return [
-        ("dashboard tests", ["npm", "run", "--silent", "test"], FRONTEND),
-        ("pytest", [sys.executable, "-m", "pytest", "-q", *SIDE_BY_SIDE, f"--junitxml={REPORT}", *chosen], REPOSITORY),
-    ]
+DASHBOARD_TESTS: Command = ("dashboard tests", ["npm", "run", "--silent", "test"], FRONTEND)
+
+
+def pytest_command(*chosen: str) -> Command:
+    """Return the command of pytest. `chosen`: its arguments, all tests if empty."""
+    arguments = ["-q", *SIDE_BY_SIDE, f"--junitxml={REPORT}", *chosen]
+    return ("pytest", [sys.executable, "-m", "pytest", *arguments], REPOSITORY)
 
 
 def affected_tests(revision: str) -> list[str]:
@@ -154,14 +155,14 @@ def main() -> int:
     if what == "gen":
         return run_all(gen_commands())
     if what == "test-fast":
-        return run_all(test_commands("--no-processes")[1:])
+        return run_all([pytest_command("--no-processes")])
     if what in ("test", "test-all"):
         revision = os.environ.pop("CHANGED", "")
         if revision:
             chosen = affected_tests(revision)
         else:
             chosen = [f"--ignore={ARCHITECTURE_TESTS}", *(("-m", "not slow") if what == "test" else ())]
-        code = run_all(test_commands(*chosen), lint_commands())
+        code = run_all([pytest_command(*chosen)], [*lint_commands(), DASHBOARD_TESTS])
         _say_browser()
         return code
     print("athanor: say lint, test, test-all, test-fast or gen", file=sys.stderr)

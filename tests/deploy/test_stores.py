@@ -76,6 +76,7 @@ def test_a_killed_store_is_started_again_on_its_port(running: StackHandle) -> No
     wait_until(answers, "PostgreSQL answers again")
 
 
+@pytest.mark.slow
 def test_what_was_written_survives_a_kill_of_everything(stack: StackHandle) -> None:
     stack.up(only_stores=True)
     with psycopg.connect(settings(stack)["ATHANOR_MIGRATION_DATABASE_URL"]) as connection:
@@ -124,6 +125,7 @@ def test_secrets_and_folder_are_for_the_owner_only_and_stay_the_same(stack: Stac
     assert not [secret for secret in secrets if secret in command_lines or secret in logs]
 
 
+@pytest.mark.slow
 def test_an_internal_port_that_was_taken_meanwhile_is_chosen_anew(stack: StackHandle) -> None:
     stack.up(only_stores=True)
     taken = json.loads((stack.data_dir / "ports.json").read_text())["valkey"]
@@ -165,6 +167,7 @@ def test_secrets_that_are_gone_are_never_made_anew_beside_old_data(stack: StackH
     assert "secrets.json is gone" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_service_that_cannot_start_is_named_with_the_end_of_its_log(stack: StackHandle) -> None:
     stack.up(only_stores=True)
     stack.down()
@@ -183,6 +186,7 @@ def as_superuser(stack: StackHandle) -> psycopg.Connection:
     )
 
 
+@pytest.mark.slow
 def test_the_runtime_role_owns_nothing_in_a_folder_of_before_there_were_two_roles(stack: StackHandle) -> None:
     stack.up(only_stores=True)
     with as_superuser(stack) as connection:

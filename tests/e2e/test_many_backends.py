@@ -18,7 +18,7 @@ from tests.slurm.cluster import SlurmCluster
 from tests.slurm.fixtures import slurm, slurm_session
 
 __all__ = ["slurm", "slurm_session"]
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
 AGENT = [sys.executable, "-m", "trainer.agent"]
 # The trainer of this working tree, wherever the interpreter would find another.
@@ -89,7 +89,7 @@ def cluster(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize(("nodes", "processes"), [pytest.param(1, 2, marks=pytest.mark.slow), (2, 2)])
+@pytest.mark.parametrize(("nodes", "processes"), [(1, 2), (2, 2)])
 def test_every_kind_of_cluster_trains_the_same_file_to_the_same_losses(
     stack: Any, tmp_path: Path, cluster: str, of_this_machine: Callable[[int], list[float]], nodes: int, processes: int
 ) -> None:
@@ -105,7 +105,6 @@ def test_every_kind_of_cluster_trains_the_same_file_to_the_same_losses(
     assert asked in job["submission"]
 
 
-@pytest.mark.slow
 def test_a_cancelled_run_on_kubernetes_leaves_a_checkpoint(
     stack: Any, tmp_path: Path, kubernetes_cluster_id: str
 ) -> None:
@@ -121,7 +120,6 @@ def test_a_cancelled_run_on_kubernetes_leaves_a_checkpoint(
     assert [each["step"] for each in events(stack, job_id, "checkpoint.registered")] == [attempt["last_step"]]
 
 
-@pytest.mark.slow
 def test_a_pod_that_is_evicted_costs_an_attempt_and_nothing_else(
     stack: Any, tmp_path: Path, kubernetes: Cluster, kubernetes_cluster_id: str
 ) -> None:
@@ -143,7 +141,6 @@ def living_pods(kubernetes: Cluster) -> list[Any]:
     return [pod for pod in pods if pod.get("status", {}).get("phase") == "Running"]
 
 
-@pytest.mark.slow
 def test_a_job_that_is_cancelled_in_slurm_itself_ends_as_stopped_by_an_administrator(
     stack: Any, tmp_path: Path, slurm: SlurmCluster, slurm_cluster_id: str
 ) -> None:
@@ -155,7 +152,6 @@ def test_a_job_that_is_cancelled_in_slurm_itself_ends_as_stopped_by_an_administr
     assert [each["number"] for each in job["attempts"]] == [1]
 
 
-@pytest.mark.slow
 def test_a_lost_node_costs_an_attempt_and_the_run_goes_on_from_its_checkpoint(
     stack: Any, admin: Administrator, tmp_path: Path, slurm: SlurmCluster, slurm_cluster_id: str
 ) -> None:
@@ -177,7 +173,6 @@ def test_a_lost_node_costs_an_attempt_and_the_run_goes_on_from_its_checkpoint(
     assert lost in named
 
 
-@pytest.mark.slow
 def test_a_preempted_run_goes_on_from_its_checkpoint_when_there_is_room_again(
     stack: Any, tmp_path: Path, slurm: SlurmCluster, slurm_cluster_id: str
 ) -> None:
@@ -205,7 +200,6 @@ def test_a_preempted_run_goes_on_from_its_checkpoint_when_there_is_room_again(
     assert steps == list(range(1, len(steps) + 1)), "none is missing and none was done twice"
 
 
-@pytest.mark.slow
 def test_a_spare_node_takes_the_place_of_a_lost_one_within_the_same_attempt(
     stack: Any, tmp_path: Path, slurm: SlurmCluster, slurm_cluster_id: str
 ) -> None:
@@ -233,7 +227,6 @@ def events(stack: Any, job_id: str, kind: str) -> list[Any]:
     return [each["data"] for each in items if each["type"] == kind]
 
 
-@pytest.mark.slow
 def test_while_its_controller_is_away_a_run_goes_on_and_its_end_is_found(
     stack: Any, tmp_path: Path, slurm: SlurmCluster, slurm_cluster_id: str
 ) -> None:

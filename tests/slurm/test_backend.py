@@ -169,6 +169,7 @@ def test_no_variable_of_a_job_changes_what_is_run_to_submit_it(slurm_commands: S
     slurm_commands.backend.cancel(handle, force=True)
 
 
+@pytest.mark.slow
 def test_a_spare_node_keeps_the_run_when_one_is_lost(slurm_commands: SlurmCase, slurm: SlurmCluster) -> None:
     slurm.configure(node_timeout_seconds=3)
     handle = slurm_commands.backend.submit(slurm_commands.submission(nodes=2, spare_nodes=1))

@@ -44,7 +44,13 @@ def pool() -> Iterator[RankPool]:
         yield ranks
 
 
-@pytest.mark.parametrize(("case", "small_bytes"), CASES, ids=[str(case) for case, _ in CASES])
+@pytest.mark.parametrize(
+    ("case", "small_bytes"),
+    [
+        pytest.param(case, small_bytes, id=str(case), marks=() if index % 3 == 0 else pytest.mark.slow)
+        for index, (case, small_bytes) in enumerate(CASES)
+    ],
+)
 def test_state_is_predicted_to_the_byte_and_traffic_closely(
     pool: RankPool, monkeypatch: pytest.MonkeyPatch, case: Case, small_bytes: int
 ) -> None:

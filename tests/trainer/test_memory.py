@@ -100,6 +100,7 @@ def test_an_attempt_takes_what_was_noted_for_its_spec_and_mesh(tmp_path: Path) -
     assert newest_manifest(run_alone(output, training, processes=2)).micro_batch == 2
 
 
+@pytest.mark.slow
 def test_micro_batches_of_a_size_that_the_spec_says_end_the_run_with_remedies(
     tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

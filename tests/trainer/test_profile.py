@@ -28,6 +28,7 @@ def profiled(folder: Path, steps: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_each_rank_writes_a_trace_of_the_steps_asked_for(tmp_path: Path) -> None:
     write_job(tmp_path)
     ended = profiled(tmp_path, "3:4")

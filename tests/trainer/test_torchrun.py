@@ -44,6 +44,7 @@ def test_two_processes_train_one_model_and_a_killed_one_is_started_again(tmp_pat
     assert (tmp_path / "out/model/model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_stop_saves_and_is_no_failure(tmp_path: Path) -> None:
     write_job(tmp_path, training={**TINY, "steps": 100_000}, checkpoint={"every_steps": 100_000})
     process = start(tmp_path, "--max-restarts", "1")

@@ -162,6 +162,7 @@ def fuzz(foreign: dict[str, str], headers: dict[str, str], server: Any) -> Calla
     return send
 
 
+@pytest.mark.slow
 def test_what_the_document_does_not_allow_is_refused(fuzz: Callable[..., None], subtests: pytest.Subtests) -> None:
     def check(case: schemathesis.Case, response: Any) -> None:
         case.validate_response(response, checks=[*CHECKS, negative_data_rejection])
