@@ -162,6 +162,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     return run_alone(folder / "run", tiny_training(data=fields, sequence_length=64), processes=2, data=data)
 
 
+@pytest.mark.processes
 def test_a_run_learns_answers_and_its_export_knows_the_template(tuned: FinishedRun) -> None:
     assert tuned.end_class is EndClass.COMPLETED
     losses = tuned.series("evaluation/loss")
