@@ -18,7 +18,8 @@ CLUSTER = {
 SETUP = {
     "config": {}, "config_problems": [], "capabilities": ["probe"], "probe": PROBE, "nodes_at": None,
     "nodes_problem": "", "suspects": ["n7"], "proposed_pools": [
-        {"name": "gpu", "accelerator": "h100", "nodes": 2, "slots_per_node": 8, "memory_bytes": 1024},
+        {"name": "gpu", "accelerator": "h100", "nodes": 2, "slots_per_node": 8, "memory_bytes": 1024,
+         "accelerator_memory_bytes": None},
     ],
 }  # fmt: skip
 NODE = {
@@ -84,5 +85,6 @@ def test_a_proposed_pool_is_made_by_its_name_and_changed_by_options(server: Any,
     done = athanor("cluster", "pool", "iron", "gpu", "--price", "2.5")
     assert (done.returncode, "0 of 16 slots used" in done.stdout) == (0, True)
     assert json.loads(server.seen[-1].body) == {
-        "accelerator": "h100", "nodes": 2, "slots_per_node": 8, "memory_bytes": 1024, "price_per_slot_hour": "2.5",
+        "accelerator": "h100", "nodes": 2, "slots_per_node": 8, "memory_bytes": 1024, "accelerator_memory_bytes": None,
+        "price_per_slot_hour": "2.5",
     }  # fmt: skip

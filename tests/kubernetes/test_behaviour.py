@@ -347,7 +347,8 @@ def test_the_health_check_sees_whether_pod_security_is_enforced(kubernetes: Kube
 
 
 def test_nodes_have_pools_accelerators_switches_and_what_is_used(kubernetes: KubernetesCase) -> None:
-    kubernetes.cluster.add_node("gpu-1", labels={"pool": "h100", "rack": "r7", "zone": "z1"}, nvidia_com__gpu=8)
+    labels = {"pool": "h100", "rack": "r7", "zone": "z1", "nvidia.com/gpu.memory": "81559"}
+    kubernetes.cluster.add_node("gpu-1", labels=labels, nvidia_com__gpu=8)
     tainted = kubernetes.cluster.add_node("control-plane")
     taint = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
     kubernetes.cluster.store.change("nodes", tainted, lambda draft: draft["spec"].update(taints=[taint]))
@@ -358,6 +359,7 @@ def test_nodes_have_pools_accelerators_switches_and_what_is_used(kubernetes: Kub
     gpu = nodes["gpu-1"]
     assert (gpu.accelerator, gpu.slots, gpu.slots_used, gpu.pools) == ("nvidia", 8, 3, ("h100",))
     assert gpu.topology == ("z1", "r7")
+    assert (gpu.accelerator_memory_bytes, nodes["node-1"].accelerator_memory_bytes) == (81559 * 2**20, 0)
     assert (nodes["node-1"].accelerator, nodes["node-1"].slots) == ("cpu", 64)
     kubernetes.cluster.lose_node("node-2")
     wait_until(

@@ -2845,8 +2845,10 @@ export interface components {
             slots_used: number;
             /** @description Number of its CPUs, as the cluster reports. */
             cpus: number;
-            /** @description Its memory in bytes. */
+            /** @description Its host memory in bytes. */
             memory_bytes: number;
+            /** @description Memory of one of its accelerators in bytes. 0 if the cluster does not report it. */
+            accelerator_memory_bytes: number;
             /** @description Names of the switches above it, outermost first. */
             topology: string[];
             /** @description Labels of the cluster, by name. */
@@ -3914,10 +3916,12 @@ export interface components {
         Estimate: {
             /** @description Parameters of the model. 0 for a job that only prepares data. */
             num_parameters: number;
-            /** @description Estimated memory of the fullest process, in bytes. */
+            /** @description Estimated memory of the fullest process, in bytes: of its accelerator, or of the node in a pool without accelerators. */
             memory_bytes_per_process: number;
-            /** @description Memory of a node of the pool divided by the processes per node, in bytes. */
-            pool_memory_bytes_per_process: number;
+            /** @description What the pool has of it per process, in bytes: memory of an accelerator, shared if there are more processes than slots, or of a node divided by its processes. Null if the memory of the pool's accelerators is not configured. */
+            pool_memory_bytes_per_process: number | null;
+            /** @description Estimated host memory of the fullest process, in bytes. */
+            host_bytes_per_process: number;
             /** @description Number of training processes (ranks). */
             processes: number;
             /** @description Slots of the whole pool. */
@@ -5803,8 +5807,10 @@ export interface components {
             slots_used: number;
             /** @description Number of its CPUs, as the cluster reports. */
             cpus: number;
-            /** @description Its memory in bytes. */
+            /** @description Its host memory in bytes. */
             memory_bytes: number;
+            /** @description Memory of one of its accelerators in bytes. 0 if the cluster does not report it. */
+            accelerator_memory_bytes: number;
             /** @description Names of the switches above it, outermost first. */
             topology: string[];
             /** @description Labels of the cluster, by name. */
@@ -6445,8 +6451,10 @@ export interface components {
             slots: number;
             /** @description Slots that jobs of this platform hold. */
             slots_used: number;
-            /** @description Memory of one node in bytes, shared by its processes. */
+            /** @description Host memory of one node in bytes, shared by its processes. */
             memory_bytes: number;
+            /** @description Memory of one accelerator in bytes. Null if it is not configured: jobs are not checked against it then. */
+            accelerator_memory_bytes: number | null;
             /**
              * Format: double
              * @description Price per slot-hour, in `currency`.
@@ -6465,9 +6473,14 @@ export interface components {
             slots_per_node?: number;
             /**
              * Format: int64
-             * @description Memory of one node in bytes, shared by its processes. A new pool needs it.
+             * @description Host memory of one node in bytes, shared by its processes. A new pool needs it.
              */
             memory_bytes?: number;
+            /**
+             * Format: int64
+             * @description Memory of one accelerator in bytes. Without it jobs are not checked against it.
+             */
+            accelerator_memory_bytes?: number | null;
             /** @description Price per slot-hour, in `currency`. A new pool without it has 0. */
             price_per_slot_hour?: string | number;
             /** @description Currency, ISO 4217. A new pool without it has USD. */
@@ -6948,8 +6961,10 @@ export interface components {
             nodes: number;
             /** @description Fewest slots of one of the nodes. */
             slots_per_node: number;
-            /** @description Smallest memory of one of the nodes, in bytes. */
+            /** @description Smallest host memory of one of the nodes, in bytes. */
             memory_bytes: number;
+            /** @description Smallest memory of one of their accelerators, in bytes. Null unless every node reports it. */
+            accelerator_memory_bytes: number | null;
         };
         /**
          * ProposalDocument

@@ -186,6 +186,7 @@ export function plan(part: Partial<Plan> = {}): Plan {
       num_parameters: 10_000_000,
       memory_bytes_per_process: 2 ** 30,
       pool_memory_bytes_per_process: 2 ** 34,
+      host_bytes_per_process: 2 ** 30,
       processes: 2,
       slots: 2,
       tokens_total: 25_600,

@@ -54,7 +54,8 @@ class NodeFacts:
     """A node. Slots are accelerators, or processor cores if it has none; `slots_used` counts all users.
 
     `pools`: names by which the backend groups nodes (partitions, node pools). `topology`: the switches above the node,
-    from the outermost; nodes with the longest common prefix are nearest to each other.
+    from the outermost; nodes with the longest common prefix are nearest to each other. `memory_bytes` is host memory,
+    `accelerator_memory_bytes` that of one accelerator; 0 is unknown.
     """
 
     name: str
@@ -66,5 +67,6 @@ class NodeFacts:
     slots_used: int = 0
     cpus: int = 0
     memory_bytes: int = 0
+    accelerator_memory_bytes: int = 0
     topology: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)

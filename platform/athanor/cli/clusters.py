@@ -112,7 +112,10 @@ def pool(
     ] = None,
     nodes: Annotated[int | None, typer.Option(min=0)] = None,
     slots: Annotated[int | None, typer.Option(min=1, help="Of one node.")] = None,
-    memory_gib: Annotated[float | None, typer.Option(min=0.1, help="Of one node.")] = None,
+    memory_gib: Annotated[float | None, typer.Option(min=0.1, help="Host memory of one node.")] = None,
+    accelerator_memory_gib: Annotated[
+        float | None, typer.Option(min=0.1, help="Memory of one accelerator; without it jobs are not checked for it.")
+    ] = None,
     price: Annotated[float | None, typer.Option(min=0, help="Price per slot-hour.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -125,6 +128,7 @@ def pool(
         "nodes": nodes,
         "slots_per_node": slots,
         "memory_bytes": None if memory_gib is None else round(memory_gib * 2**30),
+        "accelerator_memory_bytes": None if accelerator_memory_gib is None else round(accelerator_memory_gib * 2**30),
         "price_per_slot_hour": None if price is None else str(price),
     }
     body = {**(proposed[0] if proposed else {}), **{key: value for key, value in said.items() if value is not None}}

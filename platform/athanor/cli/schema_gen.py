@@ -45,7 +45,8 @@ DesiredEnum: TypeAlias = Literal['run', 'pause', 'stop']
 class Estimate(TypedDict):
     num_parameters: int
     memory_bytes_per_process: int
-    pool_memory_bytes_per_process: int
+    pool_memory_bytes_per_process: int | None
+    host_bytes_per_process: int
     processes: int
     slots: int
     tokens_total: int

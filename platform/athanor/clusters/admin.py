@@ -14,7 +14,16 @@ class PoolInline(admin.TabularInline):  # type: ignore[type-arg] # generic in th
 
     model = Pool
     extra = 0
-    fields = ("name", "accelerator", "nodes", "slots_per_node", "memory_bytes", "price_per_slot_hour", "currency")
+    fields = (
+        "name",
+        "accelerator",
+        "nodes",
+        "slots_per_node",
+        "memory_bytes",
+        "accelerator_memory_bytes",
+        "price_per_slot_hour",
+        "currency",
+    )
 
 
 @admin.register(Cluster)

@@ -30,7 +30,8 @@ class Cluster(LeasedModel):
 class Pool(models.Model):
     """Identical slots of a cluster. A slot runs one trainer process: one accelerator, or one CPU core.
 
-    `memory_bytes` is shared by all processes of one node; the price is per slot-hour.
+    `memory_bytes` is the host memory of one node, shared by its processes. `accelerator_memory_bytes` is that of one
+    accelerator, null if it is not known or the slots are cores. The price is per slot-hour.
     """
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.pool_id, editable=False)
@@ -40,6 +41,7 @@ class Pool(models.Model):
     nodes = models.PositiveIntegerField(default=1)
     slots_per_node = models.PositiveIntegerField()
     memory_bytes = models.BigIntegerField()
+    accelerator_memory_bytes = models.BigIntegerField(null=True, blank=True)
     price_per_slot_hour = models.DecimalField(max_digits=12, decimal_places=4, default=0)
     currency = models.CharField(max_length=3, default="USD")
 
@@ -118,6 +120,7 @@ class Node(models.Model):
     slots_used = models.PositiveIntegerField(default=0)
     cpus = models.PositiveIntegerField(default=0)
     memory_bytes = models.BigIntegerField(default=0)
+    accelerator_memory_bytes = models.BigIntegerField(default=0, db_default=0)
     topology = models.JSONField(default=list)
     labels = models.JSONField(default=dict)
     listed = models.BooleanField(default=False)

@@ -28,6 +28,7 @@ class Proposal:
     nodes: int
     slots_per_node: int
     memory_bytes: int
+    accelerator_memory_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -213,5 +214,7 @@ def proposals(cluster: Cluster, nodes: list[Node]) -> list[Proposal]:
         if name and name not in there:
             slots = min(node.slots for node in members)
             memory = min(node.memory_bytes for node in members)
-            found.append(Proposal(name, accelerator, len(members), slots, memory))
+            # 0 is unknown: nothing is known of the pool unless every node says it.
+            device = min(node.accelerator_memory_bytes for node in members) or None
+            found.append(Proposal(name, accelerator, len(members), slots, memory, device))
     return found

@@ -16,7 +16,8 @@ MAX_STORED_HEALTH_CHECKS = 200  # per cluster
 MAX_VERSION_LENGTH = 200
 # What an inventory writes when it differs; a change of these alone is news.
 REPORTED = (
-    "state", "reason", "pools", "accelerator", "slots", "slots_used", "cpus", "memory_bytes", "topology", "labels",
+    "state", "reason", "pools", "accelerator", "slots", "slots_used", "cpus", "memory_bytes",
+    "accelerator_memory_bytes", "topology", "labels",
     "listed",
 )  # fmt: skip
 
@@ -134,6 +135,7 @@ def _apply_facts(node: Node, facts: NodeFacts) -> Node:
     node.pools, node.topology, node.labels = list(facts.pools), list(facts.topology), dict(facts.labels)
     node.accelerator, node.slots, node.slots_used = facts.accelerator, facts.slots, facts.slots_used
     node.cpus, node.memory_bytes, node.listed = facts.cpus, facts.memory_bytes, True
+    node.accelerator_memory_bytes = facts.accelerator_memory_bytes
     return node
 
 

@@ -380,8 +380,8 @@ def _facts(row: Cluster) -> dict[str, Any]:
 def _pool_facts(pool: Pool) -> dict[str, Any]:
     return {
         "name": pool.name, "accelerator": pool.accelerator, "nodes": pool.nodes, "slots_per_node": pool.slots_per_node,
-        "memory_bytes": pool.memory_bytes, "price_per_slot_hour": str(pool.price_per_slot_hour),
-        "currency": pool.currency,
+        "memory_bytes": pool.memory_bytes, "accelerator_memory_bytes": pool.accelerator_memory_bytes,
+        "price_per_slot_hour": str(pool.price_per_slot_hour), "currency": pool.currency,
     }  # fmt: skip
 
 

@@ -51,14 +51,16 @@ def _accept(job: Job) -> None:
     """Accept any state: the default precondition."""
 
 
-def pool_facts(pool: Pool) -> fit.Pool:
+def pool_shape(pool: Pool) -> fit.PoolShape:
     """Return a pool as the checks of specs see it."""
-    return fit.Pool(str(pool), pool.slots_per_node, pool.nodes, pool.memory_bytes, pool.accelerator)
+    return fit.PoolShape(
+        str(pool), pool.slots_per_node, pool.nodes, pool.memory_bytes, pool.accelerator, pool.accelerator_memory_bytes
+    )
 
 
 def check_fits(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
-    """Return warnings. Raises Invalid if the job can never run in the pool."""
-    problems = tuple(fit.problems(spec, pool_facts(pool)))
+    """Return warnings. Raises Invalid if the pool rejects the job."""
+    problems = tuple(fit.rejections(spec, pool_shape(pool)))
     if problems:
         raise Invalid(
             "invalid_spec",
@@ -66,7 +68,7 @@ def check_fits(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
             remedy="change the fields listed in errors, or name another cluster",
             problems=problems,
         )
-    return fit.warnings(spec, pool_facts(pool))
+    return fit.warnings(spec, pool_shape(pool))
 
 
 def replayed(team: Team, key: str, written: Any) -> Job | None:

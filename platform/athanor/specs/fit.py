@@ -1,4 +1,4 @@
-"""Estimate whether a job fits its pool: memory, nodes and processes.
+"""Estimate whether a job fits its pool: memory of accelerators and nodes, number of nodes, processes.
 
 The estimates are arithmetic on the shapes of the spec; the trainer measures the actual memory.
 """
@@ -12,44 +12,68 @@ from trainer.contract.launch_plan import plan_mesh
 from trainer.contract.parallelism import MeshSizes, ParallelismSpec
 from trainer.contract.training import TrainingSpec
 
-# Memory of a process without a model: interpreter, torch, communicators.
+# Memory of a process without a model: interpreter, torch and communicators in the node's memory. The same is reserved
+# on an accelerator for its context and the buffers of communicators.
 PROCESS_BYTES = 350 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Pool:
-    """The facts of a pool that estimates need. `nodes` is their number."""
+class PoolShape:
+    """The facts of a pool that estimates need. `nodes` is their number.
+
+    `memory_bytes_per_node` is host memory. `accelerator_memory_bytes` is that of one accelerator, None if nobody
+    configured it; it is not used for "cpu".
+    """
 
     name: str
     slots_per_node: int
     nodes: int
     memory_bytes_per_node: int
     accelerator: str = "cpu"
+    accelerator_memory_bytes: int | None = None
+
+    def host_bytes_per_process(self, processes_per_node: int) -> int:
+        """Return the host memory of a node divided by the processes."""
+        return self.memory_bytes_per_node // processes_per_node
+
+    def device_bytes_per_process(self, processes_per_node: int) -> int | None:
+        """Return the memory in which a process trains: of its accelerator, shared if there are more processes than
+        slots, or of the host in a pool without accelerators. None if it is not known."""
+        if self.accelerator == "cpu":
+            return self.host_bytes_per_process(processes_per_node)
+        if self.accelerator_memory_bytes is None:
+            return None
+        return self.accelerator_memory_bytes * min(self.slots_per_node, processes_per_node) // processes_per_node
 
 
 @dataclass(frozen=True)
 class Estimate:
     """The resources that a spec needs, and the memory that the pool has per process.
 
-    `memory_bytes_per_process` is that of the pipeline stage that needs most. `tokens_total` is over all steps.
+    `memory_bytes_per_process`: memory of the accelerator, or host memory in a pool without accelerators, of the
+    pipeline stage that needs most. `host_bytes_per_process`: host memory of the stage that needs most.
+    `pool_memory_bytes_per_process` is None if the memory of the pool's accelerators is not known. `tokens_total` is
+    over all steps.
     """
 
     num_parameters: int
     processes: int
     tokens_total: int
     memory_bytes_per_process: int
-    pool_memory_bytes_per_process: int
+    pool_memory_bytes_per_process: int | None
+    host_bytes_per_process: int
 
 
-def estimate(spec: JobSpec, pool: Pool, *, with_smallest_micro_batches: bool = False) -> Estimate:
+def estimate(spec: JobSpec, pool: PoolShape, *, with_smallest_micro_batches: bool = False) -> Estimate:
     """Estimate what a spec needs in a pool.
 
     `with_smallest_micro_batches`: take 1 sequence for micro-batches of automatic size, the smallest that restarts after
     an out-of-memory error come down to.
     """
-    training, memory = spec.training, pool.memory_bytes_per_node // spec.resources.processes_per_node
+    training = spec.training
+    available = pool.device_bytes_per_process(spec.resources.processes_per_node)
     if training is None:
-        return Estimate(0, spec.resources.world_size, 0, PROCESS_BYTES, memory)
+        return Estimate(0, spec.resources.world_size, 0, PROCESS_BYTES, available, PROCESS_BYTES)
     vocab = training.tokenizer.vocab_size
     mesh = plan_mesh(training, vocab, spec.resources.world_size)
     # Without a valid mesh there is a problem to report; one data rank per process is a good approximation.
@@ -58,31 +82,21 @@ def estimate(spec: JobSpec, pool: Pool, *, with_smallest_micro_batches: bool = F
     if with_smallest_micro_batches:
         plain = _with_smallest_micro_batches(plain)
     memories = [RankCost(plain, vocab, sizes, place).memory() for place in range(sizes.pipeline)]
-    fullest = max(each.total + (each.host if pool.accelerator == "cpu" else 0) for each in memories)
+    on_host = pool.accelerator == "cpu"
+    device = PROCESS_BYTES + max(each.total + (each.host if on_host else 0) for each in memories)
     return Estimate(
         num_parameters=training.model.resolve().num_parameters(vocab),
         processes=spec.resources.world_size,
         tokens_total=training.tokens_before(training.steps),
-        memory_bytes_per_process=PROCESS_BYTES + fullest,
-        pool_memory_bytes_per_process=memory,
+        memory_bytes_per_process=device,
+        pool_memory_bytes_per_process=available,
+        host_bytes_per_process=device if on_host else PROCESS_BYTES + max(each.host for each in memories),
     )
 
 
-def problems(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
-    """Return the reasons why this job can never run in this pool, none if it can."""
-    found = []
-    need = estimate(spec, pool, with_smallest_micro_batches=True)
-    if need.memory_bytes_per_process > need.pool_memory_bytes_per_process:
-        found.append(
-            FieldProblem(
-                "/training/model",
-                "does_not_fit",
-                f"{need.num_parameters:,} parameters over {need.processes} processes need about "
-                f"{_gib(need.memory_bytes_per_process)} each; pool {pool.name} has "
-                f"{_gib(need.pool_memory_bytes_per_process)} per process, with micro-batches as small as they may be. "
-                "Take a smaller model, more nodes, activation_checkpointing full, or micro_batch_sequences auto",
-            )
-        )
+def rejections(spec: JobSpec, pool: PoolShape) -> list[FieldProblem]:
+    """Return the reasons to reject this job in this pool; empty if it is accepted."""
+    found = _too_large(estimate(spec, pool, with_smallest_micro_batches=True), spec, pool)
     nodes, spare = spec.resources.nodes, spec.resources.spare_nodes
     if nodes + spare > pool.nodes:
         asked = f"{nodes} nodes and {spare} spare ones" if spare else f"{nodes} nodes"
@@ -109,10 +123,31 @@ def problems(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
         found += [FieldProblem(f"/training/{each.field}", each.code, each.message) for each in mesh]
     elif nodes > 1 and spec.resources.processes_per_node % mesh.tensor:
         detail = (
-            f"groups of {mesh.tensor} ranks would lie across nodes of {spec.resources.processes_per_node} processes, "
-            "and every layer's sums would go through the network; take a divisor of processes_per_node"
+            f"groups of {mesh.tensor} ranks would span nodes of {spec.resources.processes_per_node} processes, and "
+            "every layer's all-reduce would cross nodes; take a divisor of processes_per_node"
         )
         found.append(FieldProblem("/training/parallelism/tensor", "tensor_leaves_the_node", detail))
+    return found
+
+
+def _too_large(need: Estimate, spec: JobSpec, pool: PoolShape) -> list[FieldProblem]:
+    """Return what does not fit the pool's accelerators or the memory of its nodes."""
+    device, host = need.pool_memory_bytes_per_process, pool.host_bytes_per_process(spec.resources.processes_per_node)
+    found = []
+    if device is not None and need.memory_bytes_per_process > device:
+        detail = (
+            f"{need.num_parameters:,} parameters over {need.processes} processes need about "
+            f"{_gib(need.memory_bytes_per_process)} each, with micro-batches of the smallest size allowed; pool "
+            f"{pool.name} has {_gib(device)} per process. "
+            "Take a smaller model, more nodes, activation_checkpointing full, or micro_batch_sequences auto"
+        )
+        found.append(FieldProblem("/training/model", "does_not_fit", detail))
+    if pool.accelerator != "cpu" and need.host_bytes_per_process > host:
+        detail = (
+            f"optimizer state in host memory needs about {_gib(need.host_bytes_per_process)} per process; nodes of "
+            f"pool {pool.name} have {_gib(host)} per process. Take more nodes, or turn offload off"
+        )
+        found.append(FieldProblem("/training/optimizer/offload", "does_not_fit", detail))
     return found
 
 
@@ -123,7 +158,7 @@ def _with_smallest_micro_batches(training: TrainingSpec) -> TrainingSpec:
     return training.model_copy(update={"parallelism": parallelism})
 
 
-def warnings(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
+def warnings(spec: JobSpec, pool: PoolShape) -> list[FieldProblem]:
     """Return warnings about specs that work, but probably not as intended."""
     found = []
     if spec.resources.processes_per_node > pool.slots_per_node:
@@ -132,7 +167,18 @@ def warnings(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
                 "/resources/processes_per_node",
                 "oversubscribed",
                 f"{spec.resources.processes_per_node} processes share {pool.slots_per_node} slots of a node of pool "
-                f"{pool.name}: they will take turns",
+                f"{pool.name}: they will be time-sliced",
+            )
+        )
+    processes_per_node = spec.resources.processes_per_node
+    if spec.training is not None and pool.device_bytes_per_process(processes_per_node) is None:
+        found.append(
+            FieldProblem(
+                "/resources/accelerator",
+                "accelerator_memory_unknown",
+                f"the memory of the {pool.accelerator} accelerators of pool {pool.name} is not configured: whether "
+                "the model fits was not checked. An administrator can set it: "
+                "athanor cluster pool CLUSTER POOL --accelerator-memory-gib 80",
             )
         )
     if spec.training is not None and spec.checkpoint.every_steps > spec.training.steps:

@@ -37,7 +37,7 @@ def iron() -> Iterator[World]:
     for node in ("g1", "g2"):
         world.nodes[node] = NodeFacts(
             node, NodeState.READY, pools=("gpu",), accelerator="gpu:h100", slots=8, slots_used=2, cpus=96,
-            memory_bytes=2**40, topology=("spine", "leaf1"),
+            memory_bytes=2**40, accelerator_memory_bytes=80 * 2**30, topology=("spine", "leaf1"),
         )  # fmt: skip
     world.nodes["c1"] = NodeFacts("c1", NodeState.READY, pools=("cpu",), slots=64, cpus=64, memory_bytes=2**38)
     world.written["name"] = name
@@ -313,6 +313,7 @@ def test_pools_are_proposed_by_the_nodes_made_changed_and_removed(operator: Api,
         ("cpu", "cpu", 1, 64),
         ("gpu", "gpu:h100", 2, 8),
     ]
+    assert [pool["accelerator_memory_bytes"] for pool in proposed] == [None, 80 * 2**30]
     missing = operator.send("PUT", f"{path}/pools/gpu", {"nodes": 2})
     assert {error["pointer"] for error in missing.json()["errors"]} == {"/slots_per_node", "/memory_bytes"}
     body = {key: value for key, value in proposed[1].items() if key != "name"}
@@ -320,11 +321,14 @@ def test_pools_are_proposed_by_the_nodes_made_changed_and_removed(operator: Api,
     assert [pool["name"] for pool in operator.send("GET", path).json()["setup"]["proposed_pools"]] == ["cpu"]
     changed = operator.send("PUT", f"{path}/pools/gpu", {"price_per_slot_hour": "2.5"})
     assert (changed.status_code, changed.json()["price_per_slot_hour"], changed.json()["slots"]) == (200, 2.5, 16)
+    assert changed.json()["accelerator_memory_bytes"] == 80 * 2**30
+    unknown = operator.send("PUT", f"{path}/pools/gpu", {"accelerator_memory_bytes": None})
+    assert unknown.json()["accelerator_memory_bytes"] is None
     assert operator.send("PUT", f"{path}/pools/g.p", body).json()["errors"][0]["pointer"] == "/name"
     assert operator.send("DELETE", f"{path}/pools/gpu").status_code == 204
     assert operator.send("DELETE", f"{path}/pools/gpu").status_code == 404
     assert list(AuditEvent.objects.filter(action__startswith="pool.").values_list("action", flat=True)) == [
-        "pool.create", "pool.change", "pool.remove",
+        "pool.create", "pool.change", "pool.change", "pool.remove",
     ]  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """All mistakes of a spec are reported together, by pointer, with the nearest valid name."""
 
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -118,15 +119,17 @@ def test_equal_specs_have_equal_digests_whatever_the_order(spec: dict[str, Any])
     assert digest(parse_spec(spec).model_dump(mode="json")) != digest(parse_spec(turned).model_dump(mode="json"))
 
 
-LAPTOP = fit.Pool("local/cpu", slots_per_node=2, nodes=1, memory_bytes_per_node=16 * 2**30)
-H100_NODES = fit.Pool("gpu/h100", 8, nodes=1024, memory_bytes_per_node=8 * 80 * 2**30, accelerator="h100")
+LAPTOP = fit.PoolShape("local/cpu", slots_per_node=2, nodes=1, memory_bytes_per_node=16 * 2**30)
+H100_NODES = fit.PoolShape(
+    "gpu/h100", 8, nodes=1024, memory_bytes_per_node=2**41, accelerator="h100", accelerator_memory_bytes=80 * 2**30
+)
 
 
 def test_large_presets_do_not_fit_a_laptop_and_fit_their_cluster() -> None:
     for name, preset in PRESETS.items():
         pool = LAPTOP if preset.spec["resources"]["accelerator"] == "cpu" else H100_NODES
-        assert fit.problems(preset.parsed(), pool) == [], name
-    found = fit.problems(PRESETS["llama-8b"].parsed(), LAPTOP)
+        assert fit.rejections(preset.parsed(), pool) == [], name
+    found = fit.rejections(PRESETS["llama-8b"].parsed(), LAPTOP)
     assert {problem.code for problem in found} == {"does_not_fit", "too_many_nodes"}
     assert "GiB" in found[0].detail
 
@@ -134,20 +137,61 @@ def test_large_presets_do_not_fit_a_laptop_and_fit_their_cluster() -> None:
 def test_a_micro_batch_that_is_too_large_is_refused_where_the_spec_says_it(spec: dict[str, Any]) -> None:
     spec["training"] |= {"model": {"preset": "llama-100m"}, "tokens_per_step": 2**21, "sequence_length": 2**14}
     spec["training"]["parallelism"] = {"micro_batch_sequences": 16}
-    assert [problem.code for problem in fit.problems(parse_spec(spec), LAPTOP)] == ["does_not_fit"]
+    assert [problem.code for problem in fit.rejections(parse_spec(spec), LAPTOP)] == ["does_not_fit"]
     spec["training"]["parallelism"] = {}
-    assert fit.problems(parse_spec(spec), LAPTOP) == []
+    assert fit.rejections(parse_spec(spec), LAPTOP) == []
+
+
+def on_one_gpu_node(spec: dict[str, Any], preset: str = "llama-8b", **resources: Any) -> JobSpec:
+    """Return a spec that trains a model with 8 processes on one node of H100s."""
+    spec["training"] |= {"model": {"preset": preset}, "tokens_per_step": 2**18, "sequence_length": 2**12}
+    spec["training"] |= {"precision": "bf16"}
+    spec["resources"] = {"accelerator": "h100", "nodes": 1, "processes_per_node": 8, **resources}
+    return parse_spec(spec)
+
+
+def test_a_model_is_compared_with_the_memory_of_accelerators_and_not_of_their_node(spec: dict[str, Any]) -> None:
+    parsed = on_one_gpu_node(spec)
+    need = fit.estimate(parsed, H100_NODES, with_smallest_micro_batches=True).memory_bytes_per_process
+    for device, codes in ((need, []), (need - 1, ["does_not_fit"])):
+        for memory_of_node in (2**37, 2**42):
+            pool = replace(H100_NODES, accelerator_memory_bytes=device, memory_bytes_per_node=memory_of_node)
+            assert [problem.code for problem in fit.rejections(parsed, pool)] == codes
+
+
+def test_an_accelerator_of_unknown_memory_is_not_guessed_but_said(spec: dict[str, Any]) -> None:
+    parsed, pool = on_one_gpu_node(spec), replace(H100_NODES, accelerator_memory_bytes=None)
+    assert fit.estimate(parsed, pool).pool_memory_bytes_per_process is None
+    assert fit.rejections(parsed, pool) == []
+    assert "accelerator_memory_unknown" in [warning.code for warning in fit.warnings(parsed, pool)]
+    assert "accelerator_memory_unknown" not in [warning.code for warning in fit.warnings(parsed, H100_NODES)]
+
+
+def test_processes_that_share_an_accelerator_share_its_memory(spec: dict[str, Any]) -> None:
+    spec["resources"] = {"accelerator": "h100", "processes_per_node": 16}
+    assert fit.estimate(parse_spec(spec), H100_NODES).pool_memory_bytes_per_process == 40 * 2**30
+
+
+def test_offloaded_optimizer_state_is_compared_with_the_memory_of_the_node(spec: dict[str, Any]) -> None:
+    spec["training"]["optimizer"] = {"name": "adamw", "offload": True}
+    parsed = on_one_gpu_node(spec)
+    estimate = fit.estimate(parsed, H100_NODES)
+    need = estimate.host_bytes_per_process
+    assert need > 2 * 4 * estimate.num_parameters / 8  # a rank's share of two fp32 moments
+    for memory_of_node, found in ((8 * need, []), (8 * need - 8, ["/training/optimizer/offload"])):
+        pool = replace(H100_NODES, memory_bytes_per_node=memory_of_node)
+        assert [problem.pointer for problem in fit.rejections(parsed, pool)] == found
 
 
 def test_more_processes_than_cores_is_a_warning(spec: dict[str, Any]) -> None:
     spec["resources"]["processes_per_node"] = 4
     parsed = parse_spec(spec)
-    assert fit.problems(parsed, LAPTOP) == []
+    assert fit.rejections(parsed, LAPTOP) == []
     assert [warning.code for warning in fit.warnings(parsed, LAPTOP)][0] == "oversubscribed"
 
 
 def test_a_mesh_must_take_every_process_and_feed_it(spec: dict[str, Any]) -> None:
     spec["resources"]["processes_per_node"] = 2
     spec["training"] |= {"parallelism": {"data": 4}, "tokens_per_step": 64}
-    codes = {problem.code for problem in fit.problems(parse_spec(spec), LAPTOP)}
+    codes = {problem.code for problem in fit.rejections(parse_spec(spec), LAPTOP)}
     assert codes == {"wrong_mesh", "too_few_sequences"}

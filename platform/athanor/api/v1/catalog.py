@@ -13,7 +13,7 @@ from athanor.api.v1.serializers.catalog import PresetSerializer
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.clusters.models import Cluster
 from athanor.clusters.selectors import enabled_clusters, pools_of
-from athanor.jobs.services import pool_facts
+from athanor.jobs.services import pool_shape
 from athanor.specs import fit
 from athanor.specs.presets import PRESETS, Preset
 from athanor.specs.v1 import JobSpec
@@ -75,4 +75,4 @@ def _num_parameters(spec: JobSpec) -> int:
 
 def _fits(spec: JobSpec, cluster: Cluster) -> bool:
     pools = [pool for pool in pools_of(cluster) if pool.accelerator == spec.resources.accelerator]
-    return any(not fit.problems(spec, pool_facts(pool)) for pool in pools)
+    return any(not fit.rejections(spec, pool_shape(pool)) for pool in pools)

@@ -13,6 +13,8 @@ from athanor.backends.kubernetes.reading import Reading
 Json = dict[str, Any]
 DRAINED = "athanor.dev/drained"  # annotation: why we cordoned the node
 LIVING = "status.phase!=Succeeded,status.phase!=Failed"
+# GPU feature discovery sets it on nodes with NVIDIA's GPUs: memory of one GPU (or MIG instance) in MiB.
+GPU_MEMORY_LABEL = "nvidia.com/gpu.memory"
 # Taints that the cluster sets for a node's state, which is reported separately.
 OF_STATE = "node.kubernetes.io/"
 
@@ -59,9 +61,16 @@ def facts(config: KubernetesConfig, item: Json, used: Counter[str]) -> NodeFacts
         slots_used=min(slots, round(used[resource])),
         cpus=int(amount(has.get("cpu", "0"))),
         memory_bytes=int(amount(has.get("memory", "0"))),
+        accelerator_memory_bytes=_accelerator_memory(labels) if accelerator != "cpu" else 0,
         topology=tuple(labels[key] for key in config.topology_labels if key in labels),
         labels=labels,
     )
+
+
+def _accelerator_memory(labels: Json) -> int:
+    """Return the bytes of one GPU as NVIDIA's GPU feature discovery labels them, in MiB. 0 without the label."""
+    mebibytes = str(labels.get(GPU_MEMORY_LABEL, ""))
+    return int(mebibytes) * 2**20 if mebibytes.isdecimal() else 0
 
 
 def accelerator_of(config: KubernetesConfig, has: Json) -> tuple[str, str]:

@@ -19,15 +19,42 @@ import { bytes, money } from "@/lib/format";
 const GIB = 2 ** 30;
 type Draft = PoolChange & { name: string };
 
-const NEW: Draft = { name: "", accelerator: "cpu", nodes: 1, slots_per_node: 1, memory_bytes: GIB };
+const NEW: Draft = {
+  name: "",
+  accelerator: "cpu",
+  nodes: 1,
+  slots_per_node: 1,
+  memory_bytes: GIB,
+  accelerator_memory_bytes: null,
+};
 
 function draftOf(pool: Pool): Draft {
-  const { name, accelerator, nodes, slots_per_node, memory_bytes, currency } = pool;
-  return { name, accelerator, nodes, slots_per_node, memory_bytes, currency, price_per_slot_hour: String(pool.price_per_slot_hour) };
+  const { name, accelerator, nodes, slots_per_node, memory_bytes, accelerator_memory_bytes, currency } = pool;
+  const price_per_slot_hour = String(pool.price_per_slot_hour);
+  return {
+    name,
+    accelerator,
+    nodes,
+    slots_per_node,
+    memory_bytes,
+    accelerator_memory_bytes,
+    currency,
+    price_per_slot_hour,
+  };
 }
 
 function proposal(pool: ProposedPool): string {
   return `${pool.name}: ${pool.nodes} nodes of ${pool.slots_per_node} ${pool.accelerator}, ${bytes(pool.memory_bytes)} each`;
+}
+
+function gibibytes(size: number | null | undefined): string {
+  return size ? String(Number((size / GIB).toFixed(1))) : "";
+}
+
+/** Bytes of a field in GiB; `before` if it still shows that size, which it rounds. */
+function sizeOf(text: string, before: number | null | undefined): number | null {
+  if (text === gibibytes(before)) return before ?? null;
+  return text === "" ? null : Math.round(Number(text) * GIB);
 }
 
 /** What jobs are placed in; made by hand, or as the nodes propose. */
@@ -57,6 +84,12 @@ export function PoolsPanel({ cluster }: { cluster: FullCluster }) {
     { name: "Nodes", end: true, cell: (pool) => pool.nodes },
     { name: "Slots used", end: true, cell: (pool) => `${pool.slots_used} of ${pool.slots}` },
     { name: "Memory per node", end: true, quiet: true, cell: (pool) => bytes(pool.memory_bytes) },
+    {
+      name: "Memory per accelerator",
+      end: true,
+      quiet: true,
+      cell: (pool) => (pool.accelerator_memory_bytes === null ? "–" : bytes(pool.accelerator_memory_bytes)),
+    },
     {
       name: "Price per slot-hour",
       end: true,
@@ -163,7 +196,8 @@ function PoolDialog({ draft, known, busy, error, onSave, onClose }: PoolDialogPr
       accelerator: field("accelerator"),
       nodes: Number(field("nodes")),
       slots_per_node: Number(field("slots_per_node")),
-      memory_bytes: Math.round(Number(field("memory")) * GIB),
+      memory_bytes: sizeOf(field("memory"), draft.memory_bytes) ?? 0,
+      accelerator_memory_bytes: sizeOf(field("accelerator_memory"), draft.accelerator_memory_bytes),
       price_per_slot_hour: field("price") || "0",
       currency: field("currency") || "USD",
     });
@@ -195,12 +229,21 @@ function PoolDialog({ draft, known, busy, error, onSave, onClose }: PoolDialogPr
             error={errorAt("/slots_per_node")}
           />
           <NumberInput
-            label="Memory per node, GiB"
+            label="Host memory per node, GiB"
             name="memory"
             min={0}
             decimalScale={1}
-            defaultValue={Number(((draft.memory_bytes ?? 0) / GIB).toFixed(1))}
+            defaultValue={gibibytes(draft.memory_bytes)}
             error={errorAt("/memory_bytes")}
+          />
+          <NumberInput
+            label="Memory per accelerator, GiB"
+            name="accelerator_memory"
+            description="Empty: jobs are not checked against it"
+            min={0}
+            decimalScale={1}
+            defaultValue={gibibytes(draft.accelerator_memory_bytes)}
+            error={errorAt("/accelerator_memory_bytes")}
           />
           <Group grow>
             <NumberInput label="Price per slot-hour" name="price" min={0} defaultValue={Number(price)} />

@@ -51,7 +51,7 @@ function Remarks({ items, tone }: { items: FieldProblem[]; tone: "bad" | "waitin
 
 function Estimate({ estimate }: { estimate: Plan["estimate"] }) {
   const pool = estimate.pool_memory_bytes_per_process;
-  const share = pool > 0 ? estimate.memory_bytes_per_process / pool : null;
+  const share = pool ? estimate.memory_bytes_per_process / pool : null;
   return (
     <dl className={classes.figures}>
       <Figure name="Parameters" value={count(estimate.num_parameters)} />
@@ -69,7 +69,7 @@ function Estimate({ estimate }: { estimate: Plan["estimate"] }) {
         <dt>Memory per process</dt>
         <dd>
           {bytes(estimate.memory_bytes_per_process)}
-          {pool > 0 ? <small>of {bytes(pool)}</small> : null}
+          {pool ? <small>of {bytes(pool)}</small> : null}
         </dd>
         {share === null ? null : (
           <div className={classes.track} aria-hidden="true">

@@ -30,7 +30,13 @@ class PoolSerializer(serializers.Serializer[Any]):
     )
     slots = serializers.IntegerField(help_text="Slots of all its nodes.")
     slots_used = serializers.IntegerField(help_text="Slots that jobs of this platform hold.")
-    memory_bytes = serializers.IntegerField(help_text="Memory of one node in bytes, shared by its processes.")
+    memory_bytes = serializers.IntegerField(help_text="Host memory of one node in bytes, shared by its processes.")
+    accelerator_memory_bytes = serializers.IntegerField(
+        allow_null=True,
+        help_text=(
+            "Memory of one accelerator in bytes. Null if it is not configured: jobs are not checked against it then."
+        ),
+    )
     price_per_slot_hour = serializers.FloatField(help_text="Price per slot-hour, in `currency`.")
     currency = serializers.CharField(help_text="Currency, ISO 4217.")
 
@@ -57,7 +63,14 @@ class PoolChangeSerializer(RequestSerializer):
         required=False,
         min_value=1,
         max_value=MAX_BYTES,
-        help_text="Memory of one node in bytes, shared by its processes. A new pool needs it.",
+        help_text="Host memory of one node in bytes, shared by its processes. A new pool needs it.",
+    )
+    accelerator_memory_bytes = serializers.IntegerField(
+        required=False,
+        allow_null=True,
+        min_value=1,
+        max_value=MAX_BYTES,
+        help_text="Memory of one accelerator in bytes. Without it jobs are not checked against it.",
     )
     price_per_slot_hour = AmountField(
         required=False,
@@ -155,7 +168,11 @@ class ProposalSerializer(serializers.Serializer[selectors.Proposal]):
     accelerator = serializers.CharField(help_text="Accelerator of the nodes.")
     nodes = serializers.IntegerField(help_text="Number of nodes.")
     slots_per_node = serializers.IntegerField(help_text="Fewest slots of one of the nodes.")
-    memory_bytes = serializers.IntegerField(help_text="Smallest memory of one of the nodes, in bytes.")
+    memory_bytes = serializers.IntegerField(help_text="Smallest host memory of one of the nodes, in bytes.")
+    accelerator_memory_bytes = serializers.IntegerField(
+        allow_null=True,
+        help_text="Smallest memory of one of their accelerators, in bytes. Null unless every node reports it.",
+    )
 
 
 class SetupSerializer(serializers.Serializer[Any]):
@@ -285,7 +302,10 @@ class NodeSerializer(serializers.Serializer[Node]):
     slots = serializers.IntegerField(help_text="Number of its slots: accelerators, or processor cores if it has none.")
     slots_used = serializers.IntegerField(help_text="Number of slots in use by anyone, as the cluster reports.")
     cpus = serializers.IntegerField(help_text="Number of its CPUs, as the cluster reports.")
-    memory_bytes = serializers.IntegerField(help_text="Its memory in bytes.")
+    memory_bytes = serializers.IntegerField(help_text="Its host memory in bytes.")
+    accelerator_memory_bytes = serializers.IntegerField(
+        help_text="Memory of one of its accelerators in bytes. 0 if the cluster does not report it."
+    )
     topology = serializers.ListField(
         child=serializers.CharField(), help_text="Names of the switches above it, outermost first."
     )

@@ -113,10 +113,21 @@ Plan = build_serializer(
                     help_text="Parameters of the model. 0 for a job that only prepares data."
                 ),
                 "memory_bytes_per_process": serializers.IntegerField(
-                    help_text="Estimated memory of the fullest process, in bytes."
+                    help_text=(
+                        "Estimated memory of the fullest process, in bytes: of its accelerator, or of the node in a "
+                        "pool without accelerators."
+                    )
                 ),
                 "pool_memory_bytes_per_process": serializers.IntegerField(
-                    help_text="Memory of a node of the pool divided by the processes per node, in bytes."
+                    allow_null=True,
+                    help_text=(
+                        "What the pool has of it per process, in bytes: memory of an accelerator, shared if there are "
+                        "more processes than slots, or of a node divided by its processes. Null if the memory of the "
+                        "pool's accelerators is not configured."
+                    ),
+                ),
+                "host_bytes_per_process": serializers.IntegerField(
+                    help_text="Estimated host memory of the fullest process, in bytes."
                 ),
                 "processes": serializers.IntegerField(help_text="Number of training processes (ranks)."),
                 "slots": serializers.IntegerField(help_text="Slots of the whole pool."),
@@ -137,7 +148,7 @@ Plan = build_serializer(
 
 def serialize_plan(submission: Submission, warnings: Sequence[FieldProblem], plan: JobPlan) -> dict[str, Any]:
     """Return the plan of a submission in the form of the component Plan."""
-    need = fit.estimate(submission.spec, services.pool_facts(submission.pool))
+    need = fit.estimate(submission.spec, services.pool_shape(submission.pool))
     cost = _serialize_cost(plan.cost)
     return {
         "resolved_spec": submission.spec.model_dump(mode="json"),

@@ -1,0 +1,59 @@
+import { screen, waitFor } from "@testing-library/react";
+import { describe, expect, it } from "vitest";
+
+import type { ClusterSetup, Pool } from "@/api/types";
+import { PoolsPanel } from "@/features/clusters/components/pools-panel";
+import { cluster } from "@/testing/documents";
+import { render } from "@/testing/render";
+import { server } from "@/testing/server";
+
+const PUT = "PUT /clusters/{cluster_id}/pools/{pool_name}";
+const POOL: Pool = {
+  name: "gpu",
+  accelerator: "h100",
+  nodes: 2,
+  slots_per_node: 8,
+  slots: 16,
+  slots_used: 0,
+  memory_bytes: 2 ** 40 + 12345,
+  accelerator_memory_bytes: null,
+  price_per_slot_hour: 2.5,
+  currency: "USD",
+};
+
+const SETUP: ClusterSetup = {
+  config: {},
+  config_problems: [],
+  capabilities: [],
+  probe: null,
+  nodes_at: null,
+  nodes_problem: "",
+  suspects: [],
+  proposed_pools: [],
+};
+
+async function edit(pool: Pool) {
+  server.answer(PUT, pool);
+  const { user } = render(<PoolsPanel cluster={cluster({ pools: [pool], setup: SETUP })} />);
+  await user.click(screen.getByRole("button", { name: "Change pool gpu" }));
+  return user;
+}
+
+describe("the dialog of a pool", () => {
+  it("saves the memory that it shows rounded as it was", async () => {
+    const user = await edit({ ...POOL, accelerator_memory_bytes: 80 * 2 ** 30 + 1 });
+    await user.click(await screen.findByRole("button", { name: "Save" }));
+    await waitFor(() => expect(server.calls(PUT)).toHaveLength(1));
+    const { memory_bytes, accelerator_memory_bytes } = server.calls(PUT)[0]?.json as Pool;
+    expect([memory_bytes, accelerator_memory_bytes]).toEqual([2 ** 40 + 12345, 80 * 2 ** 30 + 1]);
+  });
+
+  it("sets the memory of an accelerator in GiB, which the table shows as unknown before", async () => {
+    const user = await edit(POOL);
+    expect(screen.getByRole("cell", { name: "–" })).toBeTruthy();
+    await user.type(await screen.findByLabelText("Memory per accelerator, GiB"), "80");
+    await user.click(screen.getByRole("button", { name: "Save" }));
+    await waitFor(() => expect(server.calls(PUT)).toHaveLength(1));
+    expect((server.calls(PUT)[0]?.json as Pool).accelerator_memory_bytes).toBe(80 * 2 ** 30);
+  });
+});
