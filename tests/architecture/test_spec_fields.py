@@ -168,7 +168,9 @@ class File:
 
 def _is_validator(function: ast.FunctionDef) -> bool:
     names = {node.id for each in function.decorator_list for node in ast.walk(each) if isinstance(node, ast.Name)}
-    return bool(names & VALIDATORS)
+    return bool(names & VALIDATORS) or (
+        function.returns is not None and "FieldConflict" in ast.unparse(function.returns)
+    )
 
 
 def keys_of_stored_specs() -> set[str]:

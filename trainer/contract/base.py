@@ -1,10 +1,23 @@
 """Base models and bounded numbers of the contract between trainer and platform."""
 
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import isfinite
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -64,3 +77,62 @@ class WireModel(BaseModel):
     """Tolerant model, for messages between programs of different versions: unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Constraint of a text: it must match `regex` completely. Errors say it as `description`."""
+
+    regex: str
+    description: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return the schema of the text with this check after it."""
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the JSON schema with the pattern."""
+        return {**handler(schema), "pattern": self.regex}
+
+    def _check(self, value: str) -> str:
+        if re.fullmatch(self.regex, value) is None:
+            raise PydanticCustomError(
+                "string_pattern_mismatch", "must be {description}", {"description": self.description}
+            )
+        return value
+
+
+@dataclass(frozen=True)
+class FieldConflict:
+    """A mistake between fields of a model which are valid one by one.
+
+    `at`: the field to change, with dots below the model; empty for the model itself. `others`: the fields that it
+    conflicts with.
+    """
+
+    at: str
+    message: str
+    others: tuple[str, ...] = ()
+
+
+class FieldConflictError(ValueError):
+    """All conflicts between the fields of a model."""
+
+    def __init__(self, conflicts: list[FieldConflict]) -> None:
+        super().__init__("; ".join(each.message for each in conflicts))
+        self.conflicts = conflicts
+
+
+class CheckedModel(SpecModel):
+    """A model with checks between its fields. All of them run, so that all mistakes are reported together."""
+
+    def _conflicts(self) -> Iterator[FieldConflict]:
+        """Yield every conflict between the fields."""
+        raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _without_conflicts(self) -> Self:
+        found = list(self._conflicts())
+        if found:
+            raise FieldConflictError(found)
+        return self

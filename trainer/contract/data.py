@@ -1,16 +1,18 @@
 """Where the text of a run comes from, how it becomes tokens, and how tokens become sequences."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from trainer.contract.base import SpecModel
+from trainer.contract.base import CheckedModel, FieldConflict, Pattern, SpecModel
 
 Source = Annotated[
     str,
-    Field(
-        pattern=r"^(builtin:python-stdlib|dataset:[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
-        r"|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/?.*)$"
+    Pattern(
+        r"^(builtin:python-stdlib|dataset:[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+        r"|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/?.*)$",
+        "builtin:python-stdlib, dataset:NAME of an uploaded data set, or s3://bucket/prefix",
     ),
 ]
 Format = Literal["auto", "text", "jsonl", "parquet", "chat"]
@@ -38,7 +40,7 @@ class MixturePart(SpecModel):
     rounded. A single document is cut in two."""
 
 
-class DataSpec(SpecModel):
+class DataSpec(CheckedModel):
     """The text to train on, from one `source` or a `mixture` of several, and how it becomes sequences."""
 
     source: Annotated[Source | None, Field(examples=["builtin:python-stdlib"])] = None
@@ -77,20 +79,20 @@ class DataSpec(SpecModel):
     """Disk space for shards that a node downloads, in bytes, divided equally among the sources. Ignored in
     `prepare`."""
 
-    @model_validator(mode="after")
-    def _source_or_mixture(self) -> "DataSpec":
+    def _conflicts(self) -> Iterator[FieldConflict]:
         if (self.source is None) == (not self.mixture):
-            raise ValueError("give either source or mixture, not both and not neither")
+            yield FieldConflict("", "give either source or mixture, not both and not neither")
         names = [part.source for part in self.mixture]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"mixture names {', '.join(twice)} more than once; add the weights and name it once")
+            message = f"mixture names {', '.join(twice)} more than once; add the weights and name it once"
+            yield FieldConflict("mixture", message)
         if self.packing != "documents" and any(part.format == "chat" for part in self.parts):
-            raise ValueError("format `chat` needs packing `documents`, so that conversations do not see one another")
+            message = "format `chat` needs packing `documents`, so that conversations do not see one another"
+            yield FieldConflict("packing", message, ("format", "mixture"))
         for name in ("format", "text_field", "validation_fraction"):
             if self.mixture and getattr(self, name) != DataSpec.model_fields[name].default:
-                raise ValueError(f"{name} belongs to each part of the mixture; give it there")
-        return self
+                yield FieldConflict(name, f"{name} belongs to each part of the mixture; give it there", ("mixture",))
 
     @property
     def parts(self) -> list[MixturePart]:
@@ -122,6 +124,13 @@ class TokenizerSpec(SpecModel):
     """Identity of the base model's tokenizer. The platform sets it when a job with `model.base` is submitted; leave it
     out."""
 
+    def conflicts_with(self, data: DataSpec) -> Iterator[FieldConflict]:
+        """Yield a conflict, of the model that has both, if the tokenizer is trained on a source that `data` lacks."""
+        try:
+            self.trainer_among(data.parts)
+        except ValueError as error:
+            yield FieldConflict("tokenizer.trained_on", str(error), ("data",))
+
     def trainer_among(self, parts: list[MixturePart]) -> int:
         """Which of `parts` the tokenizer is trained on. Raises ValueError when it is none of them."""
         names = [part.source for part in parts]
@@ -132,20 +141,17 @@ class TokenizerSpec(SpecModel):
         return names.index(self.trained_on)
 
 
-class PrepareSpec(SpecModel):
+class PrepareSpec(CheckedModel):
     """Data to tokenize, encrypt and store ahead of the jobs that train on it. They find it if their `data` names the
     same sources with the same format, text field and validation fraction, and their `tokenizer` is the same."""
 
-    data: DataSpec
+    data: Annotated[DataSpec, Field(examples=[{"source": "builtin:python-stdlib"}])]
     """The text to prepare. `packing`, `on_corrupt`, `shuffle_shards` and `cache_bytes` are ignored."""
     tokenizer: TokenizerSpec = TokenizerSpec()
     """How text becomes tokens. Kind `model` is refused: the job that trains the model prepares its data."""
 
-    @model_validator(mode="after")
-    def _one_trains(self) -> "PrepareSpec":
+    def _conflicts(self) -> Iterator[FieldConflict]:
         if self.tokenizer.kind == "model":
-            raise ValueError(
-                "tokenizer.kind `model` comes with a model to train; the job that trains it prepares its data"
-            )
-        self.tokenizer.trainer_among(self.data.parts)
-        return self
+            message = "tokenizer.kind `model` comes with a model to train; the job that trains it prepares its data"
+            yield FieldConflict("tokenizer.kind", message)
+        yield from self.tokenizer.conflicts_with(self.data)

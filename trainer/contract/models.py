@@ -1,16 +1,16 @@
 """Decoder shapes: the named Llama-style models, and what follows from a shape by arithmetic alone."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from trainer.contract.base import SpecModel
+from trainer.contract.base import CheckedModel, FieldConflict
 
 Dimension = Annotated[int, Field(ge=1)]
 
 
-class MoEShape(SpecModel):
+class MoEShape(CheckedModel):
     """Mixture of experts in place of the feed-forward part of layers. No token is dropped. A shape is refused if no
     Hugging Face layout can express it: with scoring `sigmoid` it is GLM-4 MoE, which needs at least 1 shared expert;
     with `softmax` it is Qwen3 MoE (with `qk_norm`) or Mixtral (without), which have neither shared experts, balancing
@@ -38,14 +38,13 @@ class MoEShape(SpecModel):
     """Amount by which each expert's bias moves per step towards equal load (Wang et al. 2024, auxiliary-loss-free
     balancing). The bias affects the choice of experts, but not their weights. 0 disables it."""
 
-    @model_validator(mode="after")
-    def _enough_experts(self) -> "MoEShape":
+    def _conflicts(self) -> Iterator[FieldConflict]:
         if self.experts_per_token > self.num_experts:
-            raise ValueError(f"experts_per_token {self.experts_per_token} exceeds num_experts {self.num_experts}")
-        return self
+            message = f"experts_per_token {self.experts_per_token} exceeds num_experts {self.num_experts}"
+            yield FieldConflict("experts_per_token", message, ("num_experts",))
 
 
-class RopeScaling(SpecModel):
+class RopeScaling(CheckedModel):
     """Scaling of rotary position embeddings to longer sequences, as in Llama 3.1. Between the two limits the scaling
     changes smoothly."""
 
@@ -59,17 +58,14 @@ class RopeScaling(SpecModel):
     original_length: Annotated[Dimension, Field(examples=[8192])]
     """Sequence length that the model was trained on before scaling, in tokens."""
 
-    @model_validator(mode="after")
-    def _in_order(self) -> "RopeScaling":
-        if self.low_frequency_factor >= self.high_frequency_factor:
-            raise ValueError(
-                f"low_frequency_factor {self.low_frequency_factor} must be below high_frequency_factor "
-                f"{self.high_frequency_factor}"
-            )
-        return self
+    def _conflicts(self) -> Iterator[FieldConflict]:
+        low, high = self.low_frequency_factor, self.high_frequency_factor
+        if low >= high:
+            message = f"low_frequency_factor {low} must be below high_frequency_factor {high}"
+            yield FieldConflict("low_frequency_factor", message, ("high_frequency_factor",))
 
 
-class ModelShape(SpecModel):
+class ModelShape(CheckedModel):
     """Dimensions of a Llama-style decoder: RMSNorm, rotary position embeddings, grouped-query attention, SwiGLU."""
 
     hidden_size: Annotated[Dimension, Field(examples=[2048])]
@@ -97,20 +93,21 @@ class ModelShape(SpecModel):
     moe: MoEShape | None = None
     """Mixture of experts in place of dense feed-forward networks. Without it all layers are dense."""
 
-    @model_validator(mode="after")
-    def _divisible(self) -> "ModelShape":
+    def _conflicts(self) -> Iterator[FieldConflict]:
         if self.head_dim is None and self.hidden_size % self.num_heads:
-            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
+            message = f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}"
+            yield FieldConflict("hidden_size", message, ("num_heads", "head_dim"))
         if self.num_heads % self.num_kv_heads:
-            raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
+            message = f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
+            yield FieldConflict("num_kv_heads", message, ("num_heads",))
         if self.head_size % 2:
-            raise ValueError(f"head size {self.head_size} (head_dim, or hidden_size / num_heads) must be even for RoPE")
+            message = f"head size {self.head_size} (head_dim, or hidden_size / num_heads) must be even for RoPE"
+            yield FieldConflict("head_dim", message, ("hidden_size", "num_heads"))
         if self.moe is not None and self.moe.first_dense_layers >= self.num_layers:
-            raise ValueError(
-                f"moe.first_dense_layers {self.moe.first_dense_layers} leaves none of num_layers {self.num_layers} "
-                "with experts; lower it or leave moe out"
-            )
-        return self
+            dense = self.moe.first_dense_layers
+            field, layers = "moe.first_dense_layers", self.num_layers
+            message = f"{field} {dense} leaves none of num_layers {layers} with experts; lower it or leave moe out"
+            yield FieldConflict(field, message, ("num_layers",))
 
     @property
     def head_size(self) -> int:

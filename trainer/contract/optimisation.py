@@ -117,6 +117,9 @@ class LoraSpec(SpecModel):
             )
 
 
+DEFAULT_WARMUP_STEPS = 20
+
+
 class ScheduleSpec(SpecModel):
     """Learning rate over the run: a linear warm-up, a constant phase, and a decay. Where warm-up and decay overlap, the
     lower rate applies."""
@@ -124,9 +127,9 @@ class ScheduleSpec(SpecModel):
     name: Literal["wsd", "cosine", "constant"] = "wsd"
     """`wsd` (warmup, stable, decay) is constant until the last `decay_fraction` of the steps. `cosine` decays from the
     end of the warm-up in half a cosine. `constant` does not decay."""
-    warmup_steps: NonNegativeInt = 20
+    warmup_steps: NonNegativeInt = DEFAULT_WARMUP_STEPS
     """Number of steps in which the learning rate rises linearly to its peak. At most `training.steps`; 0 disables the
-    warm-up."""
+    warm-up. In a run of fewer than 20 steps the default is a fifth of them, rounded down."""
     decay_fraction: Fraction = 0.2
     """Last part of the run in which `wsd` decays, as a fraction of the steps, from 0 to 1. Ignored by `cosine` and
     `constant`."""

@@ -4,14 +4,16 @@ Everything here changes the numbers of a run or the cost of a step; where a run 
 may be retried are the platform's (`athanor.specs`).
 """
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from trainer.contract.base import PositiveInt, SpecModel
+from trainer.contract.base import CheckedModel, FieldConflict, PositiveInt, SpecModel
 from trainer.contract.data import DataSpec, PrepareSpec, TokenizerSpec
 from trainer.contract.models import MODELS, ModelShape
 from trainer.contract.optimisation import (
+    DEFAULT_WARMUP_STEPS,
     BatchRamp,
     BatchSizeSchedule,
     LoraSpec,
@@ -27,7 +29,7 @@ MAX_SEED = 2**63 - 1
 PresetName = Literal["llama-1m", "llama-10m", "llama-100m", "llama-1b", "llama-8b", "llama-70b", "llama-405b", "moe-1m"]
 
 
-class ModelSpec(SpecModel):
+class ModelSpec(CheckedModel):
     """The model to train: give one of `preset`, `shape` and `base`."""
 
     preset: PresetName | None = None
@@ -43,13 +45,11 @@ class ModelSpec(SpecModel):
     has granted to the team. In a standalone run, a folder. Shape and tokenizer come with it. What it refers to is fixed
     when the job is submitted."""
 
-    @model_validator(mode="after")
-    def _exactly_one(self) -> "ModelSpec":
+    def _conflicts(self) -> Iterator[FieldConflict]:
         if self.base is not None and self.preset is not None:
-            raise ValueError("base comes with its own shape; give either preset or base")
+            yield FieldConflict("", "base comes with its own shape; give either preset or base")
         if self.base is None and (self.preset is None) == (self.shape is None):
-            raise ValueError("give exactly one of preset and shape, or base to start from a trained model")
-        return self
+            yield FieldConflict("", "give exactly one of preset and shape, or base to start from a trained model")
 
     def resolve(self) -> ModelShape:
         """Of a base it is known once `TrainingSpec.with_base` has filled it in."""
@@ -86,12 +86,12 @@ class CheckpointPolicy(SpecModel):
     """Number of newest checkpoints to retain. Registering a new one retires the older ones, which are then deleted."""
 
 
-class TrainingSpec(SpecModel):
+class TrainingSpec(CheckedModel):
     """What to train, on which data, and how."""
 
-    model: ModelSpec
+    model: Annotated[ModelSpec, Field(examples=[{"preset": "llama-1m"}])]
     """The model to train: a preset, a shape or a base model."""
-    data: DataSpec
+    data: Annotated[DataSpec, Field(examples=[{"source": "builtin:python-stdlib"}])]
     """The text to train on, and how it becomes sequences."""
     tokenizer: TokenizerSpec = TokenizerSpec()
     """How text becomes tokens. Leave it out with `model.base`, which brings its own tokenizer."""
@@ -140,35 +140,52 @@ class TrainingSpec(SpecModel):
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 1
     """Seed of the initial weights and of the order of the data."""
 
-    @model_validator(mode="after")
-    def _whole_sequences(self) -> "TrainingSpec":
-        _check_whole("tokens_per_step", self.tokens_per_step, self.sequence_length)
-        if self.recompute_layers is not None and self.activation_checkpointing == "none":
-            raise ValueError("recompute_layers needs activation_checkpointing selective or full")
-        if self.schedule.warmup_steps > self.steps:
-            raise ValueError(f"schedule.warmup_steps {self.schedule.warmup_steps} exceeds steps {self.steps}")
-        if self.batch_ramp is not None:
-            start = self.batch_ramp.start_tokens_per_step
-            _check_whole("batch_ramp.start_tokens_per_step", start, self.sequence_length)
-            if start > self.tokens_per_step:
-                raise ValueError(
-                    f"batch_ramp.start_tokens_per_step {start} exceeds tokens_per_step {self.tokens_per_step}; "
-                    "a ramp goes up: exchange the two"
-                )
-        self.tokenizer.trainer_among(self.data.parts)
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _shorten_default_warmup(cls, data: Any) -> Any:
+        """Take a fifth of the steps where the default warm-up would be longer than the run."""
+        if not isinstance(data, dict):
+            return data
+        steps, schedule = data.get("steps"), data.get("schedule", {})
+        if not isinstance(steps, int) or not 0 < steps < DEFAULT_WARMUP_STEPS:
+            return data
+        if not isinstance(schedule, dict) or "warmup_steps" in schedule:
+            return data
+        return {**data, "schedule": {**schedule, "warmup_steps": steps // 5}}
 
-    @model_validator(mode="after")
-    def _fits_base(self) -> "TrainingSpec":
+    def _conflicts(self) -> Iterator[FieldConflict]:
+        yield from _remainder("tokens_per_step", self.tokens_per_step, self.sequence_length)
+        if self.recompute_layers is not None and self.activation_checkpointing == "none":
+            message = "recompute_layers needs activation_checkpointing selective or full"
+            yield FieldConflict("recompute_layers", message, ("activation_checkpointing",))
+        if self.schedule.warmup_steps > self.steps:
+            message = f"warmup_steps {self.schedule.warmup_steps} exceeds steps {self.steps}"
+            yield FieldConflict("schedule.warmup_steps", message, ("steps",))
+        if self.batch_ramp is not None:
+            field, start = "batch_ramp.start_tokens_per_step", self.batch_ramp.start_tokens_per_step
+            yield from _remainder(field, start, self.sequence_length)
+            if start > self.tokens_per_step:
+                message = (
+                    f"{field} {start} exceeds tokens_per_step {self.tokens_per_step}; a ramp goes up: exchange the two"
+                )
+                yield FieldConflict(field, message, ("tokens_per_step",))
+        yield from self.tokenizer.conflicts_with(self.data)
+        yield from self._base_conflicts()
+
+    def _base_conflicts(self) -> Iterator[FieldConflict]:
         if self.tokenizer.kind == "model" and self.model.base is None:
-            raise ValueError("tokenizer.kind `model` needs model.base")
+            yield FieldConflict("tokenizer.kind", "tokenizer.kind `model` needs model.base", ("model",))
         if self.lora is not None and self.model.base is None:
-            raise ValueError("lora adapts a trained model; name it in model.base")
+            yield FieldConflict("lora", "lora adapts a trained model; name it in model.base", ("model",))
         if self.lora is not None and self.model.shape is not None:
-            self.lora.check_export(self.model.shape)
+            try:
+                self.lora.check_export(self.model.shape)
+            except ValueError as error:
+                yield FieldConflict("lora.export", str(error), ("lora.targets", "model.shape"))
         if self.model.base is not None and self.tokenizer.kind != "model" and self.tokenizer != TokenizerSpec():
-            raise ValueError("model.base comes with its own tokenizer; leave tokenizer out")
-        return self
+            yield FieldConflict(
+                "tokenizer", "model.base comes with its own tokenizer; leave tokenizer out", ("model.base",)
+            )
 
     def with_base(self, base: str, shape: ModelShape, vocab_size: int, tokenizer_digest: str) -> "TrainingSpec":
         """With all that follows from `model.base`, now known as `base`. Raises ValueError for a shape that differs."""
@@ -199,12 +216,14 @@ class TrainingSpec(SpecModel):
         return self.batch_size_schedule.sequences_before(step) * self.sequence_length
 
 
-def _check_whole(field: str, tokens: int, sequence_length: int) -> None:
+def _remainder(field: str, tokens: int, sequence_length: int) -> Iterator[FieldConflict]:
+    """Yield a conflict if the tokens of a step are not complete sequences."""
     if tokens % sequence_length:
         below = tokens // sequence_length * sequence_length
         above = below + sequence_length
         multiples = f"{below} or {above}" if below else f"{above}"
-        raise ValueError(f"{field} {tokens} is not a multiple of sequence_length {sequence_length}; take {multiples}")
+        message = f"{field} {tokens} is not a multiple of sequence_length {sequence_length}; take {multiples}"
+        yield FieldConflict(field, message, ("sequence_length",))
 
 
 class OneTask:

@@ -7,6 +7,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from trainer.client.local import LocalSettings
+from trainer.contract.base import FieldConflictError
 from trainer.contract.run import EndClass
 from trainer.contract.telemetry import TelemetrySpec
 from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
@@ -64,6 +65,11 @@ def _section(model: type[BaseModel], name: str, content: Any, problems: list[str
         return model.model_validate(content)
     except ValidationError as error:
         for detail in error.errors():
+            found = (detail.get("ctx") or {}).get("error")
+            if isinstance(found, FieldConflictError):
+                place = ".".join([name, *map(str, detail["loc"])])
+                problems += [f"{place}: {conflict.message}" for conflict in found.conflicts]
+                continue
             place = ".".join([name, *map(str, detail["loc"])])
             value = "" if isinstance(detail["input"], dict) else f" (it is {detail['input']!r})"
             problems.append(f"{place}: {detail['msg']}{value}")

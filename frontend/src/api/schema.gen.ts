@@ -3704,6 +3704,8 @@ export interface components {
             team: components["schemas"]["Named"];
             /** @description Name within the team. Jobs name the data set by it. */
             name: string;
+            /** @description What a spec writes in `source` to train on it. */
+            spec_source: string;
             /** @description `sealed` for an upload, which is stored encrypted; `plain` for an S3 prefix that is read in place; `builtin` for text of the platform. */
             origin: string;
             /** @description `auto` if it is found out when the data set is read, or the format of the files. */
@@ -6538,7 +6540,12 @@ export interface components {
          *     same sources with the same format, text field and validation fraction, and their `tokenizer` is the same.
          */
         PrepareSpec: {
-            /** @description The text to prepare. `packing`, `on_corrupt`, `shuffle_shards` and `cache_bytes` are ignored. */
+            /**
+             * @description The text to prepare. `packing`, `on_corrupt`, `shuffle_shards` and `cache_bytes` are ignored.
+             * @example {
+             *       "source": "builtin:python-stdlib"
+             *     }
+             */
             data: components["schemas"]["DataSpec"];
             /**
              * @description How text becomes tokens. Kind `model` is refused: the job that trains the model prepares its data.
@@ -7514,7 +7521,7 @@ export interface components {
             /**
              * Warmup Steps
              * @description Number of steps in which the learning rate rises linearly to its peak. At most `training.steps`; 0 disables the
-             *     warm-up.
+             *     warm-up. In a run of fewer than 20 steps the default is a fifth of them, rounded down.
              * @default 20
              */
             warmup_steps: number;
@@ -8296,9 +8303,19 @@ export interface components {
          * @description What to train, on which data, and how.
          */
         TrainingSpec: {
-            /** @description The model to train: a preset, a shape or a base model. */
+            /**
+             * @description The model to train: a preset, a shape or a base model.
+             * @example {
+             *       "preset": "llama-1m"
+             *     }
+             */
             model: components["schemas"]["ModelSpec"];
-            /** @description The text to train on, and how it becomes sequences. */
+            /**
+             * @description The text to train on, and how it becomes sequences.
+             * @example {
+             *       "source": "builtin:python-stdlib"
+             *     }
+             */
             data: components["schemas"]["DataSpec"];
             /**
              * @description How text becomes tokens. Leave it out with `model.base`, which brings its own tokenizer.

@@ -128,6 +128,11 @@ class Dataset(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def spec_source(self) -> str:
+        """Return what a spec writes in `source` to train on this data set."""
+        return f"dataset:{self.name}" if self.origin == self.Origin.SEALED else self.name
+
 
 class PreparedDataset(models.Model):
     """A data set tokenised by one recipe (trainer.contract.recipe), for later jobs of the team to use.

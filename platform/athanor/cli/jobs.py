@@ -178,7 +178,7 @@ def presets(
     elif as_json:
         print_json(found)
     else:
-        for preset in found:
+        for preset in sorted(found, key=lambda preset: not any(preset["fits"].values())):  # those that fit come first
             fits = [cluster for cluster, fit in preset["fits"].items() if fit]
             where = f"fits {', '.join(fits)}" if fits else "fits no cluster here"
             console.print(f"[bold]{preset['name']:<12}[/bold] {preset['title']}  [dim]({where})[/dim]")

@@ -1,20 +1,33 @@
 """JobSpec, version 1. The `training` and `prepare` parts are the trainer's own types; the rest is the platform's."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AwareDatetime, Field, field_validator, model_validator
+from pydantic import AwareDatetime, Field, field_validator
 
-from trainer.contract.base import PositiveInt, SpecModel
+from trainer.contract.base import CheckedModel, FieldConflict, Pattern, PositiveInt, SpecModel
 from trainer.contract.data import PrepareSpec
 from trainer.contract.telemetry import TelemetrySpec
 from trainer.contract.training import CheckpointPolicy, OneTask, ProcessLayout, TrainingSpec
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length=1, max_length=100)]
-JobId = Annotated[str, Field(pattern=r"^job_[0-9A-HJKMNP-TV-Z]{26}$")]
-LabelKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=63)]
+Name = Annotated[
+    str,
+    Field(min_length=1, max_length=100),
+    Pattern(r"^[A-Za-z0-9][A-Za-z0-9._-]*$", "letters, digits, ., _ and -, beginning with a letter or digit"),
+]
+JobId = Annotated[str, Pattern(r"^job_[0-9A-HJKMNP-TV-Z]{26}$", "the id of a job: job_ and 26 letters and digits")]
+LabelKey = Annotated[
+    str,
+    Field(max_length=63),
+    Pattern(r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", "letters, digits, ., _, / and -, beginning with a letter or digit"),
+]
 LabelValue = Annotated[str, Field(max_length=200)]
-SecretName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=63)]
+SecretName = Annotated[
+    str,
+    Field(max_length=63),
+    Pattern(r"^[a-z][a-z0-9-]*$", "lower-case letters, digits and -, beginning with a letter"),
+]
 SECONDS_PER_DAY = 86_400
 
 
@@ -71,7 +84,7 @@ class RetryPolicy(SpecModel):
     adds one. These restarts are not retries."""
 
 
-class Schedule(SpecModel):
+class Schedule(CheckedModel):
     """When a job may run. Both ceilings stop applying `time_limit_seconds` before the `deadline`, so that the job can
     still run for its time limit."""
 
@@ -89,16 +102,15 @@ class Schedule(SpecModel):
     """Whether a running job also pauses at a checkpoint while price or carbon intensity is above its ceiling. Needs at
     least one ceiling. An unknown carbon intensity does not pause it."""
 
-    @model_validator(mode="after")
-    def _in_order(self) -> "Schedule":
+    def _conflicts(self) -> Iterator[FieldConflict]:
         if self.not_before and self.deadline and self.deadline <= self.not_before:
-            raise ValueError("deadline must be later than not_before")
+            yield FieldConflict("deadline", "deadline must be later than not_before", ("not_before",))
         if self.deferrable and self.max_price_per_slot_hour is None and self.max_grams_per_kwh is None:
-            raise ValueError("deferrable needs a ceiling: max_price_per_slot_hour or max_grams_per_kwh")
-        return self
+            message = "deferrable needs a ceiling: max_price_per_slot_hour or max_grams_per_kwh"
+            yield FieldConflict("deferrable", message, ("max_price_per_slot_hour", "max_grams_per_kwh"))
 
 
-class JobSpec(OneTask, SpecModel):
+class JobSpec(OneTask, CheckedModel):
     """A job: it either trains a model or prepares data that other jobs train on."""
 
     version: Literal[1] = 1
@@ -163,11 +175,9 @@ class JobSpec(OneTask, SpecModel):
             raise ValueError("mlflow.tracking_uri holds a password, which all of the team can read; use secrets")
         return telemetry
 
-    @model_validator(mode="after")
-    def _one_task(self) -> "JobSpec":
+    def _conflicts(self) -> Iterator[FieldConflict]:
         if (self.training is None) == (self.prepare is None):
-            raise ValueError("give either training or prepare, not both and not neither")
-        return self
+            yield FieldConflict("", "give either training or prepare, not both and not neither")
 
 
 PRIORITY_VALUES: dict[str, int] = {"low": -10, "normal": 0, "high": 10}

@@ -48,6 +48,26 @@ def test_every_mistake_comes_back_as_a_problem(api: Any, spec: dict, world: Worl
     assert Job.objects.count() == 0
 
 
+def test_mistakes_of_fields_between_fields_and_of_names_are_reported_together(
+    api: Any, spec: dict[str, Any], world: World
+) -> None:
+    spec["nmae"] = "x"
+    spec["resources"] = {"accelerator": "h200", "processes_per_node": 0}
+    spec["secrets"] = ["missing"]
+    spec["training"] |= {"tokens_per_step": 100, "data": {"source": "dataset:missing"}, "steps": -3}
+    body = api.send("POST", "jobs", spec).json()
+    assert {item["pointer"]: item["code"] for item in body["errors"]} == {
+        "/nmae": "unknown_field",
+        "/resources/processes_per_node": "greater_than_equal",
+        "/training/steps": "greater_than_equal",
+        "/training/tokens_per_step": "value_error",
+        "/resources/accelerator": "unknown_accelerator",
+        "/training/data/source": "dataset_missing",
+        "/secrets/0": "unknown_secret",
+    }
+    assert body["detail"] == "7 fields of the spec cannot be used"
+
+
 @pytest.mark.parametrize(
     ("change", "pointer", "code"),
     [

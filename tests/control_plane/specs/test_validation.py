@@ -33,15 +33,47 @@ def test_all_mistakes_are_named_at_once(spec: dict[str, Any]) -> None:
     assert "'many'" in found["/training/steps"]
 
 
+def test_mistakes_between_fields_are_named_beside_those_of_single_fields(spec: dict[str, Any]) -> None:
+    spec["nmae"] = "x"
+    spec["after"] = ["job_1"]
+    spec["schedule"] = {"deferrable": True}
+    spec["training"] |= {"precision": "fp16", "tokens_per_step": 100, "recompute_layers": 2}
+    spec["training"]["schedule"] = {"warmup_steps": 50}
+    found = problems(spec)
+    assert set(found) == {
+        "/nmae", "/after/0", "/schedule/deferrable", "/training/precision", "/training/tokens_per_step",
+        "/training/recompute_layers", "/training/schedule/warmup_steps",
+    }  # fmt: skip
+    assert "the id of a job" in found["/after/0"]
+    assert "^" not in "".join(found.values())  # no regular expression
+
+
+def test_what_conflicts_with_a_wrong_field_is_not_guessed(spec: dict[str, Any]) -> None:
+    spec["training"] |= {"steps": "many", "sequence_length": 4, "tokens_per_step": 100}
+    spec["training"]["schedule"] = {"warmup_steps": 10**6}
+    assert set(problems(spec)) == {"/training/steps", "/training/sequence_length"}
+    del spec["training"]["steps"], spec["training"]["model"], spec["name"]
+    assert set(problems(spec)) == {"/name", "/training/steps", "/training/model", "/training/sequence_length"}
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(1, 0), (10, 2), (19, 3), (20, 20), (500, 20)])
+def test_the_default_warmup_is_never_longer_than_the_run(spec: dict[str, Any], steps: int, warmup: int) -> None:
+    spec["training"]["steps"] = steps
+    spec["training"].pop("schedule", None)
+    training = parse_spec(spec).training
+    assert training is not None
+    assert training.schedule.warmup_steps == warmup
+
+
 @pytest.mark.parametrize(
     ("field", "value", "pointer", "says"),
     [
-        ("tokens_per_step", 100, "/training", "take 64 or 128"),
+        ("tokens_per_step", 100, "/training/tokens_per_step", "take 64 or 128"),
         ("sequence_length", 4, "/training/sequence_length", "greater than or equal to 8"),
         ("precision", "fp16", "/training/precision", "none of fp32, bf16"),
-        ("data", {"source": "ftp://x"}, "/training/data/source", "ftp://x"),
+        ("data", {"source": "ftp://x"}, "/training/data/source", "must be builtin:python-stdlib, dataset:NAME"),
         ("model", {}, "/training/model", "exactly one of preset and shape"),
-        ("schedule", {"warmup_steps": 50}, "/training", "exceeds steps"),
+        ("schedule", {"warmup_steps": 50}, "/training/schedule/warmup_steps", "exceeds steps"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_remedy(
@@ -69,7 +101,7 @@ def test_true_and_false_are_no_numbers(spec: dict[str, Any], field: str, value: 
 def test_a_shape_must_divide(spec: dict[str, Any]) -> None:
     shape = {"hidden_size": 100, "num_layers": 1, "num_heads": 3, "num_kv_heads": 1, "intermediate_size": 8}
     spec["training"]["model"] = {"shape": shape}
-    assert "not a multiple of num_heads 3" in problems(spec)["/training/model/shape"]
+    assert "not a multiple of num_heads 3" in problems(spec)["/training/model/shape/hidden_size"]
 
 
 @pytest.mark.parametrize("written", [None, [], "text", 3])

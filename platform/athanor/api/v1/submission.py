@@ -12,7 +12,8 @@ from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs.models import Job
 from athanor.jobs.selectors import jobs_of_team
 from athanor.jobs.services import Submission
-from athanor.specs.validation import parse_spec
+from athanor.specs import validation
+from athanor.specs.v1 import JobSpec
 
 
 def team_of_spec(principal: Principal, written: Any) -> Team:
@@ -23,7 +24,10 @@ def team_of_spec(principal: Principal, written: Any) -> Team:
 
 def validate_submission(principal: Principal, team: Team, written: Any, forked_from: Job | None = None) -> Submission:
     """Return the validated submission. Raises Invalid with all problems that are found."""
-    spec = parse_spec(written)
+    checked = validation.check_spec(written)
+    spec: JobSpec | None = checked.value
+    if spec is None:
+        raise validation.invalid(checked.problems, "invalid_spec", "spec")
     problems = []
     pool = None
     data: list[Dataset] = []
@@ -49,6 +53,8 @@ def validate_submission(principal: Principal, team: Team, written: Any, forked_f
             spec = spec.model_copy(update={"training": base_models.look_up(team, spec.training)})
     except Invalid as error:
         problems += error.problems
+    if checked.problems:
+        raise validation.invalid((*checked.problems, *checked.unaffected(problems)), "invalid_spec", "spec")
     if problems or pool is None:
         raise Invalid(
             "invalid_spec", problems[0].detail, remedy="correct the fields listed in errors", problems=tuple(problems)

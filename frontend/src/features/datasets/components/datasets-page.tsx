@@ -31,8 +31,8 @@ const COLUMNS: Column<Dataset>[] = [
     name: "Source in a spec",
     cell: (dataset) => (
       <>
-        <span className="mono">dataset:{dataset.name}</span>{" "}
-        <CopyButton value={`dataset:${dataset.name}`} label={`Copy the source of ${dataset.name}`} />
+        <span className="mono">{dataset.spec_source}</span>{" "}
+        <CopyButton value={dataset.spec_source} label={`Copy the source of ${dataset.name}`} />
       </>
     ),
   },

@@ -54,7 +54,7 @@ export function FieldsPanel({ spec, problems }: FieldsPanelProps) {
     const value = fieldAt(spec.defaults, path);
     return typeof value === "string" || typeof value === "number" ? String(value) : "";
   };
-  const sources = [BUILTIN, ...(datasets.data?.items ?? []).map((one) => `dataset:${one.name}`)];
+  const sources = [...new Set([BUILTIN, ...(datasets.data?.items ?? []).map((one) => one.spec_source)])];
 
   return (
     <Panel title="Essentials">

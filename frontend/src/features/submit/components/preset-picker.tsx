@@ -20,7 +20,9 @@ function place(preset: Preset): { text: string; fits: boolean } {
     : { text: "fits no cluster here", fits: false };
 }
 
+/** Choose a preset: those that fit a cluster come first. */
 export function PresetPicker({ presets, chosen, onChoose }: PresetPickerProps) {
+  const ordered = [...presets].sort((a, b) => Number(place(b).fits) - Number(place(a).fits));
   return (
     <Radio.Group
       aria-label="Preset"
@@ -31,7 +33,7 @@ export function PresetPicker({ presets, chosen, onChoose }: PresetPickerProps) {
       }}
     >
       <div className={classes.grid}>
-        {presets.map((preset) => {
+        {ordered.map((preset) => {
           const where = place(preset);
           return (
             <Radio.Card key={preset.name} value={preset.name} className={classes.card ?? ""} type="button">

@@ -14,6 +14,7 @@ class DatasetSerializer(serializers.Serializer[Dataset]):
     id = serializers.CharField()
     team = NamedSerializer()
     name = serializers.CharField(help_text="Name within the team. Jobs name the data set by it.")
+    spec_source = serializers.CharField(help_text="What a spec writes in `source` to train on it.")
     origin = serializers.CharField(
         help_text=(
             "`sealed` for an upload, which is stored encrypted; `plain` for an S3 prefix that is read in "
