@@ -43,6 +43,7 @@ class Supervisor:
         self._status = "starting"
         self._url = ""
         self._code = code_version.current()
+        self._state_is_stale = False
         self.stop_asked = False
         self._wake_reader, self._wake_writer = os.pipe()
         for end in (self._wake_reader, self._wake_writer):
@@ -73,7 +74,7 @@ class Supervisor:
         for running in started:
             running.start()
             self._running.append(running)
-        self._write_state()
+        self._write_first_state()
         deadlines = {r.service.name: time.monotonic() + r.service.ready_within_seconds for r in started}
         waiting = list(started)
         while waiting:
@@ -84,19 +85,19 @@ class Supervisor:
                     waiting.remove(running)
                 elif time.monotonic() > deadlines[running.service.name]:
                     raise self._failure(running)
-        self._write_state()
+        self._update_state()
 
     def run(self, url: str) -> None:
         """Keep all services alive until asked to stop, or until the owner has ended."""
         self._status, self._url = "ready", url
-        self._write_state()
+        self._update_state()
         while not self.stop_asked and not self.owner_has_ended():
             before = [(r.identity, r.restarts) for r in self._running]
             for running in self._running:
                 self._revive(running, starting=False)
             self._rotate_logs()
-            if [(r.identity, r.restarts) for r in self._running] != before:
-                self._write_state()
+            if self._state_is_stale or [(r.identity, r.restarts) for r in self._running] != before:
+                self._update_state()
             pending = [r.start_again_at for r in self._running if r.start_again_at is not None]
             pause = min([HOUSEKEEPING_SECONDS, *(max(0.0, at - time.monotonic()) for at in pending)])
             if not self.stop_asked:
@@ -109,35 +110,47 @@ class Supervisor:
     def stop(self) -> None:
         """Stop all in reverse order: programs first, then the stores they write to."""
         self._status = "stopping"
-        self._write_state()
+        self._update_state()
         for running in reversed(self._running):
             running.ask_to_stop()
             running.wait_stopped()
         self._running.clear()
         self._status = "stopped"
-        self._write_state()
+        self._update_state()
 
     def _revive(self, running: RunningService, *, starting: bool) -> None:
         """Start a dead service again, later each time; while starting, give up after a few quick deaths."""
         now = time.monotonic()
         if running.start_again_at is not None:
             if now >= running.start_again_at:
-                running.restarts += 1
-                running.start()
+                self._start_again(running)
             return
         if not running.has_ended():
             return
         assert running.process is not None
         kill_group(running.process.pid)  # children it left would hold its port or its files
-        running.deaths = [at for at in running.deaths if now - at < QUICK_DEATH_WINDOW_SECONDS] + [now]
+        self._delay_start(running)
         if starting and len(running.deaths) >= QUICK_DEATHS:
             raise self._failure(running)
-        delay = min(FIRST_DELAY_SECONDS * 2 ** (len(running.deaths) - 1), MAX_DELAY_SECONDS)
-        running.start_again_at = now + delay
         self._say(f"{running.service.name}: {running.how_it_ended()}; starting it again")
         if len(running.deaths) == QUICK_DEATHS:
             self._say(f"{running.service.name} keeps ending. Its log, {running.service.log}, ends:")
             self._say(last_lines(running.service.log))
+
+    def _start_again(self, running: RunningService) -> None:
+        """Start a service again. What the machine refuses, such as a log on a full disk, is tried again later."""
+        try:
+            running.start()
+        except OSError as error:
+            self._delay_start(running)
+            self._say(f"{running.service.name}: cannot be started: {error}; trying again")
+        else:
+            running.restarts += 1
+
+    def _delay_start(self, running: RunningService) -> None:
+        now = time.monotonic()
+        running.deaths = [at for at in running.deaths if now - at < QUICK_DEATH_WINDOW_SECONDS] + [now]
+        running.start_again_at = now + min(FIRST_DELAY_SECONDS * 2 ** (len(running.deaths) - 1), MAX_DELAY_SECONDS)
 
     def _failure(self, running: RunningService) -> StackError:
         service = running.service
@@ -160,8 +173,32 @@ class Supervisor:
         """Keep one older copy. The services append, so truncating in place loses at most a line."""
         for path in self._folder.logs.glob("*.log"):
             if path.stat().st_size > LOG_BYTES:
-                path.with_suffix(".log.1").write_bytes(path.read_bytes())
+                older = path.with_suffix(".log.1")
+                try:
+                    older.write_bytes(path.read_bytes())
+                except OSError as error:  # a full disk: the space is needed more than the older lines
+                    older.unlink(missing_ok=True)
+                    self._say(f"{path} was emptied without a copy: {error}")
                 os.truncate(path, 0)
+
+    def _write_first_state(self) -> None:
+        """Write the state that a later supervisor needs to find these processes. Raises StackError if it cannot."""
+        try:
+            self._write_state()
+        except OSError as error:
+            remedy = "make room on that disk, or set ATHANOR_DATA_DIR to another folder"
+            raise StackError(f"cannot write {self._folder.state} ({error}): {remedy}") from error
+
+    def _update_state(self) -> None:
+        """Write the state. If the disk is full or read-only, the services run on, and it is tried again."""
+        try:
+            self._write_state()
+        except OSError as error:
+            if not self._state_is_stale:
+                self._say(f"cannot write {self._folder.state}: {error}; the services run on")
+            self._state_is_stale = True
+        else:
+            self._state_is_stale = False
 
     def _write_state(self) -> None:
         own = ProcessIdentity.of(os.getpid())
