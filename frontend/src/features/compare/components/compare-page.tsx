@@ -25,7 +25,7 @@ const COLORS = 8;
 
 const CHARTS: Record<string, { title: string; unit: Unit; marked?: boolean }> = {
   "train/loss": { title: "Training loss", unit: "loss" },
-  "evaluation/loss": { title: "Evaluation loss", unit: "loss", marked: true },
+  "evaluation/loss": { title: "Validation loss", unit: "loss", marked: true },
   "throughput/tokens_per_second": { title: "Throughput (tokens/s)", unit: "count" },
   "train/learning_rate": { title: "Learning rate", unit: "plain" },
   "train/gradient_norm": { title: "Gradient norm", unit: "plain" },

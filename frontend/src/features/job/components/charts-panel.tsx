@@ -42,8 +42,8 @@ const CHARTS: ChartOf[] = [
     wide: true,
     unit: "loss",
     lines: [
-      { metric: "train/loss", label: "training", color: "--series-1" },
-      { metric: "evaluation/loss", label: "evaluation", color: "--series-2", marked: true, optional: true },
+      { metric: "train/loss", label: "training loss", color: "--series-1" },
+      { metric: "evaluation/loss", label: "validation loss", color: "--series-2", marked: true, optional: true },
     ],
   },
   {

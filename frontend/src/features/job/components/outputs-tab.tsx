@@ -72,11 +72,8 @@ const CHECKPOINT_COLUMNS: Column<Checkpoint>[] = [
     ),
   },
   { name: "Step", end: true, cell: (checkpoint) => checkpoint.step.toLocaleString("en") },
-  {
-    name: "Loss",
-    end: true,
-    cell: (checkpoint) => loss(checkpoint.metrics["evaluation/loss"] ?? checkpoint.metrics["train/loss"]),
-  },
+  { name: "Training loss", end: true, cell: (checkpoint) => loss(checkpoint.metrics["train/loss"]) },
+  { name: "Validation loss", end: true, cell: (checkpoint) => loss(checkpoint.metrics["evaluation/loss"]) },
   { name: "Processes", end: true, cell: (checkpoint) => checkpoint.world_size ?? NOT_AUTHENTIC },
   { name: "Size", end: true, cell: (checkpoint) => bytes(checkpoint.size_bytes) },
   { name: "Created", end: true, quiet: true, cell: (checkpoint) => moment(checkpoint.created_at) },
