@@ -40,21 +40,29 @@ def load_or_make(folder: DataFolder) -> dict[str, str]:
 
 
 def load_or_make_master_key(folder: DataFolder, repository: Path, environment: dict[str, str]) -> str:
-    """Return the master key, a Tink keyset. The platform itself generates it, so that one place knows its format."""
+    """Return the master key, a Tink keyset. The platform itself generates it, so that one place knows its format.
+
+    Raise StackError instead of generating one beside a database whose keys another master key encrypted.
+    """
     path = folder.root / "secrets.json"
     known = load_or_make(folder)
     if "master_key" in known:
         return known["master_key"]
-    result = subprocess.run(
-        [sys.executable, "manage.py", "generate_master_key"],
-        cwd=repository,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = _manage(repository, environment, "generate_master_key")
     key = result.stdout.strip()
     if result.returncode or not key:
         raise StackError("`python manage.py generate_master_key` failed", result.stderr)
+    checked = _manage(repository, {**environment, "ATHANOR_MASTER_KEY": key}, "check", "--database=default")
+    if checked.returncode:
+        raise StackError(
+            f"{path} has no master_key, and a new one does not fit the database: restore the file from a copy, or set "
+            "ATHANOR_DATA_DIR to an empty folder",
+            checked.stderr,
+        )
     write_json(path, {**known, "master_key": key})
     return key
+
+
+def _manage(repository: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "manage.py", *arguments]
+    return subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, check=False)

@@ -10,7 +10,10 @@ import httpx
 import psycopg
 import pytest
 
+from deploy.local import secret_values
 from deploy.local.environment import REPOSITORY
+from deploy.local.errors import StackError
+from deploy.local.folder import DataFolder, read_json, write_json
 from deploy.local.handle import wait_until
 from tests.trainer.test_sinks import scalars
 
@@ -74,6 +77,11 @@ def test_the_same_key_gives_the_same_job_and_another_body_is_refused(stack, tmp_
     assert stack.wait_for_end(first["id"])["status"] == "succeeded"
 
 
+def environment_of(stack, service: str) -> dict[str, str]:
+    variables = Path(f"/proc/{stack.pid(service)}/environ").read_bytes().decode().split("\0")
+    return dict(line.split("=", 1) for line in variables if "=" in line)
+
+
 def test_web_and_workers_hold_no_right_over_the_audit_trail(stack) -> None:
     forbidden = (
         "DELETE FROM accounts_auditevent", "UPDATE accounts_auditevent SET actor = 'eve'",
@@ -81,8 +89,7 @@ def test_web_and_workers_hold_no_right_over_the_audit_trail(stack) -> None:
         "ALTER TABLE accounts_auditevent DISABLE TRIGGER USER",
     )  # fmt: skip
     for service in ("web", "worker", "beat"):
-        variables = Path(f"/proc/{stack.pid(service)}/environ").read_bytes().decode().split("\0")
-        environment = dict(line.split("=", 1) for line in variables if "=" in line)
+        environment = environment_of(stack, service)
         assert "ATHANOR_MIGRATION_DATABASE_URL" not in environment
         with psycopg.connect(environment["DATABASE_URL"], autocommit=True) as connection:
             for sql in forbidden:
@@ -99,6 +106,17 @@ def test_web_and_workers_hold_no_right_over_the_audit_trail(stack) -> None:
 def test_credentials_are_for_the_owner_only(stack) -> None:
     for name in ("credentials.json", "secrets.json"):
         assert stat.S_IMODE((stack.data_dir / name).stat().st_mode) == 0o600
+
+
+def test_no_new_master_key_is_made_beside_keys_that_another_one_encrypted(stack, tmp_path: Path) -> None:
+    assert stack.wait_for_end(stack.submit(tmp_path, steps=1))["status"] == "succeeded"  # its team has a key now
+    folder, environment = DataFolder(tmp_path), environment_of(stack, "worker")
+    secrets = read_json(stack.data_dir / "secrets.json")
+    del secrets["master_key"], environment["ATHANOR_MASTER_KEY"]
+    write_json(folder.root / "secrets.json", secrets)
+    with pytest.raises(StackError, match="restore the file from a copy"):
+        secret_values.load_or_make_master_key(folder, REPOSITORY, environment)
+    assert read_json(folder.root / "secrets.json") == secrets
 
 
 def test_what_the_stores_hold_of_a_job_cannot_be_read_without_its_key(stack, tmp_path: Path) -> None:

@@ -51,6 +51,17 @@ def rotate_master() -> int:
     return done + int(audit.rewrap_key()) + second_factors.rewrap() + sign_on_checks.rewrap()
 
 
+def require_master_key() -> None:
+    """Raise Misconfigured if neither ATHANOR_MASTER_KEY nor ATHANOR_PREVIOUS_MASTER_KEY decrypts the teams' keys.
+
+    Looks at the newest one: all were encrypted with the same master key, or with the one before during a rotation.
+    """
+    newest = TeamKey.objects.order_by("-pk").values_list("pk", "wrapped").first()
+    if newest is not None:
+        team_id, wrapped = newest
+        encryption.unwrap_by_master(wrapped, team_id)
+
+
 def rotate_team(team: Team) -> int:
     """Replace a team's key and wrap its data keys and secrets with the new one. Return how many rows."""
     keyset = _begin(team)

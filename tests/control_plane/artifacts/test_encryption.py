@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
 
 from athanor.accounts.models import Team
 from athanor.artifacts import keys, storage
@@ -124,6 +126,21 @@ def test_with_another_master_key_nothing_opens(team: Team, settings: Any) -> Non
     with pytest.raises(AthanorError, match="does not open") as caught:
         keys.data_key("job_a", team)
     assert "ATHANOR_MASTER_KEY" in caught.value.remedy
+
+
+def test_a_wrong_master_key_is_found_by_the_check_that_migrate_runs(team: Team, settings: Any) -> None:
+    call_command("check", databases=["default"])
+    right = settings.ATHANOR.master_key
+    wrong = settings.ATHANOR.model_copy(update={"master_key": encryption.new_wrapping_keyset()})
+    settings.ATHANOR = wrong
+    call_command("check", databases=["default"])  # nothing is encrypted yet
+    settings.ATHANOR = wrong.model_copy(update={"master_key": right})
+    keys.data_key("job_a", team)
+    settings.ATHANOR = wrong
+    with pytest.raises(SystemCheckError, match="ATHANOR_MASTER_KEY"):
+        call_command("check", databases=["default"])
+    settings.ATHANOR = wrong.model_copy(update={"previous_master_key": right})  # while it is being rotated
+    call_command("check", databases=["default"])
 
 
 def test_wrapping_is_authenticated() -> None:
