@@ -16,12 +16,15 @@ from redis.exceptions import RedisError
 from athanor.api.errors import CONTENT_TYPE, problem
 from athanor.api.headers import CSP, page_policy
 from athanor.artifacts import storage
-from athanor.core.errors import Unavailable
+from athanor.artifacts.rotation import require_master_key
+from athanor.core.clock import require_right_clock
+from athanor.core.errors import AthanorError
 
 log = logging.getLogger(__name__)
 
 OK, UNAVAILABLE = "ok", "unavailable"
 FRESH_SECONDS = 1.0
+CHECK_SECONDS = 1.5
 NONCE_PLACEHOLDER = "ATHANOR_CSP_NONCE"  # vite.config.ts writes it into the page
 # First segments of the routes of frontend/src/app/router.tsx; a test compares the two.
 DASHBOARD_PAGES = (
@@ -37,7 +40,10 @@ def healthz(request: HttpRequest) -> JsonResponse:
 
 
 def readyz(request: HttpRequest) -> JsonResponse:
-    """Report whether the required services respond. The broker is not required: without it jobs run later."""
+    """Report within two seconds whether the required services respond, and whether clock and key fit the database.
+
+    The broker is not required: without it jobs run later.
+    """
     checks = _readiness.checks()
     ready = all(answer == OK for name, answer in checks.items() if name != "broker")
     return JsonResponse({"status": OK if ready else UNAVAILABLE, "checks": checks}, status=200 if ready else 503)
@@ -77,40 +83,65 @@ def _problem(status: int, title: str, code: str, detail: str, *, remedy: str) ->
     return JsonResponse(answer.data, status=status, content_type=CONTENT_TYPE)
 
 
+class _Check:
+    """A check that runs in a thread of its own: a part that hangs delays no answer, and is asked once."""
+
+    def __init__(self, name: str, check: Callable[[], None]) -> None:
+        self._name, self._check = name, check
+        self._thread: threading.Thread | None = None
+        self._answer = UNAVAILABLE
+
+    def start(self) -> None:
+        """Begin to check, unless an earlier check still waits for its answer."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name=f"readiness of {self._name}", daemon=True)
+            self._thread.start()
+
+    def answer(self, deadline: float) -> str:
+        """Return the answer, or "unavailable" if there is none until `deadline`, in monotonic seconds."""
+        assert self._thread is not None
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._thread.is_alive():
+            log.warning("not ready: %s: no answer within %s s", self._name, CHECK_SECONDS)
+            return UNAVAILABLE
+        return self._answer
+
+    def _run(self) -> None:
+        try:
+            self._check()
+            self._answer = OK
+        except (DatabaseError, AthanorError, RedisError, OSError) as error:
+            self._answer = UNAVAILABLE
+            log.warning("not ready: %s: %s", self._name, error)
+        finally:
+            connection.close()  # of this thread
+
+
 class _Readiness:
     """One check for all requests within FRESH_SECONDS. While one request checks, others get the previous result."""
 
     def __init__(self) -> None:
         self._checking = threading.Lock()
+        self._parts = {name: _Check(name, check) for name, check in PARTS.items()}
         self._checks: dict[str, str] = {}
         self._checked_at = float("-inf")
 
     def checks(self) -> dict[str, str]:
-        """Return "ok" or "unavailable" for each part. Why a part is unavailable is in the log alone."""
+        """Return "ok" or "unavailable" for each part, within CHECK_SECONDS. The reasons are only in the log."""
         if time.monotonic() - self._checked_at < FRESH_SECONDS:
             return self._checks
         if not self._checking.acquire(blocking=not self._checks):
             return self._checks
         try:
             if time.monotonic() - self._checked_at >= FRESH_SECONDS:
-                parts = {"database": _database, "object_store": _object_store, "broker": _broker}
-                self._checks = {name: _answer_of(name, check) for name, check in parts.items()}
+                deadline = time.monotonic() + CHECK_SECONDS
+                for part in self._parts.values():
+                    part.start()
+                self._checks = {name: part.answer(deadline) for name, part in self._parts.items()}
                 self._checked_at = time.monotonic()
             return self._checks
         finally:
             self._checking.release()
-
-
-_readiness = _Readiness()
-
-
-def _answer_of(name: str, check: Callable[[], None]) -> str:
-    try:
-        check()
-    except (DatabaseError, Unavailable, RedisError, OSError) as error:
-        log.warning("not ready: %s: %s", name, error)
-        return UNAVAILABLE
-    return OK
 
 
 def _database() -> None:
@@ -125,3 +156,13 @@ def _object_store() -> None:
 def _broker() -> None:
     with Redis.from_url(settings.CELERY_BROKER_URL, socket_connect_timeout=2, socket_timeout=2) as broker:
         broker.ping()
+
+
+PARTS: dict[str, Callable[[], None]] = {
+    "database": _database,
+    "object_store": _object_store,
+    "broker": _broker,
+    "clock": require_right_clock,
+    "master_key": require_master_key,
+}
+_readiness = _Readiness()

@@ -17,7 +17,7 @@ from django.utils import timezone
 from athanor.accounts.failures import run_isolated
 from athanor.backends.base import Backend, BackendUnavailable, Handle, Observation, Phase, Presence
 from athanor.clusters.models import Cluster
-from athanor.core import leases, task_triggers
+from athanor.core import clock, leases, task_triggers
 from athanor.core.leases import Lease
 from athanor.dispatch import absence
 from athanor.dispatch.abandon import abandon_job_of
@@ -192,7 +192,7 @@ def _apply_present(present: list[tuple[Live, Observation]]) -> None:
     _write_places(present)
     for health, ids in healths.items():
         Job.objects.filter(pk__in=ids).update(health=health.value, updated_at=Now())
-    now = timezone.now()
+    now = clock.database_now()
     for live, answer in present:
         if _moves(live, answer, live.id in trained, now):
             run_isolated(
@@ -262,7 +262,7 @@ def _move(live: Live, answer: Observation, *, has_trained: bool) -> None:
             transitions.move_attempt(attempt, AttemptStatus.RUNNING)
         if job.status == JobStatus.STARTING.value and attempt.status == AttemptStatus.RUNNING.value:
             transitions.move(job, JobStatus.RUNNING, actor="dispatch", data={"attempt": attempt.id})
-        overdue = _overdue(live._replace(status=attempt.status), timezone.now())
+        overdue = _overdue(live._replace(status=attempt.status), clock.database_now())
         if overdue is not None and job.status in LIMITED:
             reason, limit = overdue
             detail = f"{int(limit.total_seconds())} seconds."

@@ -18,7 +18,7 @@ from athanor.artifacts import deletions, unreferenced
 from athanor.artifacts.services import retired_checkpoints
 from athanor.budgets import meter
 from athanor.compliance import erasure
-from athanor.core import task_triggers
+from athanor.core import clock, task_triggers
 from athanor.dispatch import finalise, observe, stop, submit
 from athanor.fleet import inventory_sync
 from athanor.jobs import event_feed
@@ -117,15 +117,19 @@ def states() -> list[State]:
 
 @contextmanager
 def recorded(task: str) -> Iterator[None]:
-    """Record the duration or the error of a reconciler run."""
+    """Record the duration or the error of a reconciler run.
+
+    Raise Misconfigured instead of running with a clock that differs from the database's.
+    """
     began = time.monotonic()
     try:
+        clock.require_right_clock()
         yield
     except Exception as error:
         with suppress(DatabaseError):  # the database may be what failed
-            _record(task, {"failed_at": timezone.now(), "error": f"{type(error).__name__}: {error}"[:1000]})
+            _record(task, {"failed_at": Now(), "error": f"{type(error).__name__}: {error}"[:1000]})
         raise
-    _record(task, {"ran_at": timezone.now(), "seconds": time.monotonic() - began})
+    _record(task, {"ran_at": Now(), "seconds": time.monotonic() - began})
 
 
 def _record(task: str, facts: dict[str, Any]) -> None:
@@ -140,7 +144,7 @@ def _last_migrated_at() -> datetime:
 
 
 def _state(reconciler: Reconciler, run: ReconcilerRun | None, failed: tuple[int, int]) -> State:
-    now = timezone.now()
+    now = clock.database_now()
     rows, oldest = 0, None
     for due in DUE[reconciler.task]():
         found = due.rows.order_by().aggregate(count=Count("pk"), oldest=Min(due.since))

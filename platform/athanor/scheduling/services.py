@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from athanor.budgets import ledger
 from athanor.clusters.models import Pool
+from athanor.core import clock
 from athanor.jobs import transitions
 from athanor.jobs.models import Dependency, Job
 from athanor.jobs.reasons import MEANINGS, Reason
@@ -185,18 +186,19 @@ def undecided() -> QuerySet[Job]:
 
 
 def _settle(job: Job) -> None:
+    now = clock.database_now()
     paused = job.status == JobStatus.PAUSED.value
     if job.desired == Desired.STOP.value:
         transitions.move(job, JobStatus.CANCELLED, reason=Reason.STOPPED_BY_USER, actor="scheduling")
-    elif job.expires_at is not None and job.expires_at <= timezone.now():
-        missed = job.deadline is not None and job.deadline <= timezone.now()
+    elif job.expires_at is not None and job.expires_at <= now:
+        missed = job.deadline is not None and job.deadline <= now
         reason = Reason.DEADLINE_MISSED if missed else Reason.WAITED_TOO_LONG
         transitions.move(job, JobStatus.EXPIRED, reason=reason, actor="scheduling")
     elif paused and job.desired == Desired.RUN.value:
         transitions.move(job, JobStatus.QUEUED, actor="scheduling")
     elif not paused and job.desired == Desired.PAUSE.value:
         transitions.set_waiting_reason(job, Reason.HELD, "")
-    elif not paused and job.not_before is not None and job.not_before > timezone.now():
+    elif not paused and job.not_before is not None and job.not_before > now:
         transitions.set_waiting_reason(job, Reason.NOT_BEFORE, f"{job.not_before:%Y-%m-%d %H:%M} UTC.")
     elif not paused:
         _settle_dependencies(job)

@@ -3,12 +3,15 @@
 import json
 import re
 import subprocess
+import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import call_command
 from django.test import Client
+from django.utils import timezone
 
 from athanor.api import site
 from athanor.artifacts import storage
@@ -24,7 +27,13 @@ def test_health_and_readiness(bucket: str) -> None:
     assert Client().get("/healthz").json() == {"status": "ok"}
     ready = Client().get("/readyz")
     assert ready.status_code == 200, ready.content
-    assert ready.json()["checks"] == {"database": "ok", "object_store": "ok", "broker": "ok"}
+    assert ready.json()["checks"] == {
+        "database": "ok",
+        "object_store": "ok",
+        "broker": "ok",
+        "clock": "ok",
+        "master_key": "ok",
+    }
 
 
 def test_an_unknown_address_of_the_api_is_a_problem() -> None:
@@ -83,8 +92,37 @@ def test_readiness_names_the_part_and_keeps_the_reason_to_itself(monkeypatch: py
     assert answer.status_code == 503
     assert answer.json() == {
         "status": "unavailable",
-        "checks": {"database": "ok", "object_store": "unavailable", "broker": "ok"},
+        "checks": {"database": "ok", "object_store": "unavailable", "broker": "ok", "clock": "ok", "master_key": "ok"},
     }
+
+
+def test_a_part_that_hangs_is_unavailable_and_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, goes_on = [], threading.Event()
+
+    def hang(key: str) -> None:
+        asked.append(key)
+        goes_on.wait(60)
+
+    readiness = site._Readiness()
+    monkeypatch.setattr(site, "_readiness", readiness)
+    monkeypatch.setattr(site, "CHECK_SECONDS", 0.2)
+    monkeypatch.setattr(storage, "size_of", hang)
+    for _ in range(3):
+        answer = Client().get("/readyz")
+        assert (answer.status_code, answer.json()["checks"]["object_store"]) == (503, "unavailable")
+        readiness._checked_at -= site.FRESH_SECONDS
+    assert len(asked) == 1
+    goes_on.set()
+    monkeypatch.setattr(site, "CHECK_SECONDS", 60)
+    assert Client().get("/readyz").json()["checks"]["object_store"] == "ok"
+
+
+def test_a_clock_that_differs_from_the_databases_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "_readiness", site._Readiness())
+    now = timezone.now
+    monkeypatch.setattr(timezone, "now", lambda: now() - timedelta(seconds=10))
+    answer = Client().get("/readyz")
+    assert (answer.status_code, answer.json()["checks"]["clock"]) == (503, "unavailable")
 
 
 def test_readiness_is_checked_once_a_second_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:

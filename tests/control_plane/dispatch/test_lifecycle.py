@@ -11,16 +11,19 @@ from django.utils import timezone
 from athanor.artifacts import keys, storage
 from athanor.artifacts.models import Artifact
 from athanor.backends.fake.backend import FakeBackend, World
-from athanor.core import leases
+from athanor.core import leases, task_triggers
+from athanor.core.errors import Misconfigured
 from athanor.dispatch import absence, finalise, observe, stop
 from athanor.dispatch import submit as dispatch_submit
 from athanor.jobs import services
 from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.states import FINAL
+from athanor.reconcilers.models import ReconcilerRun
 from athanor.scheduling import services as scheduling
 from athanor.telemetry.models import Heartbeat
 from tests.control_plane import drive
 from trainer.contract.run import EndClass
+from workers import tasks
 
 Submit = Callable[..., Job]
 pytestmark = pytest.mark.django_db
@@ -225,6 +228,36 @@ def test_the_time_limit_stops_and_fails_a_job(submit: Submit, world: World, buck
     assert world.cancelled == [attempt.backend_name]
     drive.end(world, attempt, EndClass.STOPPED)
     assert drive.status_of(job) == ("failed", "deadline")
+
+
+@pytest.mark.parametrize("offset", [timedelta(days=2), timedelta(days=-2), timedelta(seconds=10)])
+def test_a_worker_whose_clock_is_wrong_decides_nothing(
+    submit: Submit, world: World, bucket: str, offset: timedelta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submit(time_limit_seconds=60)
+    drive.run(job)
+    now = timezone.now
+    with monkeypatch.context() as wrong:
+        wrong.setattr(timezone, "now", lambda: now() + offset)
+        with pytest.raises(Misconfigured, match="the clock of this machine is"):
+            tasks.watch()
+    assert drive.status_of(job)[0] == "running"
+    run = ReconcilerRun.objects.get(task=task_triggers.OBSERVE)
+    assert "the clock of this machine" in run.error
+    assert run.failed_at is not None
+    assert abs(run.failed_at - now()) < timedelta(minutes=1), "the database's clock says when"
+
+
+def test_limits_are_compared_with_the_clock_of_the_database(
+    submit: Submit, world: World, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submit(time_limit_seconds=60)
+    drive.run(job)
+    now = timezone.now
+    with monkeypatch.context() as wrong:
+        wrong.setattr(timezone, "now", lambda: now() + timedelta(days=2))
+        observe.observe_due()
+    assert drive.status_of(job)[0] == "running"
 
 
 def test_a_start_that_never_comes_to_a_first_step_is_ended(submit: Submit, world: World, bucket: str) -> None:
