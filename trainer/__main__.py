@@ -56,7 +56,7 @@ def main() -> int:
     from trainer.client.local import LocalPlatform  # noqa: PLC0415 - as above
     from trainer.contract.run import EXIT_STATUS, EndClass  # noqa: PLC0415 - as above
     from trainer.errors import TrainerError  # noqa: PLC0415 - as above
-    from trainer.reporting.sinks.choice import LocalSinks  # noqa: PLC0415 - as above
+    from trainer.reporting.sinks.choice import StandaloneSinkConfig  # noqa: PLC0415 - as above
     from trainer.resilience.assignment import FolderConnection  # noqa: PLC0415 - as above
     from trainer.standalone.job_file import read_job  # noqa: PLC0415 - as above
     from trainer.standalone.terminal import Terminal  # noqa: PLC0415 - as above
@@ -72,7 +72,7 @@ def main() -> int:
         work=output / "work",
         local_files=[path.absolute() for path in arguments.data],
         profile=arguments.profile,
-        sinks=LocalSinks(output / "tensorboard" if arguments.tensorboard else None, mlflow_variables),
+        sinks=StandaloneSinkConfig(output / "tensorboard" if arguments.tensorboard else None, mlflow_variables),
     )
     platform = LocalPlatform(output, settings, terminal.show)
     supervisor = Supervisor(FolderConnection(output, settings), platform, place)
@@ -102,7 +102,7 @@ def run_under_torchrun(arguments: argparse.Namespace) -> int:
     """Train as one of torchrun's processes. Return the exit code."""
     from trainer.contract.run import EXIT_STATUS, EndClass  # noqa: PLC0415 - help must not wait for torch
     from trainer.errors import TrainerError  # noqa: PLC0415 - as above
-    from trainer.reporting.sinks.choice import LocalSinks  # noqa: PLC0415 - as above
+    from trainer.reporting.sinks.choice import StandaloneSinkConfig  # noqa: PLC0415 - as above
     from trainer.standalone.job_file import read_job  # noqa: PLC0415 - as above
     from trainer.standalone.torchrun import read_torchrun_environment, run_rank  # noqa: PLC0415 - as above
 
@@ -116,7 +116,7 @@ def run_under_torchrun(arguments: argparse.Namespace) -> int:
         sys.stderr.write(f"{error}\n")
         return EXIT_STATUS[EndClass.BAD_SPEC]
     output = (arguments.output or Path(name)).absolute()
-    sinks = LocalSinks(output / "tensorboard" if arguments.tensorboard else None, mlflow_variables)
+    sinks = StandaloneSinkConfig(output / "tensorboard" if arguments.tensorboard else None, mlflow_variables)
     return run_rank(place, settings, output, [path.absolute() for path in arguments.data], arguments.profile, sinks)
 
 

@@ -48,7 +48,7 @@ def governed(page: Page, stack) -> Iterator[None]:
 def test_a_proposal_is_tried_on_made_up_jobs(page: Page, stack, governed: None) -> None:
     page.goto("/simulator")
     expect(page.get_by_role("heading", level=1)).to_have_text("Simulator")
-    page.get_by_text("Made-up jobs").click()
+    page.get_by_text("Generated jobs").click()
     page.get_by_role("textbox", name="Days", exact=True).fill("3")
     page.get_by_role("textbox", name="Jobs a day").fill("200")
     page.get_by_role("textbox", name="Slots of the largest job").fill("4")
@@ -69,7 +69,7 @@ def test_a_proposal_is_tried_on_made_up_jobs(page: Page, stack, governed: None) 
 
 def test_a_wrong_proposal_is_named_at_its_place(page: Page, stack, governed: None) -> None:
     page.goto("/simulator")
-    page.get_by_role("textbox", name="In the last days").fill("")
+    page.get_by_role("textbox", name="Days of history").fill("")
     page.get_by_role("textbox", name="Borrow limit: cpu of organisation").fill("3")
     page.get_by_role("button", name="Run").click()
     expect(page.get_by_role("alert")).to_be_visible()

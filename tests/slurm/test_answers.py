@@ -56,50 +56,51 @@ def squeue(state: str, *, exit_code: str = "0", reason: str = "None", **more: st
 def test_every_state_has_one_meaning_and_none_is_guessed(
     state: str, presence: Presence, phase: Phase | None, cause: Cause | None
 ) -> None:
-    seen = parse.observation(squeue(state))
+    seen = parse.to_observation(squeue(state))
     assert (seen.presence, seen.phase, seen.cause) == (presence, phase, cause)
     assert seen.native_state == state
 
 
 def test_a_state_is_a_base_and_flags_in_every_spelling() -> None:
-    assert parse.words("CANCELLED by 1000") == {"CANCELLED"}  # sacct
-    assert parse.words("COMPLETED+") == {"COMPLETED"}  # sacct, cut off
-    assert parse.words(["RUNNING", "COMPLETING"]) == {"RUNNING", "COMPLETING"}  # slurmrestd since 0.0.40
-    assert parse.observation(SlurmJob(1, NAME, parse.words(["CANCELLED", "COMPLETING"]))).phase is Phase.ENDING
-    assert parse.observation(SlurmJob(1, NAME, parse.words(["RUNNING", "CONFIGURING"]))).phase is Phase.STARTING
-    assert parse.observation(SlurmJob(1, NAME, parse.words(["COMPLETED", "UPDATE_DB"]))).presence is Presence.FINISHED
+    assert parse.parse_state("CANCELLED by 1000") == {"CANCELLED"}  # sacct
+    assert parse.parse_state("COMPLETED+") == {"COMPLETED"}  # sacct, cut off
+    assert parse.parse_state(["RUNNING", "COMPLETING"]) == {"RUNNING", "COMPLETING"}  # slurmrestd since 0.0.40
+    for state, phase in ((["CANCELLED", "COMPLETING"], Phase.ENDING), (["RUNNING", "CONFIGURING"], Phase.STARTING)):
+        assert parse.to_observation(SlurmJob(1, NAME, parse.parse_state(state))).phase is phase
+    ended = SlurmJob(1, NAME, parse.parse_state(["COMPLETED", "UPDATE_DB"]))
+    assert parse.to_observation(ended).presence is Presence.FINISHED
 
 
 def test_exit_statuses_of_all_spellings() -> None:
-    assert parse.observation(squeue("FAILED", exit_code="21248")).exit_status == 83  # as wait() reports it
-    assert parse.observation(squeue("FAILED", exit_code="83:0")).exit_status == 83
-    assert parse.observation(squeue("FAILED", exit_code="0:9")).exit_status == -9
-    assert parse.observation(squeue("FAILED", exit_code="36608")).exit_status == -15  # a shell's 128 + 15
-    assert parse.observation(squeue("COMPLETED")).exit_status == 0
-    assert parse.observation(squeue("CANCELLED")).exit_status is None
+    assert parse.to_observation(squeue("FAILED", exit_code="21248")).exit_status == 83  # as wait() reports it
+    assert parse.to_observation(squeue("FAILED", exit_code="83:0")).exit_status == 83
+    assert parse.to_observation(squeue("FAILED", exit_code="0:9")).exit_status == -9
+    assert parse.to_observation(squeue("FAILED", exit_code="36608")).exit_status == -15  # a shell's 128 + 15
+    assert parse.to_observation(squeue("COMPLETED")).exit_status == 0
+    assert parse.to_observation(squeue("CANCELLED")).exit_status is None
 
 
 def test_one_that_saved_its_state_within_its_grace_was_preempted_all_the_same() -> None:
-    seen = parse.observation(squeue("FAILED", exit_code="16384", preempted=str(NOW - 5)))
+    seen = parse.to_observation(squeue("FAILED", exit_code="16384", preempted=str(NOW - 5)))
     assert (seen.cause, seen.exit_status) == (Cause.PREEMPTED, 64)
 
 
 def test_one_that_was_begun_anew_has_ended_but_not_while_its_processes_do() -> None:
-    assert parse.observation(squeue("COMPLETING", restarts="1")).presence is Presence.PRESENT
+    assert parse.to_observation(squeue("COMPLETING", restarts="1")).presence is Presence.PRESENT
     for state in ("PENDING", "RUNNING", "FAILED"):
-        seen = parse.observation(squeue(state, restarts="1", exit_code="24832"))
+        seen = parse.to_observation(squeue(state, restarts="1", exit_code="24832"))
         assert (seen.presence, seen.cause, seen.restarts) == (Presence.FINISHED, Cause.PREEMPTED, 1)
 
 
 def test_times_are_spans_by_the_clusters_clock() -> None:
-    waiting = parse.observation(squeue("PENDING", reason="Priority", start=str(NOW + 90)))
+    waiting = parse.to_observation(squeue("PENDING", reason="Priority", start=str(NOW + 90)))
     assert waiting.starts_in_seconds == 90
     assert "higher priority" in waiting.explanation
-    going = parse.observation(squeue("RUNNING", used="1-02:03:04", left="59:30", nodes="n[01-03],m7"))
+    going = parse.to_observation(squeue("RUNNING", used="1-02:03:04", left="59:30", nodes="n[01-03],m7"))
     assert going.running_seconds == 93784
     assert going.seconds_left == 3570
     assert going.nodes == ("n01", "n02", "n03", "m7")
-    assert parse.observation(squeue("RUNNING", left="UNLIMITED")).seconds_left is None
+    assert parse.to_observation(squeue("RUNNING", left="UNLIMITED")).seconds_left is None
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_times_are_spans_by_the_clusters_clock() -> None:
     ],
 )
 def test_reasons_are_explained_and_none_is_made_up(reason: str, word: str) -> None:
-    seen = parse.observation(squeue("PENDING", reason=reason))
+    seen = parse.to_observation(squeue("PENDING", reason=reason))
     assert seen.native_reason == reason
     assert word in seen.explanation
     assert bool(seen.explanation) is bool(word)
@@ -193,7 +194,7 @@ def test_records_of_old_and_new_slurmrestd_say_the_same() -> None:
             "id": {"set": False, "infinite": False, "number": 0}, "name": ""}},
     }  # fmt: skip
     assert rest.job_of(old, NOW) == rest.job_of(new, NOW)
-    assert parse.observation(rest.job_of(new, NOW)).exit_status == 83
+    assert parse.to_observation(rest.job_of(new, NOW)).exit_status == 83
 
 
 def test_a_long_answer_is_read_object_by_object() -> None:

@@ -29,7 +29,7 @@ from trainer.contract.training import TrainingSpec
 from trainer.data.shards import DatasetIndex
 from trainer.data.source import PreparedSource
 from trainer.errors import TrainerError
-from trainer.reporting.sinks.choice import LocalSinks, sink_queues
+from trainer.reporting.sinks.choice import StandaloneSinkConfig, start_sinks
 from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.assignment import Assignment, FolderConnection, HttpConnection
 from trainer.resilience.failures import RESTARTABLE, classify_exception
@@ -61,7 +61,7 @@ class NodeConfig:
     node: NodeIdentity = NodeIdentity()
     local_files: list[Path] = field(default_factory=list)
     profile: tuple[int, int] | None = None
-    sinks: LocalSinks = LocalSinks()
+    sinks: StandaloneSinkConfig = StandaloneSinkConfig()
     interruption_notice: str = ""
 
 
@@ -106,7 +106,7 @@ class Supervisor:
             return error.end_class
         self._logs.redact_values(keys.secrets.values())
         if self._config.node.index == 0:
-            self._shipper.sinks = sink_queues(
+            self._shipper.sinks = start_sinks(
                 run, keys, self._identity(run), self._config.sinks, self._report_sink_event
             )
         self._shipper.start()

@@ -1,4 +1,7 @@
-"""Load a checkpoint, saved on this mesh or another one; only the files with overlapping shards are read."""
+"""Load a checkpoint saved on this mesh or another one.
+
+With a layout file, files without overlapping shards are skipped, except this rank's own.
+"""
 
 from collections.abc import Sequence
 
@@ -19,19 +22,20 @@ def load(
     weights: Weights,
     storage: Storage,
     encryptor: Encryptor,
-    fingerprint: str,
+    dataset_fingerprint: str,
 ) -> None:
-    """Fill `shards`, which share memory with the live state, and on the same mesh restore this rank's own state.
+    """Copy the stored tensors into `shards` in place.
 
-    Raises DecryptionError for a damaged part; TrainerError for other data (DATA_ERROR), another shape (BAD_SPEC) or
-    missing tensors (STORAGE_ERROR).
+    On the same mesh also restore this rank's RNG state and gradient-compression state. Raises DecryptionError for a
+    damaged part; StorageError if the store does not answer; TrainerError for a different dataset fingerprint
+    (DATA_ERROR), another shape (BAD_SPEC) or missing tensors (STORAGE_ERROR).
     """
-    if manifest.dataset_fingerprint != fingerprint:
+    if manifest.dataset_fingerprint != dataset_fingerprint:
         raise TrainerError(
             EndClass.DATA_ERROR,
             f"the checkpoint of step {manifest.step} was trained on data with the fingerprint "
-            f"{manifest.dataset_fingerprint[:12]}, but this run's data has {fingerprint[:12]}; resume with the same "
-            "data, or submit a new job",
+            f"{manifest.dataset_fingerprint[:12]}, but this run's data has {dataset_fingerprint[:12]}; "
+            "resume with the same data, or submit a new job",
         )
     mesh = weights.mesh
     shards_by_name: dict[str, list[Shard]] = {}

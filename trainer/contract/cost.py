@@ -23,24 +23,26 @@ MAX_OFFLOAD_BUCKET_ELEMENTS = 2**24
 
 
 @dataclass(frozen=True)
-class Share:
+class ParameterCounts:
     """Number of parameters that a rank computes with, before sharding over data ranks.
 
-    `cut`: divided over the tensor ranks. `whole`: replicated on each tensor rank. `experts`: divided over the tensor
-    and the expert ranks. Each counts the part of this rank.
+    `tensor_split`: split over the tensor ranks. `replicated`: complete on each tensor rank. `experts`: split over the
+    tensor and the expert ranks. Each counts the part of this rank.
     """
 
-    cut: int = 0
-    whole: int = 0
+    tensor_split: int = 0
+    replicated: int = 0
     experts: int = 0
 
-    def __add__(self, other: "Share") -> "Share":
-        return Share(self.cut + other.cut, self.whole + other.whole, self.experts + other.experts)
+    def __add__(self, other: "ParameterCounts") -> "ParameterCounts":
+        return ParameterCounts(
+            self.tensor_split + other.tensor_split, self.replicated + other.replicated, self.experts + other.experts
+        )
 
     @property
     def dense(self) -> int:
         """Return the parameters outside of experts."""
-        return self.cut + self.whole
+        return self.tensor_split + self.replicated
 
     @property
     def total(self) -> int:
@@ -106,37 +108,41 @@ class RankCost:
         self._sum_width = 2 if training.gradient_reduction == "bf16" else 4
 
     @property
-    def parameters(self) -> Share:
+    def parameters(self) -> ParameterCounts:
         """Return the parameters that this rank holds before sharding."""
         return sum((self._of_layer(layer) for layer in self.layers), self._ends)
 
     @property
-    def _trained(self) -> Share:
+    def _trained(self) -> ParameterCounts:
         if self._training.lora is None:
             return self.parameters
         lora, shape = self._training.lora, self._shape
         adapters = shape.adapter_parameters(lora.rank, lora.targets) * len(self.layers) // shape.num_layers
-        return Share(cut=-(-adapters // self._sizes.tensor))
+        return ParameterCounts(tensor_split=-(-adapters // self._sizes.tensor))
 
     @property
-    def _ends(self) -> Share:
+    def _ends(self) -> ParameterCounts:
         """Return the parameters of embedding, head and last norm, as far as this rank has them."""
         words = -(-self._vocab // self._sizes.tensor) * self._shape.hidden_size
         matrices = self.has_embedding + self.has_head
         if self.has_embedding and self.has_head and self._shape.tie_embeddings and self._sizes.pipeline == 1:
             matrices = 1
-        return Share(cut=words * matrices, whole=self._shape.hidden_size if self.has_head else 0)
+        return ParameterCounts(
+            tensor_split=words * matrices, replicated=self._shape.hidden_size if self.has_head else 0
+        )
 
-    def _of_layer(self, layer: int) -> Share:
+    def _of_layer(self, layer: int) -> ParameterCounts:
         shape, tensor = self._shape, self._sizes.tensor
         norms = 2 * shape.hidden_size + (2 * shape.head_size if shape.qk_norm else 0)
         if shape.moe is None or not shape.is_moe_layer(layer):
-            return Share(cut=(shape.attention_parameters() + shape.mlp_parameters(layer)) // tensor, whole=norms)
+            return ParameterCounts(
+                tensor_split=(shape.attention_parameters() + shape.mlp_parameters(layer)) // tensor, replicated=norms
+            )
         moe, hidden = shape.moe, shape.hidden_size
         expert = 3 * hidden * moe.expert_size
-        return Share(
-            cut=(shape.attention_parameters() + expert * moe.shared_experts) // tensor,
-            whole=norms + moe.num_experts * hidden,
+        return ParameterCounts(
+            tensor_split=(shape.attention_parameters() + expert * moe.shared_experts) // tensor,
+            replicated=norms + moe.num_experts * hidden,
             experts=expert * moe.num_experts // tensor // self._sizes.expert,
         )
 
@@ -156,8 +162,8 @@ class RankCost:
     def _expert_ranks(self) -> int:
         return max(1, self._dense_ranks // self._sizes.expert) if self._sizes.zero else 1
 
-    def _sharded(self, share: Share) -> int:
-        return -(-share.dense // self._dense_ranks) + -(-share.experts // self._expert_ranks)
+    def _sharded(self, counts: ParameterCounts) -> int:
+        return -(-counts.dense // self._dense_ranks) + -(-counts.experts // self._expert_ranks)
 
     def memory(self) -> Memory:
         """Return the bytes that this rank needs."""
@@ -167,7 +173,7 @@ class RankCost:
         held, updated = self._sharded(every), self._sharded(trained)
         gradients = 4 * updated
         if sizes.zero and not self._reduces_each and self.micro_batches > 1 and self._dense_ranks > 1:
-            gradients += self._sum_width * trained.total  # they wait whole for the last micro-batch
+            gradients += self._sum_width * trained.total  # they are not reduced before the last micro-batch
         resting = self._width if sizes.zero == 0 else 4  # what is not trained has no fp32 master copy
         moments, room = 4 * self._moments(trained), 0
         if self._training.optimizer.offload:
@@ -182,7 +188,7 @@ class RankCost:
             host=moments if self._training.optimizer.offload else 0,
         )
 
-    def _moments(self, trained: Share) -> int:
+    def _moments(self, trained: ParameterCounts) -> int:
         """Return the numbers of optimizer state: two per parameter for AdamW, one per element of a block's matrix for
         Muon."""
         match self._training.optimizer.name:
@@ -193,12 +199,12 @@ class RankCost:
             case "muon":
                 not_muons = self._ends
                 for layer in self.layers:
-                    not_muons = not_muons + Share(whole=self._of_layer(layer).whole)
+                    not_muons = not_muons + ParameterCounts(replicated=self._of_layer(layer).replicated)
                 return self._sharded(trained) + self._sharded(not_muons)
             case unknown:
                 assert_never(unknown)
 
-    def _gathered(self, every: Share, trained: Share) -> int:
+    def _gathered(self, every: ParameterCounts, trained: ParameterCounts) -> int:
         """Return the bytes of the gathered weights to compute with. At stage 3 the ends of the model and two blocks:
         one in use, one on its way."""
         if self._sizes.zero == 0:
@@ -294,7 +300,7 @@ class RankCost:
     def _sharding(self) -> list[Traffic]:
         if not self._sizes.zero:
             return []
-        trained, blocks, ends = self._trained, Share(), self._ends
+        trained, blocks, ends = self._trained, ParameterCounts(), self._ends
         for layer in self.layers:
             blocks = blocks + self._of_layer(layer)
         if self._training.lora is not None:
@@ -348,8 +354,8 @@ class RankCost:
         scatters = 4 * layers + len(self._repeated) + self.has_embedding + self.has_head
         sums = 3 * 4 * self._tokens_of_step if self.has_head else 0
         if self._training.lora is None:
-            whole = Share(whole=self.parameters.whole)
-            sums += 4 * self._sharded(whole)
+            replicated = ParameterCounts(replicated=self.parameters.replicated)
+            sums += 4 * self._sharded(replicated)
         return [
             Traffic("tensor", "all_gather", _part(hidden * gathers, tensor)),
             Traffic("tensor", "reduce_scatter", _part(hidden * scatters, tensor)),
@@ -390,7 +396,7 @@ class RankCost:
         hidden = self._width * self._tokens_of_step * self._shape.hidden_size // sizes.tensor
         found = [Traffic("pipeline", "send", away * hidden)]
         if self._shape.tie_embeddings and self.has_embedding != self.has_head and self._training.lora is None:
-            words = Share(cut=-(-self._vocab // sizes.tensor) * self._shape.hidden_size)
+            words = ParameterCounts(tensor_split=-(-self._vocab // sizes.tensor) * self._shape.hidden_size)
             found.append(Traffic("pipeline", "all_reduce", 2 * _part(4 * self._sharded(words), 2)))
         return found
 

@@ -23,7 +23,7 @@ from trainer.contract.run import EXIT_STATUS, AttemptEnd, EndClass, ProgressEven
 from trainer.contract.training import ProcessLayout
 from trainer.data.shards import DatasetIndex
 from trainer.errors import TrainerError
-from trainer.reporting.sinks.choice import LocalSinks, sink_queues
+from trainer.reporting.sinks.choice import StandaloneSinkConfig, start_sinks
 from trainer.reporting.sinks.sink_queue import ReportEvent
 from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.assignment import Assignment, FolderConnection
@@ -79,7 +79,7 @@ def run_rank(
     output: Path,
     files: list[Path],
     profile: tuple[int, int] | None,
-    sinks: LocalSinks,
+    sinks: StandaloneSinkConfig,
 ) -> int:
     """Run one rank and return its exit status; 0 for a requested stop, since torchrun restarts anything else."""
     settings = replace(settings, layout=place.layout)
@@ -163,14 +163,14 @@ def _prepare_assignment(
     return assignment
 
 
-def _train(assignment: Assignment, platform: LocalPlatform, sinks: LocalSinks) -> tuple[EndClass, str]:
+def _train(assignment: Assignment, platform: LocalPlatform, sinks: StandaloneSinkConfig) -> tuple[EndClass, str]:
     shared_status = SharedStatus(assignment.shared_status, assignment.run.layout.processes_per_node)
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda *_: shared_status.request_stop(StopRequest.CANCEL))
     shipper, end_class = Shipper(assignment.spool, platform), EndClass.INTERNAL_ERROR
     if assignment.rank == 0:
         report_event = _make_event_reporter(assignment)
-        shipper.sinks = sink_queues(assignment.run, platform.keys(), str(platform.output), sinks, report_event)
+        shipper.sinks = start_sinks(assignment.run, platform.keys(), str(platform.output), sinks, report_event)
     if assignment.local_rank == 0:
         shipper.start()
     try:

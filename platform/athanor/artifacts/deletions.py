@@ -159,7 +159,7 @@ def delete(target: Target, user: User, *, permanently: bool = False) -> Deletion
         if isinstance(target, Dataset):  # the name is free again
             Dataset.objects.filter(pk=target.pk).update(name=f"{target.name} {row.id}", deletion=row)
         if isinstance(target, Project):
-            projects.hide(target, f"deleted-{row.id}")
+            projects.soft_delete(target, f"deleted-{row.id}")
         facts = {"name": found.name, "size_bytes": found.size_bytes, "permanently": permanently, "deletion": row.id}
         audit.record(f"{found.kind}.delete", actor=user, target=(found.kind, target.pk), team_id=team.id, after=facts)
         if permanently:
@@ -184,7 +184,7 @@ def restore(row: Deletion, user: User) -> Deletion:
                 )
             Dataset.objects.filter(deletion=row).update(name=row.name)
         if row.kind == Deletion.Kind.PROJECT:
-            projects.unhide(row.target_id, row.name)
+            projects.restore(row.target_id, row.name)
         if row.kind == Deletion.Kind.TEAM:
             Team.objects.filter(pk=row.target_id).update(deleted_at=None)
         for model in (Artifact, Checkpoint, Dataset):

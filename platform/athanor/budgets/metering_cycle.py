@@ -1,4 +1,5 @@
-"""The metering cycle: count usage, roll periods over, and stop runs whose budget or schedule window has ended."""
+"""The metering cycle: count usage, roll periods over, and preempt runs at a checkpoint whose budget or schedule
+window has ended."""
 
 from collections import Counter
 from datetime import datetime
@@ -30,29 +31,32 @@ ACTOR = "budgets"
 
 
 def run() -> None:
-    """Run one metering cycle. An error with one job or budget does not stop the others."""
+    """Run one metering cycle.
+
+    Preemptions, deferrals and warnings are isolated per row; an error while charging or rolling over ends the cycle.
+    """
     now = timezone.now()
     usage.reweigh(quotas.settings().half_life_seconds, now)
     unfunded = meter.count_due(now)
     if meter.roll_over(now):
         unfunded += meter.count_due(now)
     for run in unfunded:
-        run_isolated(task_triggers.METER, f"preempting job {run.job_id}", partial(_preempt, run))
+        run_isolated(task_triggers.METER, f"preempting job {run.job_id}", partial(_preempt_unfunded, run))
     for job in _deferrable():
         run_isolated(task_triggers.METER, f"deferring job {job.id}", partial(_defer, job, now))
-    _note_rates(now)
-    for period in _unwarned(now):
+    _store_burn_rates(now)
+    for period in _periods_to_warn(now):
         run_isolated(task_triggers.METER, f"warning of budget {period.budget_id}", partial(_warn, period))
 
 
-def format_amount(budget: Budget, amount: int) -> str:
+def _format_amount(budget: Budget, amount: int) -> str:
     """Format an amount of the budget for people, with its unit."""
     if budget.unit == Budget.Unit.SLOT_HOURS:
         return f"{amount / 3600:,.2f} slot-hours"
     return f"{amount / MICRO:,.2f} {budget.currency}"
 
 
-def _preempt(run: UnfundedRun) -> None:
+def _preempt_unfunded(run: UnfundedRun) -> None:
     budget = run.budget
     detail = (
         f"Budget {budget.name!r} carries it only until {run.funded_until:%Y-%m-%d %H:%M:%S} UTC; "
@@ -78,7 +82,7 @@ def _defer(job: Job, now: datetime) -> None:
             transitions.preempt_at_checkpoint(locked, Reason.WINDOW_CLOSED, closed, actor=ACTOR)
 
 
-def _note_rates(now: datetime) -> None:
+def _store_burn_rates(now: datetime) -> None:
     """Store, for each current period, the usage per day of what runs now."""
     periods = {
         row.budget_id: row for row in BudgetPeriod.objects.filter(start__lte=now, end__gt=now, budget__active=True)
@@ -104,7 +108,7 @@ def _note_rates(now: datetime) -> None:
             BudgetPeriod.objects.filter(pk=row.pk).update(rate_per_day=rates[budget_id])
 
 
-def _unwarned(now: datetime) -> QuerySet[BudgetPeriod]:
+def _periods_to_warn(now: datetime) -> QuerySet[BudgetPeriod]:
     """Return current periods beyond their soft limit whose teams were not notified."""
     rows = BudgetPeriod.objects.filter(Q(start__lte=now, end__gt=now, warned_at=None, budget__active=True))
     return rows.filter(spent__gt=0, spent__gte=F("budget__amount") * F("budget__soft_percent") / 100).select_related(
@@ -113,24 +117,25 @@ def _unwarned(now: datetime) -> QuerySet[BudgetPeriod]:
 
 
 def _warn(period: BudgetPeriod) -> None:
-    """Record that the soft limit is passed in the audit trail and in the feed of every team charged to the budget.
+    """Record once that the soft limit is passed, in the audit trail and the event feed of the teams.
 
-    The event is appended to the newest job of each team.
+    The teams are those with a job that holds a reservation in the period; the event is appended to the newest such job.
     """
     budget = period.budget
     message = (
-        f"Budget {budget.name!r}: {format_amount(budget, period.spent)} of "
-        f"{format_amount(budget, period.amount)} are spent until {period.end:%Y-%m-%d %H:%M} UTC."
+        f"Budget {budget.name!r}: {_format_amount(budget, period.spent)} of "
+        f"{_format_amount(budget, period.amount)} are spent; the period ends at {period.end:%Y-%m-%d %H:%M} UTC."
     )
     holders = Reservation.objects.filter(period=period).order_by("job__team_id", "-job_id").distinct("job__team_id")
     with transaction.atomic():
-        for job_id in sorted(holders.values_list("job_id", flat=True)):
-            job = Job.objects.select_for_update(no_key=True).get(pk=job_id)
-            facts = {"budget": budget.id, "name": budget.name, "spent": period.spent, "amount": period.amount}
+        newest = Job.objects.filter(pk__in=list(holders.values_list("job_id", flat=True)))
+        jobs = list(newest.select_for_update(no_key=True).order_by("pk"))  # jobs are locked before budgets
+        if BudgetPeriod.objects.select_for_update(no_key=True).get(pk=period.pk).warned_at is not None:
+            return  # another cycle has warned
+        BudgetPeriod.objects.filter(pk=period.pk).update(warned_at=timezone.now())
+        facts = {"budget": budget.id, "name": budget.name, "spent": period.spent, "amount": period.amount}
+        for job in jobs:
             events.append(job, "job.budget_warning", actor=ACTOR, message=message, data=facts)
             job.save(update_fields=["event_seq", "updated_at"])
-        locked = BudgetPeriod.objects.select_for_update(no_key=True).get(pk=period.pk)
-        if locked.warned_at is None:
-            BudgetPeriod.objects.filter(pk=period.pk).update(warned_at=timezone.now())
         after = {"period": period.start.isoformat(), "spent": period.spent, "amount": period.amount}
         audit.record("budget.warn", actor=ACTOR, target=("budget", budget.id), after=after)

@@ -1,7 +1,8 @@
-"""Gives the agents of an attempt their ranks, round by round (trainer/contract/node_rendezvous.py says what they ask).
+"""Rendezvous of an attempt's nodes: agents join a round and get their ranks.
 
-A round is complete when as many nodes as the job asked for have come, and the spare ones too or a moment has passed. An
-agent that comes back from another address is another process: what was placed with the one before cannot go on.
+The messages are in trainer/contract/node_rendezvous.py. A round is complete when as many nodes have joined as the job
+asked for, and the spare nodes too or SPARE_JOIN_TIMEOUT has passed. An agent that joins from another address is another
+process: the round that it was in cannot continue.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from trainer.contract.launch_plan import plan_mesh
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest, arrange, stages_of_nodes
 from trainer.contract.parallelism import MeshSizes
 
-SPARES_MAY_COME_LATER_BY = timedelta(seconds=10)
+SPARE_JOIN_TIMEOUT = timedelta(seconds=10)
 SEEN_WITHIN = timedelta(seconds=30)  # agents ask every few seconds
 
 
@@ -53,7 +54,7 @@ def join(attempt: Attempt, asked: JoinRequest) -> JoinReply:
             missing = _missing(nodes, spec.resources.nodes, total)
             if missing is not None:
                 return JoinReply(state="gathering", round=mine.round, missing=missing)
-            _place(attempt, spec, [node for node in nodes if node.unseen < SEEN_WITHIN])
+            _assign_ranks(attempt, spec, [node for node in nodes if node.unseen < SEEN_WITHIN])
     return _answer(attempt, asked.node_index, mine.round)
 
 
@@ -93,10 +94,10 @@ def _missing(nodes: Sequence[AttemptNode], needed: int, total: int) -> int | Non
     if len(here) < needed:
         return needed - len(here)
     enough_for = here[needed - 1].waited  # type: ignore[attr-defined] # as above
-    return total - len(here) if len(here) < total and enough_for < SPARES_MAY_COME_LATER_BY else None
+    return total - len(here) if len(here) < total and enough_for < SPARE_JOIN_TIMEOUT else None
 
 
-def _place(attempt: Attempt, spec: JobSpec, nodes: list[AttemptNode]) -> None:
+def _assign_ranks(attempt: Attempt, spec: JobSpec, nodes: list[AttemptNode]) -> None:
     joins = [_join_of(node) for node in nodes]
     placed = arrange(joins, spec.resources.nodes, _stages(spec))
     newest = artifacts.newest_checkpoint_row(attempt.job)

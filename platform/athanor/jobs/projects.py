@@ -1,4 +1,4 @@
-"""Projects: what jobs of a team are kept under. A spec that names a new one makes it; an archived one takes none."""
+"""Projects group the jobs of a team. Submitting to a new name creates the project; an archived one takes no jobs."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from athanor.jobs.models import Job, Project
 from athanor.jobs.states import FINAL
 
 # The locks hold up a deletion of the team or project until the job is there, and the other way round.
-OPEN = """
+SELECT_FOR_SUBMISSION = """
     SELECT team.deleted_at IS NULL, project.archived_at IS NULL, project.id
     FROM (SELECT deleted_at FROM accounts_team WHERE id = %(team)s FOR KEY SHARE) team
     LEFT JOIN (
@@ -24,24 +24,24 @@ OPEN = """
 """
 DEFAULT = "default"  # of a spec that names none
 # Two first jobs of a project may be submitted concurrently.
-MAKE = """
+INSERT_PROJECT = """
     INSERT INTO jobs_project (id, team_id, name, description, created_at, created_by_id)
     VALUES (%s, %s, %s, '', %s, %s) ON CONFLICT (team_id, name) DO NOTHING
 """
 
 
-def for_a_job(team: Team, name: str, user: User) -> None:
-    """Ensure that the project exists, in the transaction of the submission. Raises Invalid for an archived one.
+def get_or_create_for_submission(team: Team, name: str, user: User) -> None:
+    """Create the project if the team has none of this name, in the transaction of the submission.
 
-    By hand: each submission pays for it.
+    Raises Invalid for an archived project, Conflict for a deleted team. Written in SQL: it is part of each submission.
     """
     with connection.cursor() as cursor:
-        cursor.execute(OPEN, {"team": team.id, "name": name})
+        cursor.execute(SELECT_FOR_SUBMISSION, {"team": team.id, "name": name})
         is_team_there, is_open, project_id = cursor.fetchone() or (False, False, None)
         if not is_team_there:
             raise Conflict("team_deleted", f"team {team.name} is deleted", remedy="submit to another team")
         if project_id is None:
-            cursor.execute(MAKE, [ids.project_id(), team.id, name, timezone.now(), user.id])
+            cursor.execute(INSERT_PROJECT, [ids.project_id(), team.id, name, timezone.now(), user.id])
         elif not is_open:
             detail = f"project {name!r} of team {team.name} is archived"
             remedy = "take it out of the archive, or name another"
@@ -79,15 +79,15 @@ def change(project: Project, user: User, *, description: str | None = None, arch
     return row
 
 
-def hide(project: Project, suffix: str) -> None:
-    """Give the project, which the caller has locked, and its jobs another name, so that its own is free."""
+def soft_delete(project: Project, suffix: str) -> None:
+    """Mark a project, which the caller has locked, as deleted, and append `suffix` to its name to free the name."""
     name = f"{project.name[:60]}.{suffix}"
     Job.objects.filter(team_id=project.team_id, project=project.name).update(project=name)
     Project.objects.filter(pk=project.pk).update(name=name, deleted_at=timezone.now())
 
 
-def unhide(project_id: str, name: str) -> None:
-    """Undo `hide`. Raises Conflict when the name was taken meanwhile."""
+def restore(project_id: str, name: str) -> None:
+    """Undo `soft_delete`. Raises Conflict when the name was taken meanwhile."""
     row = Project.objects.select_for_update().get(pk=project_id)
     try:
         with transaction.atomic():

@@ -208,7 +208,7 @@ def draft(submission: Submission, found_warnings: Sequence[FieldProblem] = ()) -
 
 def _create(submission: Submission, found_warnings: Sequence[FieldProblem]) -> Job:
     spec, job = submission.spec, draft(submission, found_warnings)
-    projects.for_a_job(submission.team, spec.project, submission.user)
+    projects.get_or_create_for_submission(submission.team, spec.project, submission.user)
     job.save(force_insert=True)
     events.first(job, "job.submitted", actor=submission.user.username, data=_fork(job))
     Label.objects.bulk_create(Label(job=job, team=job.team, key=key, value=value) for key, value in spec.labels.items())

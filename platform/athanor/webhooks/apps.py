@@ -14,4 +14,4 @@ class WebhooksConfig(AppConfig):
         from athanor.artifacts import rotation  # noqa: PLC0415 - models are ready only now
         from athanor.webhooks import models, secrets  # noqa: PLC0415 - likewise
 
-        rotation.register(models.WebhookSecret, lambda row: secrets.owner_of(row.webhook_id))
+        rotation.register(models.WebhookSecret, lambda row: secrets.associated_data(row.webhook_id))

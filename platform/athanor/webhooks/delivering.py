@@ -102,7 +102,7 @@ def deliver(lease: Lease) -> None:
     """Send a leased delivery and store the response."""
     delivery = Delivery.objects.select_related("webhook").get(pk=lease.pk)
     timestamp = int(time.time())
-    active = secrets.opened(delivery.webhook)
+    active = secrets.decrypt_active(delivery.webhook)
     headers = {
         "Content-Type": envelope.CONTENT_TYPE,
         "User-Agent": "Athanor-Webhooks/1",

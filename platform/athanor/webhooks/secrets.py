@@ -15,12 +15,12 @@ from athanor.webhooks.models import Webhook, WebhookSecret
 KEY_BYTES = 32
 
 
-def owner_of(webhook_id: str) -> str:
+def associated_data(webhook_id: str) -> str:
     """Return the associated data of a secret: moved to another webhook, it does not decrypt."""
     return f"webhook:{webhook_id}"
 
 
-def add(webhook: Webhook, overlap: timedelta) -> str:
+def create_secret(webhook: Webhook, overlap: timedelta) -> str:
     """Create a secret and return it. The previous one also signs for `overlap`; older ones are deleted.
 
     In the caller's transaction, which holds the webhook's row.
@@ -30,15 +30,15 @@ def add(webhook: Webhook, overlap: timedelta) -> str:
     WebhookSecret.objects.filter(webhook=webhook).exclude(pk__in=active).delete()
     WebhookSecret.objects.filter(pk__in=active).update(retires_at=retires)
     secret = SECRET_PREFIX + base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
-    wrapped = encryption.wrap(keys.locked_team_keyset(webhook.team), secret, owner_of(webhook.id))
+    wrapped = encryption.wrap(keys.locked_team_keyset(webhook.team), secret, associated_data(webhook.id))
     WebhookSecret.objects.create(team_id=webhook.team_id, webhook=webhook, wrapped=wrapped)
     return secret
 
 
-def opened(webhook: Webhook) -> list[str]:
+def decrypt_active(webhook: Webhook) -> list[str]:
     """Return the decrypted active secrets, the newest first."""
     rows = _active(webhook).order_by("-created_at").annotate(team_wrapped=keys.TEAM_WRAPPED)
-    return [keys.opened(row, owner_of(row.webhook_id)) for row in rows]
+    return [keys.opened(row, associated_data(row.webhook_id)) for row in rows]
 
 
 def _active(webhook: Webhook) -> QuerySet[WebhookSecret]:

@@ -42,7 +42,7 @@ def create(team: Team, *, url: str, name: str, types: list[str], actor: User) ->
             position=event_feed.newest_numbers([team.id])[team.id],
             created_by=actor,
         )
-        secret = secrets.add(webhook, timedelta())
+        secret = secrets.create_secret(webhook, timedelta())
         _record("webhook.create", webhook, actor, after=_facts(webhook))
     return webhook, secret
 
@@ -94,7 +94,7 @@ def _delete(webhook: Webhook, actor: User) -> None:
 def rotate_secret(webhook: Webhook, overlap: timedelta, actor: User) -> str:
     """Create a new secret and return it; for `overlap`, deliveries are also signed with the previous one."""
     with transaction.atomic():
-        secret = secrets.add(_locked(webhook), overlap)
+        secret = secrets.create_secret(_locked(webhook), overlap)
         _record("webhook.rotate_secret", webhook, actor, after={"overlap_seconds": int(overlap.total_seconds())})
     return secret
 

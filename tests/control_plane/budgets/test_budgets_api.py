@@ -14,7 +14,7 @@ from athanor.accounts.models import AuditEvent, Team, User
 from athanor.accounts.roles import Scope
 from athanor.accounts.services import issue_token
 from athanor.budgets import ledger, meter, metering_cycle
-from athanor.budgets.models import Budget, SeriesPoint, Transfer
+from athanor.budgets.models import Budget, BudgetPeriod, SeriesPoint, Transfer
 from athanor.clusters.models import Pool
 from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.quotas import services as quotas
@@ -166,6 +166,21 @@ def test_when_the_soft_part_is_spent_every_team_is_told_once(
     assert event.job_id == job.id and event.data["budget"] == made["id"] and "of 0.03 slot-hours" in event.message
     assert AuditEvent.objects.filter(action="budget.warn").count() == 1
     assert api.send("GET", f"budgets/{made['id']}").json()["current"]["warned_at"]
+
+
+def test_two_metering_cycles_at_the_same_time_warn_once(make: Callable, submit: Callable[..., Job], api: Api) -> None:
+    make(100)
+    Budget.objects.update(created_at=timezone.now() - timedelta(days=1))
+    run_for(submit(time_limit_seconds=HOUR), 90)
+    carry_on()
+    BudgetPeriod.objects.update(warned_at=None)
+    JobEvent.objects.filter(type="job.budget_warning").delete()
+    before = AuditEvent.objects.filter(action="budget.warn").count()
+    (period,) = metering_cycle._periods_to_warn(timezone.now())  # both cycles have read it before either warns
+    metering_cycle._warn(period)
+    metering_cycle._warn(period)
+    assert JobEvent.objects.filter(type="job.budget_warning").count() == 1
+    assert AuditEvent.objects.filter(action="budget.warn").count() == before + 1
 
 
 def test_costs_are_reported_by_what_is_asked(

@@ -22,7 +22,7 @@ from athanor.jobs.models import Job
 from athanor.scheduling import services as scheduling
 from athanor.webhooks import delivering, publishing, services
 from athanor.webhooks.models import Delivery, Webhook, WebhookSecret
-from athanor.webhooks.secrets import owner_of
+from athanor.webhooks.secrets import associated_data
 from tests.control_plane.artifacts.test_team_secrets import whole_database
 from tests.control_plane.conftest import Api
 from tests.control_plane.webhooks.receiver import Receiver
@@ -101,7 +101,7 @@ def test_a_secret_of_before_standard_webhooks_signs_too(
     assert "-" in older or "_" in older.removeprefix("whsec_")
     row = WebhookSecret.objects.select_related("team").get()
     with transaction.atomic():
-        row.wrapped = encryption.wrap(keys.locked_team_keyset(row.team), older, owner_of(row.webhook_id))
+        row.wrapped = encryption.wrap(keys.locked_team_keyset(row.team), older, associated_data(row.webhook_id))
         row.save()
     submit()
     run()

@@ -1,4 +1,4 @@
-"""Choose and start the sinks of a run."""
+"""Create the metric sinks of a run (TensorBoard, MLflow), one queue each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,17 +13,21 @@ from trainer.reporting.sinks.sink_queue import ReportEvent, Sink, SinkQueue
 
 
 @dataclass(frozen=True)
-class LocalSinks:
+class StandaloneSinkConfig:
     """Settings for sinks of a standalone run: the folder of TensorBoard files, and MLflow's environment variables."""
 
     tensorboard: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-def sink_queues(
-    run: RunConfig, keys: DataKeys, identity: str, local: LocalSinks, report_event: ReportEvent
+def start_sinks(
+    run: RunConfig, keys: DataKeys, run_key: str, local: StandaloneSinkConfig, report_event: ReportEvent
 ) -> list[SinkQueue]:
-    """Start the sinks of a training run, one queue each. Only the first node's agent has the metrics."""
+    """Start the sinks of a training run, one queue each. Empty for a job that only prepares data.
+
+    Called only where metrics are shipped: by the agent of node 0, or by rank 0 under torchrun. `run_key` is the job id
+    or the output folder, the same in all attempts.
+    """
     if run.training is None:
         return []
     sinks: list[Sink] = []
@@ -34,5 +38,5 @@ def sink_queues(
             name.upper().replace("-", "_"): keys.secrets[name] for name in MLFLOW_SECRETS if name in keys.secrets
         }
         allowed = None if run.outbound_allow is None else Allowed(run.outbound_allow)
-        sinks.append(MlflowRun(run.telemetry.mlflow, identity, run.training, {**local.environment, **secrets}, allowed))
+        sinks.append(MlflowRun(run.telemetry.mlflow, run_key, run.training, {**local.environment, **secrets}, allowed))
     return [SinkQueue(sink, report_event) for sink in sinks]

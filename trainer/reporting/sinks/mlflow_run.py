@@ -23,7 +23,7 @@ STATUS = {EndClass.COMPLETED: "FINISHED", EndClass.STOPPED: "KILLED"}
 
 
 class MlflowRun:
-    """A run in MLflow. `identity`: finds the run that an earlier attempt began. `environment`: MLflow's variables,
+    """A run in MLflow. `run_key`: finds the run that an earlier attempt began. `environment`: MLflow's variables,
     including credentials, set in this process. `allowed`: the non-public addresses that may be reached; None: all."""
 
     name = "mlflow"
@@ -31,12 +31,12 @@ class MlflowRun:
     def __init__(
         self,
         spec: MlflowSpec,
-        identity: str,
+        run_key: str,
         training: TrainingSpec,
         environment: Mapping[str, str],
         allowed: Allowed | None,
     ) -> None:
-        self._spec, self._identity, self._training, self._environment = spec, identity, training, environment
+        self._spec, self._run_key, self._training, self._environment = spec, run_key, training, environment
         self._allowed = allowed
         self._client: Any = None
         self._run_id = ""
@@ -55,13 +55,13 @@ class MlflowRun:
         client = MlflowClient(tracking_uri=self._spec.tracking_uri)
         experiment = client.get_experiment_by_name(self._spec.experiment)
         experiment_id = experiment.experiment_id if experiment else client.create_experiment(self._spec.experiment)
-        quoted = self._identity.replace("'", "''")
+        quoted = self._run_key.replace("'", "''")
         found = client.search_runs([experiment_id], filter_string=f"tags.`{TAG}` = '{quoted}'")
         if found:
             self._run_id = found[0].info.run_id
             client.update_run(self._run_id, status="RUNNING")
         else:
-            run = client.create_run(experiment_id, tags={TAG: self._identity}, run_name=self._spec.run_name)
+            run = client.create_run(experiment_id, tags={TAG: self._run_key}, run_name=self._spec.run_name)
             self._run_id = run.info.run_id
             self._log_params(client)
         self._client = client

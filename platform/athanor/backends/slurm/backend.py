@@ -74,8 +74,8 @@ class SlurmBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNodes, Sy
         with self.client.jobs(deadline, handles[0].backend_name if len(handles) == 1 else None) as jobs:
             for job in jobs:
                 if job.name in by_name:
-                    found[job.name] = parse.better(job, found.get(job.name), by_name[job.name].backend_id)
-        answers = {by_name[name]: parse.observation(job) for name, job in found.items()}
+                    found[job.name] = parse.pick_attempt_job(job, found.get(job.name), by_name[job.name].backend_id)
+        answers = {by_name[name]: parse.to_observation(job) for name, job in found.items()}
         missing = [name for name in by_name if name not in found]
         if missing:
             answers.update({by_name[name]: answer for name, answer in self._forgotten(missing, deadline)})
@@ -143,9 +143,9 @@ class SlurmBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNodes, Sy
                 )  # fmt: skip
         found: dict[str, SlurmJob] = {}
         for job in self.client.accounted(list(left), deadline) if left else ():
-            found[job.name] = parse.better(job, found.get(job.name))
+            found[job.name] = parse.pick_attempt_job(job, found.get(job.name))
         for name in left:
-            yield name, parse.observation(found[name]) if name in found else Observation(Presence.ABSENT)
+            yield name, parse.to_observation(found[name]) if name in found else Observation(Presence.ABSENT)
 
     def _read(self, program: str, deadline: Deadline) -> bytes:
         try:

@@ -45,16 +45,16 @@ def _job(fields: list[str], now: int | None) -> SlurmJob:
     return SlurmJob(
         number=int(number),
         name=name,
-        state=parse.words(state),
+        state=parse.parse_state(state),
         reason=reason.strip("()"),
         status=status,
         signal=signal,
         restarts=int(restarts) if restarts.isdigit() else 0,
-        running_seconds=parse.span(used),
-        seconds_left=parse.span(left),
+        running_seconds=parse.parse_duration(used),
+        seconds_left=parse.parse_duration(left),
         starts_in_seconds=max(starts, 0.0) if starts is not None else None,
         was_preempted=preempted.isdigit() and int(preempted) > 0,
-        nodes=tuple(parse.hosts(nodes)),
+        nodes=tuple(parse.expand_hostlist(nodes)),
     )
 
 
@@ -70,12 +70,12 @@ def accounted(lines: Iterable[str]) -> Iterator[SlurmJob]:
         yield SlurmJob(
             number=number,
             name=fields[1],
-            state=parse.words(fields[2]),
+            state=parse.parse_state(fields[2]),
             status=status,
             signal=signal,
             restarts=times.get(number, 0),
             running_seconds=float(fields[4]) if fields[4].isdigit() else None,
-            nodes=tuple(parse.hosts(fields[5])),
+            nodes=tuple(parse.expand_hostlist(fields[5])),
         )
         times[number] = times.get(number, 0) + 1
 
@@ -96,7 +96,7 @@ def switches(lines: Iterable[str]) -> dict[str, tuple[str, ...]]:
     for line in lines:
         found = dict(re.findall(r"(\w+)=(\S*)", line))
         if "SwitchName" in found and found.get("Level", "").isdigit():
-            levels.append((int(found["Level"]), found["SwitchName"], parse.hosts(found.get("Nodes", ""))))
+            levels.append((int(found["Level"]), found["SwitchName"], parse.expand_hostlist(found.get("Nodes", ""))))
     above: dict[str, tuple[str, ...]] = {}
     for _, switch, below in sorted(levels, key=lambda level: -level[0]):
         for node in below:

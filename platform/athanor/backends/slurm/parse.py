@@ -1,4 +1,4 @@
-"""Interpretation of Slurm's answers. Nothing is guessed: an unknown state makes the observation UNKNOWN."""
+"""Parse Slurm's output into jobs and observations. Unknown states give UNKNOWN."""
 
 import re
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from athanor.backends.slurm.script import NODE_UNUSABLE, RAN_BEFORE
 SIGNALLED = 128  # a shell's status for a program that a signal ended is this and the signal's number
 LAST_SIGNAL = 64
 
-# Base states of an ended job, and what each means by itself.
+# Terminal base states and failure flags, and the cause each implies.
 ENDED: dict[str, Cause | None] = {
     "COMPLETED": None,
     "FAILED": None,
@@ -25,8 +25,8 @@ ENDED: dict[str, Cause | None] = {
     "RECONFIG_FAIL": Cause.LAUNCH_FAILED,
     "OUT_OF_MEMORY": Cause.OUT_OF_MEMORY,
 }
-# What else a state may be made of: bases of living jobs and flags, the one that says most of the job first.
-LIVING: dict[str, Phase] = {
+# Non-terminal base states and flags, the one that says most of the job first.
+ACTIVE: dict[str, Phase] = {
     "COMPLETING": Phase.ENDING,
     "STAGE_OUT": Phase.ENDING,
     "REQUEUED": Phase.PENDING,
@@ -69,21 +69,21 @@ class SlurmJob:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the job is present and not only in ended states."""
-        return not self.state <= (ENDED.keys() | IGNORED) and self.presence is Presence.PRESENT
+        """Return whether the job is in a non-terminal state."""
+        return self.presence is Presence.PRESENT
 
     @property
     def presence(self) -> Presence:
         """Return whether the job is present or finished; UNKNOWN for unknown states."""
         known = self.state - IGNORED
-        if not known or not known <= (ENDED.keys() | LIVING.keys()):
+        if not known or not known <= (ENDED.keys() | ACTIVE.keys()):
             return Presence.UNKNOWN
-        if known & LIVING.keys():
+        if known & ACTIVE.keys():
             return Presence.PRESENT
         return Presence.FINISHED
 
 
-def better(job: SlurmJob, other: SlurmJob | None, number: str = "") -> SlurmJob:
+def pick_attempt_job(job: SlurmJob, other: SlurmJob | None, number: str = "") -> SlurmJob:
     """Return the job that represents the attempt, of two of one name.
 
     Prefer one that is not a second start, then the one with this `number`.
@@ -101,21 +101,24 @@ def best(jobs: Iterable[SlurmJob]) -> SlurmJob | None:
     """Return the job that represents the attempt, of all jobs of one name; None without any."""
     found: SlurmJob | None = None
     for job in jobs:
-        found = better(job, found)
+        found = pick_attempt_job(job, found)
     return found
 
 
-def words(state: str | Iterable[str]) -> frozenset[str]:
-    """Return the words of a state: `CANCELLED by 0`, `COMPLETING+`, `RUNNING+COMPLETING` or a list of words."""
+def parse_state(state: str | Iterable[str]) -> frozenset[str]:
+    """Return the base state and flags of a state as Slurm writes it.
+
+    Examples: `CANCELLED by 0`, `COMPLETING+`, `RUNNING+COMPLETING`, or a list of words.
+    """
     if not isinstance(state, str):
         return frozenset(word.upper() for word in state)
     first = state.split(" ")[0].upper()
     return frozenset(word for word in re.split(r"[+,]", first) if word)
 
 
-def observation(job: SlurmJob) -> Observation:
-    """Return the observation that a job stands for."""
-    native = "+".join(sorted(job.state, key=lambda word: (word in LIVING, word)))
+def to_observation(job: SlurmJob) -> Observation:
+    """Return the observation of a job."""
+    native = "+".join(sorted(job.state, key=lambda word: (word in ACTIVE, word)))
     reason = "" if job.reason in NO_REASON else job.reason
     presence = job.presence
     if presence is Presence.UNKNOWN:
@@ -129,11 +132,13 @@ def observation(job: SlurmJob) -> Observation:
         )
     if presence is Presence.FINISHED:
         return _ended(job, native, reason)
-    word = next(word for word in LIVING if word in job.state)
-    phase = LIVING[word]
+    word = next(word for word in ACTIVE if word in job.state)
+    phase = ACTIVE[word]
     explanation = EXPLANATIONS.get(word, "")
     if phase is Phase.PENDING:
-        explanation = explain(reason) if reason else "It is in Slurm's queue; Slurm has not looked at it yet."
+        explanation = (
+            explain_pending_reason(reason) if reason else "It is in Slurm's queue; Slurm has not looked at it yet."
+        )
     return Observation(
         Presence.PRESENT,
         native,
@@ -175,7 +180,7 @@ def exit_status(status: int | None, signal: int = 0) -> int | None:
     return status
 
 
-def explain(reason: str) -> str:
+def explain_pending_reason(reason: str) -> str:
     """Return a sentence for users; empty for an unknown reason."""
     if reason.startswith(("ReqNodeNotAvail", "(ReqNodeNotAvail")):
         return EXPLANATIONS["ReqNodeNotAvail"]
@@ -195,7 +200,7 @@ def wait_status(text: str) -> tuple[int | None, int]:
     return int(first) >> 8, int(first) & 0x7F
 
 
-def span(text: str) -> float | None:
+def parse_duration(text: str) -> float | None:
     """Return the seconds of `1-02:03:04`, `02:03:04` or `03:04`; None for UNLIMITED, N/A and the like."""
     found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?", text.strip())
     if found is None:
@@ -204,7 +209,7 @@ def span(text: str) -> float | None:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-def hosts(text: str) -> list[str]:
+def expand_hostlist(text: str) -> list[str]:
     """Return the names of a host list: `n[1-2,05-06],m` gives n1, n2, n05, n06, m."""
     found: list[str] = []
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):

@@ -334,7 +334,7 @@ def job_of(record: Mapping[str, Any], now: float | None) -> SlurmJob:
         ended: tuple[int | None, int] = (None if status is None else int(status), int(signal))
     else:
         ended = parse.wait_status(str(code))
-    state = parse.words(record.get("job_state") or "")
+    state = parse.parse_state(record.get("job_state") or "")
     start, end = _number(record.get("start_time")), _number(record.get("end_time"))
     waits = "PENDING" in state
     return SlurmJob(
@@ -349,7 +349,7 @@ def job_of(record: Mapping[str, Any], now: float | None) -> SlurmJob:
         seconds_left=max(end - now, 0.0) if now and end and not waits else None,
         starts_in_seconds=max(start - now, 0.0) if now and start and waits else None,
         was_preempted=bool(_number(record.get("preempt_time"))),
-        nodes=tuple(parse.hosts(record.get("nodes") or "")),
+        nodes=tuple(parse.expand_hostlist(record.get("nodes") or "")),
     )
 
 

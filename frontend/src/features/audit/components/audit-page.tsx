@@ -14,7 +14,7 @@ import type { AuditFilters } from "@/features/audit/api/audit";
 import { auditQuery, exportAddress } from "@/features/audit/api/audit";
 import { moment } from "@/lib/format";
 
-const TYPING_MS = 300;
+const DEBOUNCE_MS = 300;
 
 const COLUMNS: Column<AuditEvent>[] = [
   { name: "No.", cell: (event) => event.seq },
@@ -30,7 +30,7 @@ const COLUMNS: Column<AuditEvent>[] = [
     ),
   },
   { name: "Change", quiet: true, cell: (event) => <Change event={event} /> },
-  { name: "Address", quiet: true, cell: (event) => event.address || "the platform" },
+  { name: "IP address", quiet: true, cell: (event) => event.address || "the platform" },
 ];
 
 function Change({ event }: { event: AuditEvent }) {
@@ -48,8 +48,8 @@ function Change({ event }: { event: AuditEvent }) {
 /** Who did what to what. The server shows each reader what is theirs to see. */
 export function AuditPage() {
   const [filters, setFilters] = useState<AuditFilters>({ actor: "", action: "", target: "" });
-  const [asked] = useDebouncedValue(filters, TYPING_MS);
-  const audit = useInfiniteQuery(auditQuery(asked));
+  const [debouncedFilters] = useDebouncedValue(filters, DEBOUNCE_MS);
+  const audit = useInfiniteQuery(auditQuery(debouncedFilters));
   const rows = audit.data?.pages.flatMap((page) => page.items) ?? [];
   const field = (name: keyof AuditFilters, label: string) => (
     <TextInput
@@ -59,7 +59,7 @@ export function AuditPage() {
     />
   );
   const actions = (
-    <Button component="a" href={exportAddress(asked)} variant="default">
+    <Button component="a" href={exportAddress(debouncedFilters)} variant="default">
       Export as JSON lines
     </Button>
   );

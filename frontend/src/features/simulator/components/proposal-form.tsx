@@ -8,34 +8,34 @@ import { DataTable } from "@/components/data-table";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { simulate, simulationKeys } from "@/features/simulator/api/simulations";
-import type { GrantRow, Past, Switches } from "@/features/simulator/lib/proposal";
-import { changesOf, FIRST_PAST, PARTS, rowsOf, SWITCHES, wishOf } from "@/features/simulator/lib/proposal";
+import type { GrantRow, Switches, Workload } from "@/features/simulator/lib/proposal";
+import { changesOf, INITIAL_WORKLOAD, PARTS, rowsOf, SWITCHES, toRequest } from "@/features/simulator/lib/proposal";
 
 interface ProposalFormProps {
   nodes: QuotaNode[];
   settings: AdmissionSettings;
-  onAsked: (id: string) => void;
+  onCreated: (simulationId: string) => void;
 }
 
-const MADE_UP = [
+const GENERATOR_FIELDS = [
   { name: "jobs_per_day", label: "Jobs a day", most: 2000 },
   { name: "largest", label: "Slots of the largest job", most: 100_000 },
 ] as const;
 
-/** Which jobs are tried, and on what: the present tree as a table to edit. */
-export function ProposalForm({ nodes, settings, onAsked }: ProposalFormProps) {
+/** Choose past or generated jobs, and edit a copy of the current quota tree to replay them on. */
+export function ProposalForm({ nodes, settings, onCreated }: ProposalFormProps) {
   const client = useQueryClient();
   const [before] = useState(() => rowsOf(nodes));
   const [rows, setRows] = useState(before);
-  const [past, setPast] = useState<Past>(FIRST_PAST);
+  const [workload, setWorkload] = useState<Workload>(INITIAL_WORKLOAD);
   const [switches, setSwitches] = useState<Switches>({
     fair_share: settings.fair_share ?? true,
     backfill: settings.backfill ?? true,
     preempt: settings.preempt ?? true,
   });
   const ask = useMutation({
-    mutationFn: () => simulate(wishOf(past, changesOf(before, rows), switches, settings)),
-    onSuccess: (made) => onAsked(made.id),
+    mutationFn: () => simulate(toRequest(workload, changesOf(before, rows), switches, settings)),
+    onSuccess: (made) => onCreated(made.id),
     onSettled: () => client.invalidateQueries({ queryKey: simulationKeys.list }),
   });
   const edit = (edited: GrantRow, part: Partial<GrantRow>) =>
@@ -65,38 +65,38 @@ export function ProposalForm({ nodes, settings, onAsked }: ProposalFormProps) {
         <Group align="flex-end" gap="md">
           <SegmentedControl
             aria-label="Jobs to simulate"
-            value={past.kind}
+            value={workload.kind}
             data={[
-              { value: "history", label: "What ran" },
-              { value: "generate", label: "Made-up jobs" },
+              { value: "history", label: "Past jobs" },
+              { value: "generate", label: "Generated jobs" },
             ]}
-            onChange={(kind) => setPast({ ...past, kind })}
+            onChange={(kind) => setWorkload({ ...workload, kind })}
           />
           <NumberInput
-            label={past.kind === "history" ? "In the last days" : "Days"}
+            label={workload.kind === "history" ? "Days of history" : "Days"}
             min={1}
             max={366}
             w={140}
-            value={past.days}
-            onChange={(days) => setPast({ ...past, days })}
+            value={workload.days}
+            onChange={(days) => setWorkload({ ...workload, days })}
           />
-          {past.kind === "generate"
-            ? MADE_UP.map(({ name, label, most }) => (
+          {workload.kind === "generate"
+            ? GENERATOR_FIELDS.map(({ name, label, most }) => (
                 <NumberInput
                   key={name}
                   label={label}
                   min={1}
                   max={most}
                   w={160}
-                  value={past[name]}
-                  onChange={(value) => setPast({ ...past, [name]: value })}
+                  value={workload[name]}
+                  onChange={(value) => setWorkload({ ...workload, [name]: value })}
                 />
               ))
             : null}
         </Group>
         <Text size="sm" c="dimmed">
-          Replays these jobs on the current tree and on your edited copy. Nothing is applied. Empty: no
-          limit; a row of empty fields is no grant.
+          Replays these jobs on the current tree and on your edited copy. Nothing is applied. An empty limit
+          means unlimited; empty own slots mean 0; a row with all fields empty removes the grant.
         </Text>
         <DataTable
           label="Proposed slots"
@@ -117,7 +117,7 @@ export function ProposalForm({ nodes, settings, onAsked }: ProposalFormProps) {
         {ask.error ? <ProblemNotice error={ask.error} /> : null}
         <Group justify="flex-end">
           <Button variant="default" onClick={() => setRows(before)}>
-            Current tree
+            Reset table
           </Button>
           <Button loading={ask.isPending} onClick={() => ask.mutate()}>
             Run

@@ -62,7 +62,7 @@ export function SimulatorPage() {
     >
       {present.error ? <ProblemNotice error={present.error} onRetry={() => void present.refetch()} /> : null}
       {present.data ? (
-        <ProposalForm nodes={present.data.tree.nodes} settings={present.data.settings} onAsked={setChosen} />
+        <ProposalForm nodes={present.data.tree.nodes} settings={present.data.settings} onCreated={setChosen} />
       ) : null}
       {chosen ? <Result id={chosen} /> : null}
       {rows.length > 0 ? (

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import type { AdmissionSettings, QuotaNode, QuotaShare } from "@/api/types";
-import { changesOf, FIRST_PAST, rowsOf, wishOf } from "@/features/simulator/lib/proposal";
+import { changesOf, INITIAL_WORKLOAD, rowsOf, toRequest } from "@/features/simulator/lib/proposal";
 
 const share: QuotaShare = {
   accelerator: "h100", governed: true, nominal: 8, used: 0, borrowed: 0, lent: 0, available: 8, teams: 0,
@@ -39,8 +39,8 @@ describe("a proposal", () => {
 
   it("asks for history or for made-up jobs, and names only other settings", () => {
     const switches = { fair_share: true, backfill: false, preempt: true };
-    expect(wishOf(FIRST_PAST, [], switches, settings)).toEqual({ history_days: 30, settings: { backfill: false } });
-    const wish = wishOf({ ...FIRST_PAST, kind: "generate", days: 7 }, [], { ...switches, backfill: true }, settings);
+    expect(toRequest(INITIAL_WORKLOAD, [], switches, settings)).toEqual({ history_days: 30, settings: { backfill: false } });
+    const wish = toRequest({ ...INITIAL_WORKLOAD, kind: "generate", days: 7 }, [], { ...switches, backfill: true }, settings);
     expect(wish).toEqual({ generate: { days: 7, jobs_per_day: 100, largest: 8 } });
   });
 });

@@ -25,14 +25,14 @@ export const SWITCHES = [
 ] as const;
 export type Switches = Record<(typeof SWITCHES)[number]["name"], boolean>;
 
-export interface Past {
+export interface Workload {
   kind: "history" | "generate";
   days: Typed;
   jobs_per_day: Typed;
   largest: Typed;
 }
 
-export const FIRST_PAST: Past = { kind: "history", days: 30, jobs_per_day: 100, largest: 8 };
+export const INITIAL_WORKLOAD: Workload = { kind: "history", days: 30, jobs_per_day: 100, largest: 8 };
 
 const typed = (value: number | null | undefined): Typed => value ?? "";
 const toNumber = (value: Typed): number | null => (value === "" ? null : Number(value));
@@ -78,13 +78,13 @@ export function changesOf(before: GrantRow[], after: GrantRow[]): NodeChange[] {
   }));
 }
 
-export function wishOf(past: Past, changes: NodeChange[], switches: Switches, now: AdmissionSettings): SimulationWish {
-  const days = toNumber(past.days) ?? 1;
+export function toRequest(workload: Workload, changes: NodeChange[], switches: Switches, now: AdmissionSettings): SimulationWish {
+  const days = toNumber(workload.days) ?? 1;
   const other = SWITCHES.filter(({ name }) => switches[name] !== now[name]);
   return {
-    ...(past.kind === "history"
+    ...(workload.kind === "history"
       ? { history_days: days }
-      : { generate: { days, jobs_per_day: toNumber(past.jobs_per_day) ?? 1, largest: toNumber(past.largest) ?? 1 } }),
+      : { generate: { days, jobs_per_day: toNumber(workload.jobs_per_day) ?? 1, largest: toNumber(workload.largest) ?? 1 } }),
     ...(changes.length > 0 ? { changes } : {}),
     ...(other.length > 0 ? { settings: Object.fromEntries(other.map(({ name }) => [name, switches[name]])) } : {}),
   };

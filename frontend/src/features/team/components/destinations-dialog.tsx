@@ -13,7 +13,7 @@ interface DestinationsInputProps {
   error: unknown;
 }
 
-/** The servers that a secret may be sent to, as origins. */
+/** Input of the servers that a secret may be sent to, as origins (scheme, host and port). */
 export function DestinationsInput({ value, onChange, error }: DestinationsInputProps) {
   const problem =
     error instanceof Problem ? error.fields.find((field) => field.pointer.startsWith("/destinations")) : undefined;

@@ -49,7 +49,7 @@ export function MembersPanel({ teamId, manages, ownId }: MembersPanelProps) {
         </Text>
       ),
     },
-    { name: "Address", quiet: true, cell: (member) => member.email || "none" },
+    { name: "Email", quiet: true, cell: (member) => member.email || "none" },
     {
       name: "Role",
       cell: (member) =>
