@@ -214,7 +214,7 @@ def test_a_preempted_submission_is_told_as_such_and_not_begun_anew(case: Case) -
     handle = case.backend.submit(case.submission())
     wait_until(lambda: case.starts(handle) == 1, "it has started", 30)
     if not case.preempt(handle):
-        pytest.skip("nobody has a higher right there")
+        pytest.skip("nobody has a higher priority there")
     ended = case.until(handle, Presence.FINISHED, 90)
     assert ended.cause is Cause.PREEMPTED
     assert case.starts(handle) == 1

@@ -33,16 +33,16 @@ class Tariffs:
             )
         self._watts = dict(PoolPricing.objects.filter(pool__in=self.pools).values_list("pool_id", "watts_per_slot"))
         self._series = self._read_series()
-        self._made: dict[str, Steps] = {}
+        self._prices: dict[str, Steps] = {}
 
     def price(self, pool_id: str) -> Steps:
         """Return millionths of the pool's currency per slot-hour; always known."""
-        if pool_id not in self._made:
+        if pool_id not in self._prices:
             base = int(self.pools[pool_id].price_per_slot_hour * MICRO)
             found = tariff.by_rules(base, tuple(self._rules[pool_id]), self._start, self._end)
             series = self._series.get(pool_id)
-            self._made[pool_id] = tariff.overlay(series, found) if series else found
-        return self._made[pool_id]
+            self._prices[pool_id] = tariff.overlay(series, found) if series else found
+        return self._prices[pool_id]
 
     def carbon(self, pool_id: str) -> Steps:
         """Return milligrams of CO2 per kWh; None where unknown."""
@@ -59,9 +59,9 @@ class Tariffs:
         if not rows:
             return {}
         points: dict[str, list[Point]] = defaultdict(list)
-        around = SeriesPoint.objects.filter(series__in=rows, time__lt=moment_of(self._end))
+        before_end = SeriesPoint.objects.filter(series__in=rows, time__lt=moment_of(self._end))
         since = moment_of(self._start) - MAX_STALE
-        for point in around.filter(time__gte=since).order_by("series", "time"):
+        for point in before_end.filter(time__gte=since).order_by("series", "time"):
             points[point.series_id].append(Point(seconds_of(point.time), point.value))
         return {
             str(row.pool_id or row.cluster_id): tariff.by_points(points[pk], timedelta(seconds=row.stale_seconds))

@@ -33,7 +33,7 @@ EXPLANATIONS: dict[str, str] = {
     "SchedDefer": "Slurm looks for a place for it at its next turn.",
     "None": "Slurm has not looked for a place for it yet.",
     "limit": "Its account, user or quality of service already uses as much as it may in Slurm.",
-    # What a living job's state says besides.
+    # States of a job that has not ended.
     "PENDING": "Slurm has not looked for a place for it yet.",
     "REQUEUED": "Slurm puts it back into its queue.",
     "REQUEUE_HOLD": "Slurm put it back into its queue and holds it there.",
@@ -47,9 +47,9 @@ EXPLANATIONS: dict[str, str] = {
     # Why it ended.
     Cause.CANCELLED.value: "It was cancelled in Slurm.",
     Cause.TIME_LIMIT.value: "It ran into the time limit that Slurm had for it.",
-    Cause.PREEMPTED.value: "Slurm gave its nodes to a job of higher right.",
+    Cause.PREEMPTED.value: "Slurm gave its nodes to a job of higher priority.",
     Cause.NODE_LOST.value: "Slurm lost a node on which it ran.",
-    Cause.OUT_OF_MEMORY.value: "A node's memory limit for it was passed.",
+    Cause.OUT_OF_MEMORY.value: "It used more memory than a node's limit for it.",
     Cause.LAUNCH_FAILED.value: "Slurm could not start it on its nodes.",
 }
 

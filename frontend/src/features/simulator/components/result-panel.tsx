@@ -11,8 +11,8 @@ import { count, duration, percent } from "@/lib/format";
 
 interface Row {
   name: string;
-  now: SimulationFigures;
-  then: SimulationFigures | null;
+  present: SimulationFigures;
+  proposed: SimulationFigures | null;
 }
 
 const FIGURES: { name: string; of: (figures: SimulationFigures) => string }[] = [
@@ -25,16 +25,16 @@ const FIGURES: { name: string; of: (figures: SimulationFigures) => string }[] = 
   { name: "Time running", of: (figures) => percent(figures.running_share) },
 ];
 
-/** As it is, and below it as it would be. */
-function both(now: string, then: string | null): ReactNode {
+/** The figure under the present policy, and below it that under the proposed one. */
+function both(present: string, proposed: string | null): ReactNode {
   return (
     <>
       <Text size="sm" component="div" className="numeric">
-        {now}
+        {present}
       </Text>
-      {then === null ? null : (
-        <Text size="sm" component="div" className="numeric" fw={then === now ? 400 : 650}>
-          {then}
+      {proposed === null ? null : (
+        <Text size="sm" component="div" className="numeric" fw={proposed === present ? 400 : 650}>
+          {proposed}
         </Text>
       )}
     </>
@@ -43,11 +43,11 @@ function both(now: string, then: string | null): ReactNode {
 
 const COLUMNS: Column<Row>[] = [
   { name: "Team", cell: (row) => row.name },
-  { name: "Jobs", end: true, quiet: true, cell: (row) => count(row.now.jobs) },
+  { name: "Jobs", end: true, quiet: true, cell: (row) => count(row.present.jobs) },
   ...FIGURES.map(({ name, of }) => ({
     name,
     end: true,
-    cell: (row: Row) => both(of(row.now), row.then ? of(row.then) : null),
+    cell: (row: Row) => both(of(row.present), row.proposed ? of(row.proposed) : null),
   })),
 ];
 
@@ -66,12 +66,12 @@ export function ResultPanel({ simulation }: { simulation: Simulation }) {
     return <Notice tone="active" title={title} />;
   }
   const { present, proposed } = result;
-  const rows: Row[] = Object.entries(present.teams).map(([name, now]) => ({
+  const rows: Row[] = Object.entries(present.teams).map(([name, figures]) => ({
     name,
-    now,
-    then: proposed?.teams[name] ?? null,
+    present: figures,
+    proposed: proposed?.teams[name] ?? null,
   }));
-  rows.push({ name: "All", now: present.all, then: proposed?.all ?? null });
+  rows.push({ name: "All", present: present.all, proposed: proposed?.all ?? null });
   return (
     <Stack>
       <Panel title="Result" flush>
@@ -92,10 +92,10 @@ export function ResultPanel({ simulation }: { simulation: Simulation }) {
           title="Mean wait"
           labels={["as it is", "as proposed"]}
           unit="seconds"
-          pairs={rows.map(({ name, now, then }) => ({
-            name,
-            first: now.waits_seconds.mean,
-            second: then ? then.waits_seconds.mean : null,
+          pairs={rows.map((row) => ({
+            name: row.name,
+            first: row.present.waits_seconds.mean,
+            second: row.proposed ? row.proposed.waits_seconds.mean : null,
           }))}
         />
         <PairBars
