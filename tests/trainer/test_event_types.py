@@ -24,7 +24,7 @@ def _emitted(path: Path) -> Iterator[tuple[str, int, set[str]]]:
         if name in EMITTERS and len(node.args) > EMITTERS[name]:
             kind = node.args[EMITTERS[name]]
             if isinstance(kind, ast.Constant) and isinstance(kind.value, str):
-                yield kind.value, node.lineno, {str(keyword.arg) for keyword in node.keywords}
+                yield kind.value, node.lineno, {str(keyword.arg) for keyword in node.keywords if keyword.arg != "at"}
             elif id(node) not in passing_on:
                 yield "?", node.lineno, set()
 

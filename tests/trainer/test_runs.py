@@ -133,6 +133,9 @@ def test_a_stop_request_leaves_a_checkpoint_of_the_last_step(tmp_path: Path) -> 
     steps = max(run.series(LOSS))
     assert run.end["last_step"] == steps < 5000
     assert run.checkpoints[-1].name.split("-")[1] == f"{steps:08d}"
+    saved = run.events("checkpoint.saved")
+    assert [event["final"] for event in saved] == [*[False] * (len(saved) - 1), True]
+    assert all(event["blocked_seconds"] > 0 for event in saved)
 
 
 def test_a_checkpoint_without_its_manifest_does_not_exist(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import torch
 from torch.distributed import PrefixStore, TCPStore
@@ -71,19 +72,27 @@ class CheckpointWriter:
         self.last_step = assignment.run.resume.step if assignment.run.resume else -1
 
     def save(
-        self, step: int, shards: Iterable[Shard], own: dict[str, torch.Tensor], metrics: dict[str, float]
+        self,
+        step: int,
+        shards: Iterable[Shard],
+        own: dict[str, torch.Tensor],
+        metrics: dict[str, float],
+        *,
+        is_final: bool = False,
     ) -> float:
         """Start to save the state after `step` finished steps. Return the seconds that training waited.
 
-        `own`: copies of the state that only this rank has.
+        `own`: copies of the state that only this rank has. `is_final`: training ends with this checkpoint.
         """
         begin = time.monotonic()
         self.wait()
         snapshot = copy_to_host(shards)
-        self._thread = threading.Thread(target=self._run, args=(step, snapshot, own, metrics), name="checkpoint")
+        blocked = time.monotonic() - begin
+        save = partial(self._run, step, snapshot, own, metrics, blocked_seconds=blocked, is_final=is_final)
+        self._thread = threading.Thread(target=save, name="checkpoint")
         self._thread.start()
         self.last_step = step
-        return time.monotonic() - begin
+        return blocked
 
     def wait(self) -> None:
         """Wait until the current save is stored and registered. Raises its error."""
@@ -98,7 +107,14 @@ class CheckpointWriter:
             raise self._failure
 
     def _run(
-        self, step: int, snapshot: dict[str, Shard], own: dict[str, torch.Tensor], metrics: dict[str, float]
+        self,
+        step: int,
+        snapshot: dict[str, Shard],
+        own: dict[str, torch.Tensor],
+        metrics: dict[str, float],
+        *,
+        blocked_seconds: float,
+        is_final: bool,
     ) -> None:
         begin = time.monotonic()
         try:
@@ -118,7 +134,14 @@ class CheckpointWriter:
                 self._reporter.deliver(DELIVERY_SECONDS)
                 self._commit(prefix, step, files, metrics)
                 size = sum(part.size for file in files for part in file.parts)
-                self._reporter.event("checkpoint.saved", step=step, seconds=time.monotonic() - begin, bytes=size)
+                self._reporter.event(
+                    "checkpoint.saved",
+                    step=step,
+                    seconds=time.monotonic() - begin,
+                    blocked_seconds=blocked_seconds,
+                    final=is_final,
+                    bytes=size,
+                )
         except BaseException as error:  # noqa: BLE001 - raised again in the training thread, at its next check
             self._failure = error
 

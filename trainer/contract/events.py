@@ -25,7 +25,9 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         "A checkpoint is complete in the object store.",
         {
             "step": "Steps done at the checkpoint.",
-            "seconds": "Time to write it, in seconds.",
+            "seconds": "Time to write it, in seconds; training continues meanwhile, except after the last step.",
+            "blocked_seconds": "Time that training waited for it before, in seconds.",
+            "final": "Whether training ended with it, after its last step or a request to stop.",
             "bytes": "Its size, in bytes.",
         },
     ),

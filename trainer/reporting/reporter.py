@@ -50,11 +50,11 @@ class Reporter:
             if self._log_formatter is not None:
                 self._log_formatter.point(point)
 
-    def event(self, kind: str, **data: float | str | None) -> None:
-        """Spool an event."""
+    def event(self, kind: str, *, at: datetime | None = None, **data: float | str | None) -> None:
+        """Spool an event of the time `at`, by default now."""
         if self._events is not None:
             rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in data.items()}
-            event = ProgressEvent(time=datetime.now(UTC), type=kind, data=rounded)
+            event = ProgressEvent(time=at or datetime.now(UTC), type=kind, data=rounded)
             self._events.add(event)
             if self._log_formatter is not None:
                 self._log_formatter.event(event)
@@ -82,9 +82,9 @@ class Reporter:
         if heartbeat_phase is not None:
             self.enter_phase(before)
 
-    def phase_finished(self, name: str, seconds: float) -> None:
-        """Spool the event of a finished phase."""
-        self.event("phase.finished", phase=name, seconds=seconds)
+    def phase_finished(self, name: str, seconds: float, at: datetime | None = None) -> None:
+        """Spool the event of a phase that finished at the time `at`, by default now."""
+        self.event("phase.finished", at=at, phase=name, seconds=seconds)
 
     def enter_phase(self, phase: str) -> None:
         """Report the phase that begins, for heartbeats."""

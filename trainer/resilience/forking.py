@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -87,10 +88,10 @@ def _run(
     stdout.close()
     stderr.close()
     faulthandler.enable()
-    FORK_TIMES["import"] = preload.IMPORT_SECONDS
-    FORK_TIMES["fork"] = time.monotonic() - asked_at
+    FORK_PHASES["import"] = preload.IMPORT_SECONDS, preload.IMPORT_FINISHED_AT
+    FORK_PHASES["fork"] = time.monotonic() - asked_at, datetime.now(UTC)
     target(*arguments)
 
 
-FORK_TIMES: dict[str, float] = {}
-"""In a forked process: seconds its server took to import, and seconds from the request to the first line here."""
+FORK_PHASES: dict[str, tuple[float, datetime]] = {}
+"""In a forked process: duration in seconds and end of its server's imports, and of the fork itself."""

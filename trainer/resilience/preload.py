@@ -9,6 +9,7 @@ import importlib
 import os
 import signal
 import time
+from datetime import UTC, datetime
 
 from trainer.resilience.parent_death import die_with_parent
 
@@ -24,3 +25,4 @@ for _name in ("torch", "torch._dynamo", "trainer.training.worker"):  # the optim
 gc.collect()
 gc.freeze()
 IMPORT_SECONDS = time.monotonic() - _begin
+IMPORT_FINISHED_AT = datetime.now(UTC)

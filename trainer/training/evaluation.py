@@ -2,7 +2,6 @@
 
 import math
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,11 +34,10 @@ class HeldOutSet:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """The mean loss, metrics by name, and the duration of an evaluation."""
+    """The mean loss and the metrics by name of an evaluation."""
 
     loss: float
     values: dict[str, float]
-    seconds: float
 
 
 def make_held_out_set(source: str, index: DatasetIndex, batches: list[MicroBatch]) -> HeldOutSet:
@@ -65,7 +63,6 @@ def make_names_unique(sets: Sequence[HeldOutSet]) -> list[HeldOutSet]:
 def evaluate(model: ParallelModel, sets: Sequence[HeldOutSet]) -> EvaluationResult:
     """Evaluate and return the same result on every rank; a collective. The loss is the mean over the counted tokens of
     all data sets; bits per byte is the loss in bits, by what a byte of the split's text comes to in tokens."""
-    begin = time.monotonic()
     mesh = model.weights.mesh
     sums_N2 = torch.zeros(len(sets), 2, dtype=torch.float64, device=mesh.device)
     for number, each in enumerate(sets):
@@ -81,7 +78,7 @@ def evaluate(model: ParallelModel, sets: Sequence[HeldOutSet]) -> EvaluationResu
             values[f"{prefix}/loss"] = loss_sum / tokens
             if each.tokens_per_byte is not None:
                 values[f"{prefix}/bits_per_byte"] = loss_sum / tokens / math.log(2) * each.tokens_per_byte
-    return EvaluationResult(loss, values, time.monotonic() - begin)
+    return EvaluationResult(loss, values)
 
 
 class PromptSampler:

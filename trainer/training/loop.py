@@ -42,7 +42,7 @@ def train(state: TrainState) -> EndClass:
     elif training.batch_size_schedule.sequences_at(state.first_step) < training.batch_size_schedule.full:
         warm_up(state)
     if state.first_step == 0:
-        monitor.report_evaluation(0, run_evaluation(state, 0))
+        run_evaluation(state, monitor, 0)
     reporter.enter_phase("training")
     state.model.weights.begin_step(state.first_step)
     disable_automatic_collection()
@@ -73,10 +73,11 @@ def train(state: TrainState) -> EndClass:
         collect_garbage(done)
         if done % training.evaluation.every_steps == 0 or done == training.steps:
             monitor.report_steps(pipe.drain())
-            monitor.report_evaluation(done, run_evaluation(state, done))
-        if done % state.assignment.run.checkpoint.every_steps == 0 or done == training.steps or stopping:
+            run_evaluation(state, monitor, done)
+        is_final = stopping or done == training.steps
+        if is_final or done % state.assignment.run.checkpoint.every_steps == 0:
             monitor.report_steps(pipe.drain())
-            monitor.report_save(done, save(state, done, monitor.latest))
+            monitor.report_save(done, save(state, done, monitor.latest, is_final=is_final))
         if stopping and done < training.steps:
             profiler.close()
             return EndClass.STOPPED
@@ -129,13 +130,14 @@ def warm_up(state: TrainState) -> None:
     state.model.weights.commit(nothing)
 
 
-def run_evaluation(state: TrainState, step: int) -> EvaluationResult:
-    """Evaluate after `step` steps. Return the losses on held-out data, the same on every rank."""
+def run_evaluation(state: TrainState, monitor: "Monitor", step: int) -> None:
+    """Evaluate on held-out data after `step` steps, continue the prompts, and report both."""
+    begin = time.monotonic()
     state.reporter.enter_phase("evaluation")
     found = evaluate(state.model, state.validation)
     generate_samples(state, step)
     state.reporter.enter_phase("training")
-    return found
+    monitor.report_evaluation(step, found, time.monotonic() - begin)
 
 
 def generate_samples(state: TrainState, step: int) -> None:
@@ -147,12 +149,14 @@ def generate_samples(state: TrainState, step: int) -> None:
         state.reporter.event("evaluation.sample", step=step, prompt=prompt, text=text)
 
 
-def save(state: TrainState, step: int, metrics: dict[str, float]) -> float:
+def save(state: TrainState, step: int, metrics: dict[str, float], *, is_final: bool) -> float:
     """Start a checkpoint of the state after `step` steps, once per step. Return the seconds that training waited."""
     if state.writer.last_step == step:
         return 0.0
     weights = state.model.weights
-    return state.writer.save(step, live_shards(weights, state.optimizer), own_states(weights), metrics)
+    return state.writer.save(
+        step, live_shards(weights, state.optimizer), own_states(weights), metrics, is_final=is_final
+    )
 
 
 class Monitor:
@@ -224,10 +228,10 @@ class Monitor:
         values = {f"time/{name}_seconds": part for name, part in {**parts, "other": other}.items()}
         return {**values, "time/rank_skew": skew}
 
-    def report_evaluation(self, step: int, found: EvaluationResult) -> None:
-        """Report an evaluation."""
+    def report_evaluation(self, step: int, found: EvaluationResult, seconds: float) -> None:
+        """Report an evaluation and how long training waited for it."""
         self._reporter.metrics(step, found.values)
-        self._reporter.event("evaluation", step=step, loss=found.loss, seconds=found.seconds)
+        self._reporter.event("evaluation", step=step, loss=found.loss, seconds=seconds)
         self.latest.update(found.values)
         self.resume_clock()
 

@@ -6,7 +6,7 @@ from trainer.contract.run import EndClass
 from trainer.parallel.mesh import Mesh, join, leave
 from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
-from trainer.resilience.forking import FORK_TIMES
+from trainer.resilience.forking import FORK_PHASES
 from trainer.resilience.store_server import STORE_TIMEOUT
 from trainer.training.build import build
 from trainer.training.cpu import reuse_freed_memory, share_cores
@@ -19,9 +19,9 @@ def work(assignment: Assignment) -> EndClass:
     run = assignment.run
     share_cores(run.layout.processes_per_node)
     reporter = Reporter(assignment)
-    for phase, seconds in FORK_TIMES.items():
+    for phase, (seconds, finished_at) in FORK_PHASES.items():
         if phase != "import" or assignment.restart_count == 0:  # paid once, by the fork server
-            reporter.phase_finished(phase, seconds)
+            reporter.phase_finished(phase, seconds, finished_at)
     with reporter.phase("rendezvous", heartbeat_phase="rendezvous"):
         mesh = _join(assignment)
     if mesh.device.type == "cpu":
