@@ -1324,6 +1324,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}/timeline": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show where a job's time went
+         * @description Splits the time from submission to the end, or to now, by the job's events: queue, start-up by phase, training, evaluations, checkpoints, export, pauses, and what was lost because no checkpoint kept it. The parts sum to the whole, for the job and for each attempt.
+         */
+        get: operations["jobs_timeline"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}:cancel": {
         parameters: {
             query?: never;
@@ -2878,6 +2898,8 @@ export interface components {
         ActionEnum: "change" | "create" | "delete";
         /** @enum {string} */
         ActivationCheckpointingEnum: "none" | "selective" | "full";
+        /** @enum {string} */
+        ActivityEnum: "queued" | "startup" | "training" | "preparing" | "evaluation" | "checkpoint" | "export" | "finishing" | "paused" | "lost";
         /** @description The new passkey, and recovery codes if there were none. */
         AddedPasskey: {
             /** @description New codes, each of which works once. They are shown only here. Empty if there were codes already. */
@@ -3036,6 +3058,13 @@ export interface components {
         };
         /** @enum {string} */
         AttemptStatusEnum: "prepared" | "submitted" | "running" | "ended";
+        /** @description Where the time of one attempt went. */
+        AttemptTimings: {
+            /** @description Number of the attempt, from 1. */
+            attempt: number;
+            /** @description Where its time went. */
+            timings: components["schemas"]["Timings"];
+        };
         /** @description A record of the audit trail. */
         AuditEvent: {
             /** @description Number of the record, from 1 without gaps. */
@@ -4378,6 +4407,8 @@ export interface components {
          *       "created_by": "ada",
          *       "forked_from": null,
          *       "attempt_count": 1,
+         *       "ran_seconds": 0,
+         *       "running_since": "2026-01-31T12:00:02.310000Z",
          *       "progress": {
          *         "step": 40,
          *         "steps_total": 120,
@@ -4424,14 +4455,24 @@ export interface components {
          *       ],
          *       "preemptions": 0,
          *       "timings": {
+         *         "total_seconds": 91.874,
          *         "queued_seconds": 1.105,
+         *         "startup_seconds": 8.712,
          *         "startup": {
-         *           "data": 3.871
+         *           "dispatch": 0.31,
+         *           "launch": 1.12,
+         *           "import": 2.6,
+         *           "data": 3.871,
+         *           "first_step": 0.811
          *         },
-         *         "training_seconds": 81.29,
-         *         "evaluation_seconds": null,
-         *         "checkpoint_seconds": null,
-         *         "export_seconds": null
+         *         "training_seconds": 79.843,
+         *         "preparing_seconds": 0,
+         *         "evaluation_seconds": 1.911,
+         *         "checkpoint_seconds": 0.303,
+         *         "export_seconds": 0,
+         *         "finishing_seconds": 0,
+         *         "paused_seconds": 0,
+         *         "lost_seconds": 0
          *       },
          *       "spec": {
          *         "version": 1,
@@ -4665,6 +4706,16 @@ export interface components {
             forked_from: string | null;
             /** @description Number of attempts, the present one included. */
             readonly attempt_count: number;
+            /**
+             * Format: double
+             * @description Seconds that its ended attempts ran together, each from the time at which its processes could start.
+             */
+            readonly ran_seconds: number;
+            /**
+             * Format: date-time
+             * @description Time since which its present attempt has been running, ISO 8601 in UTC. Null if none is.
+             */
+            readonly running_since: string | null;
             /** @description Newest figures of the training. Null before the first report, and for jobs that only prepare data. */
             readonly progress: components["schemas"]["Progress"] | null;
             /** @description First and newest validation loss. Null until there are both. */
@@ -4677,7 +4728,7 @@ export interface components {
             attempts: components["schemas"]["Attempt"][];
             /** @description How often its slots were reclaimed for other jobs. */
             preemptions: number;
-            /** @description How long the parts of the run took. */
+            /** @description Where its time went, from submission to its end or to now. */
             readonly timings: components["schemas"]["Timings"];
             /** @description The spec as it was written. */
             spec: unknown;
@@ -4937,6 +4988,8 @@ export interface components {
          *       "created_by": "ada",
          *       "forked_from": null,
          *       "attempt_count": 1,
+         *       "ran_seconds": 0,
+         *       "running_since": "2026-01-31T12:00:02.310000Z",
          *       "progress": {
          *         "step": 40,
          *         "steps_total": 120,
@@ -5014,6 +5067,16 @@ export interface components {
             forked_from: string | null;
             /** @description Number of attempts, the present one included. */
             readonly attempt_count: number;
+            /**
+             * Format: double
+             * @description Seconds that its ended attempts ran together, each from the time at which its processes could start.
+             */
+            readonly ran_seconds: number;
+            /**
+             * Format: date-time
+             * @description Time since which its present attempt has been running, ISO 8601 in UTC. Null if none is.
+             */
+            readonly running_since: string | null;
             /** @description Newest figures of the training. Null before the first report, and for jobs that only prepare data. */
             readonly progress: components["schemas"]["Progress"] | null;
             /** @description First and newest validation loss. Null until there are both. */
@@ -7969,6 +8032,25 @@ export interface components {
              */
             error: string;
         };
+        /** @description A part of a job's time. */
+        Span: {
+            /**
+             * Format: date-time
+             * @description Its beginning, ISO 8601 in UTC.
+             */
+            start: string;
+            /**
+             * Format: date-time
+             * @description Its end, ISO 8601 in UTC: the start of the next one.
+             */
+            end: string;
+            /** @description What the time was spent on. */
+            activity: components["schemas"]["ActivityEnum"];
+            /** @description Phase of a start-up; `cluster` while it is queued there. Otherwise empty. */
+            phase: string;
+            /** @description Number of the attempt. Null while the job had none, as in the queue. */
+            attempt: number | null;
+        };
         /** @description When a job would start, and why not now. */
         StartOutlook: {
             /** @description Whether the next admission cycle would start the job. */
@@ -8155,37 +8237,76 @@ export interface components {
              */
             mlflow: components["schemas"]["MlflowSpec"] | null;
         };
-        /** @description How long the parts of a run took. */
+        /** @description Where the time of a job went, from its submission to its end or to now. */
+        Timeline: {
+            /** @description All of the time, in order and without gaps. Of more than 400 spans the shortest join a neighbour. */
+            spans: components["schemas"]["Span"][];
+            /** @description Sums over all of the time. */
+            timings: components["schemas"]["Timings"];
+            /** @description Sums by attempt, in order. */
+            attempts: components["schemas"]["AttemptTimings"][];
+        };
+        /** @description Where time went, in seconds. `total_seconds` is the sum of all others, `startup_seconds` that of `startup`. */
         Timings: {
             /**
              * Format: double
-             * @description Seconds from submission to the newest admission; while the job waits, to now or to its end.
+             * @description All of it. Of a job: from its submission to its end, or to now.
+             */
+            total_seconds: number;
+            /**
+             * Format: double
+             * @description Waiting for admission, for a retry, or in the queue of the cluster.
              */
             queued_seconds: number;
-            /** @description Seconds of each stage between launch and first step, by name of the stage. */
+            /**
+             * Format: double
+             * @description From admission to the end of the first step, with restarts.
+             */
+            startup_seconds: number;
+            /** @description `startup_seconds` by phase, such as `dispatch`, `launch`, `import` or `first_step`. Of phases at the same time the one that began last counts; what no phase covers is `launch`. */
             startup: {
                 [key: string]: number;
             };
             /**
              * Format: double
-             * @description Seconds from the first start to the end, or to now. Null before the first start.
+             * @description Training whose result was kept.
              */
-            training_seconds: number | null;
+            training_seconds: number;
             /**
              * Format: double
-             * @description Seconds of all evaluations together. Null if none was reported.
+             * @description Preparing data, in a job that does nothing else.
              */
-            evaluation_seconds: number | null;
+            preparing_seconds: number;
             /**
              * Format: double
-             * @description Seconds of writing all checkpoints together; training may continue meanwhile. Null if none was reported.
+             * @description Evaluations, samples included; training waits for them.
              */
-            checkpoint_seconds: number | null;
+            evaluation_seconds: number;
             /**
              * Format: double
-             * @description Seconds of exporting the model. Null if none was reported.
+             * @description Checkpoints, as long as training waited for them. A checkpoint is written while training continues.
              */
-            export_seconds: number | null;
+            checkpoint_seconds: number;
+            /**
+             * Format: double
+             * @description Exporting the model.
+             */
+            export_seconds: number;
+            /**
+             * Format: double
+             * @description From the request to stop, or the last result, to the confirmed end, except for what is named above.
+             */
+            finishing_seconds: number;
+            /**
+             * Format: double
+             * @description Paused by a user.
+             */
+            paused_seconds: number;
+            /**
+             * Format: double
+             * @description Since the newest checkpoint, where an attempt or its processes ended without saving: these steps are repeated, or gone.
+             */
+            lost_seconds: number;
         };
         /** @description Metadata of a token. */
         Token: {
@@ -19185,6 +19306,146 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ProfilePage"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    jobs_timeline: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Where the time of a job went, from its submission to its end or to now. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Timeline"];
                 };
             };
             /** @description The body is not what its Content-Type says. */

@@ -26,7 +26,7 @@ _JOB = r"jobs/\{job_id\}"
 RESOURCES = (
     _resource(
         "Jobs",
-        rf"jobs$|jobs:|{_JOB}$|{_JOB}:(?!profile)|presets|spec/",
+        rf"jobs$|jobs:|{_JOB}$|{_JOB}:(?!profile)|{_JOB}/timeline$|presets|spec/",
         "Submit, plan, list, cancel, pause, resume, fork and retry training and preparation jobs. A job runs as one "
         "attempt after the other; each attempt is one submission to a cluster.",
     ),

@@ -143,12 +143,18 @@ class Schedule(TypedDict):
 
 
 class Timings(TypedDict):
+    total_seconds: float
     queued_seconds: float
+    startup_seconds: float
     startup: dict[str, float]
-    training_seconds: float | None
-    evaluation_seconds: float | None
-    checkpoint_seconds: float | None
-    export_seconds: float | None
+    training_seconds: float
+    preparing_seconds: float
+    evaluation_seconds: float
+    checkpoint_seconds: float
+    export_seconds: float
+    finishing_seconds: float
+    paused_seconds: float
+    lost_seconds: float
 
 
 ActivationCheckpointingEnum: TypeAlias = Literal['none', 'selective', 'full']
@@ -344,6 +350,8 @@ class JobSummary(TypedDict):
     created_by: str
     forked_from: str | None
     attempt_count: int
+    ran_seconds: float
+    running_since: str | None
     progress: Progress | None
     validation_loss: BeforeAfter | None
     warnings: list[FieldProblem]
@@ -546,6 +554,8 @@ class Job(TypedDict):
     created_by: str
     forked_from: str | None
     attempt_count: int
+    ran_seconds: float
+    running_since: str | None
     progress: Progress | None
     validation_loss: BeforeAfter | None
     warnings: list[FieldProblem]

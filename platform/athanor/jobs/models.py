@@ -88,6 +88,8 @@ class Job(LeasedModel):
     waiting = models.JSONField(null=True)  # what admission last said of it (scheduling/explain.py)
     expires_at = models.DateTimeField(null=True)
 
+    timeline_events: list["JobEvent"]  # added by selectors.TIMELINE_EVENTS
+
     class Meta:
         indexes: ClassVar[list[models.Index]] = [
             models.Index(fields=["status", "priority", "id"]),

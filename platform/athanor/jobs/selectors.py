@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from django.db.models import Prefetch, Q, QuerySet, Sum, prefetch_related_objects
+from django.utils import timezone
 
 from athanor.accounts.models import Team
 from athanor.accounts.selectors import Principal
@@ -12,12 +13,20 @@ from athanor.core import ids, tenancy
 from athanor.core.errors import NotFound
 from athanor.jobs.models import Attempt, Job, JobEvent, Label
 from athanor.jobs.states import HOLDING
+from athanor.jobs.timeline import EVENT_TYPES, Span, timeline
 
 # In order, and with what their answers show of their job.
 ATTEMPTS = Prefetch("attempts", queryset=Attempt.objects.order_by("number").select_related("job__pool__cluster"))
 
 
-COUNTED_ATTEMPTS = Prefetch("attempts", queryset=Attempt.objects.only("id", "job_id"))
+COUNTED_ATTEMPTS = Prefetch("attempts", queryset=Attempt.objects.only("id", "job_id", "launched_at", "ended_at"))
+TIMELINE_EVENTS = Prefetch(
+    "events",
+    queryset=JobEvent.objects.filter(type__in=EVENT_TYPES)
+    .only("job_id", "type", "time", "actor", "data")
+    .order_by("seq"),
+    to_attr="timeline_events",
+)
 # Between the making of an id and of `created_at`.
 MAX_SUBMIT_DURATION = timedelta(minutes=5)
 
@@ -38,9 +47,12 @@ def summaries_of(principal: Principal) -> QuerySet[Job]:
     return jobs.defer("spec").prefetch_related(COUNTED_ATTEMPTS)
 
 
-def details_of(principal: Principal) -> QuerySet[Job]:
-    """Return the caller's jobs with everything that their full form contains."""
-    return jobs_of(principal).select_related("progress")
+def details_of(principal: Principal, *, with_timeline: bool = True) -> QuerySet[Job]:
+    """Return the caller's jobs with everything that their full form contains, on request without their timeline."""
+    details = jobs_of(principal).select_related("progress")
+    if with_timeline:
+        details = details.prefetch_related(TIMELINE_EVENTS)  # type: ignore[no-redef] # declared for all queries
+    return details
 
 
 def job_of(principal: Principal, job_id: str) -> Job:
@@ -115,6 +127,19 @@ def attempts_of(job: Job) -> list[Attempt]:
     return list(job.attempts.all())
 
 
+def timeline_of(job: Job) -> list[Span]:
+    """Return where the job's time went, from its submission to its end or to now."""
+    if not hasattr(job, "timeline_events"):
+        prefetch_related_objects([job], TIMELINE_EVENTS)
+    return timeline(
+        job.timeline_events,
+        created_at=job.created_at,
+        end=job.finished_at or timezone.now(),
+        launched={attempt.id: attempt.launched_at for attempt in attempts_of(job)},
+        trains=job.resolved_spec["training"] is not None,
+    )
+
+
 def attempt_of(job: Job, number: int) -> Attempt:
     """Return an attempt of a job by its number. Raises NotFound."""
     rows = Attempt.objects.filter(job=job, job__team_id=job.team_id, number=number)
@@ -134,8 +159,9 @@ _NO_ATTEMPTS._result_cache = []  # evaluated already, so that no query is needed
 
 
 def mark_as_new(job: Job) -> None:
-    """Mark a job that was created just now as having no attempts and no progress, which saves their queries."""
+    """Mark a job that was created just now as having no attempts, progress or moves, which saves their queries."""
     job._prefetched_objects_cache = {"attempts": _NO_ATTEMPTS}  # type: ignore[attr-defined] # as prefetch_related fills it
+    job.timeline_events = []
     job._meta.get_field("progress").set_cached_value(job, None)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
-from math import isfinite
 from typing import Any, Protocol
 
 from athanor.jobs.states import FINAL, HOLDING, JobStatus
@@ -21,6 +20,7 @@ EVENT_TYPES = (
     "export.finished",
 )  # fmt: skip
 MAX_PHASE_LENGTH = 60
+MAX_SECONDS = 10 * 365 * 86_400
 _NOTHING = timedelta()
 
 
@@ -242,7 +242,7 @@ class _Generation:
 
 def _attempt_spans(stay: _Stay, reports: Sequence[Event], launched: datetime | None, *, trains: bool) -> Iterator[Span]:
     number = stay.parts[-1].number
-    began = _launch_of(stay, launched)
+    began = _launch_of(stay, reports, launched)
     intervals = [*_by_status(stay, began, trains=trains)]
     if trains:
         for generation in _generations(stay, began, reports):
@@ -251,10 +251,15 @@ def _attempt_spans(stay: _Stay, reports: Sequence[Event], launched: datetime | N
         yield Span(start, end, top.activity, number, top.phase)
 
 
-def _launch_of(stay: _Stay, launched: datetime | None) -> datetime:
-    """Return when the attempt's processes could start: within the stay, or at its end if they never could."""
+def _launch_of(stay: _Stay, reports: Sequence[Event], launched: datetime | None) -> datetime:
+    """Return when the attempt's processes could start: within the stay, or at its end if they never could.
+
+    A report proves that they could, and so does a status after STARTING.
+    """
     submitted = next((part.start for part in stay.parts if part.status is JobStatus.STARTING), stay.end)
-    return stay.end if launched is None else min(max(launched, submitted), stay.end)
+    running = (part.start for part in stay.parts if part.status is JobStatus.RUNNING)
+    known = [*([launched] if launched else []), *(report.time for report in reports), *running, stay.end]
+    return max(min(known), submitted)
 
 
 def _by_status(stay: _Stay, began: datetime, *, trains: bool) -> Iterator[_Interval]:
@@ -344,7 +349,7 @@ def _duration(seconds: object) -> timedelta:
     """Return a reported duration; none for what is not one, since the trainer is not trusted."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         return _NOTHING
-    return timedelta(seconds=min(seconds, 10 * 365 * 86_400)) if isfinite(seconds) and seconds > 0 else _NOTHING
+    return timedelta(seconds=min(seconds, MAX_SECONDS)) if seconds > 0 else _NOTHING
 
 
 def _clipped(intervals: Iterable[_Interval], start: datetime, end: datetime) -> Iterator[_Interval]:

@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from django.db import connection, transaction
 from django.db.models import F
@@ -58,7 +58,7 @@ def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
         elif kind == "logs":
             _store_lines(attempt, progress, batch.lines)
         else:
-            _store_events(attempt, job, progress, batch.events)
+            _store_events(attempt, job, batch.events)
         progress.save()
     return batch.sequence + 1
 
@@ -269,30 +269,16 @@ def _store_lines(attempt: Attempt, progress: Progress, lines: list[LogLine]) -> 
         compaction.compact_lines(attempt, progress)
 
 
-def _store_events(attempt: Attempt, job: Job, progress: Progress, items: list[ProgressEvent]) -> None:
+def _store_events(attempt: Attempt, job: Job, items: list[ProgressEvent]) -> None:
     """Store the batch's events. Drop types that an agent may not send, and record that there were some."""
     clock = Clock(attempt)
     refused = [item.type for item in items if item.type not in AGENT_EVENT_TYPES]
     for item in items:
         if item.type in AGENT_EVENT_TYPES:
             events.append(job, item.type, actor=attempt.id, data=item.data, time=clock.bounded(item.time))
-            _add_timing(progress.timings, item)
     if refused:
         names = [name[:MAX_NAME_LENGTH] for name in dict.fromkeys(refused)][:MAX_REFUSED_NAMES]
         message = f"The attempt sent events of types that it may not send; they were dropped: {', '.join(names)}."
         facts = {"attempt": attempt.id, "types": names, "count": len(refused)}
         events.append(job, REFUSED, actor="platform", message=message, data=facts)
     job.save(update_fields=["event_seq", "updated_at"])
-
-
-def _add_timing(timings: dict[str, Any], item: ProgressEvent) -> None:
-    """Return sums of seconds by category; start-up phases by name."""
-    seconds = item.data.get("seconds")
-    if not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_DURATION_SECONDS:
-        return
-    if item.type == "phase.finished":
-        startup = timings.setdefault("startup", {})
-        startup[str(item.data.get("phase"))[:MAX_NAME_LENGTH]] = round(float(seconds), 3)
-    else:
-        name = item.type.partition(".")[0] + "_seconds"
-        timings[name] = round(timings.get(name, 0.0) + float(seconds), 3)

@@ -15,7 +15,6 @@ class Progress(models.Model):
     phase = models.CharField(max_length=40, blank=True, default="")
     step = models.IntegerField(default=-1)
     values = models.JSONField(default=dict)
-    timings = models.JSONField(default=dict)
     trained_tokens = models.FloatField(
         default=0.0, db_default=0.0, help_text="of all reported steps, those that were repeated too"
     )

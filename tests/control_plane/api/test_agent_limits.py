@@ -15,13 +15,15 @@ from athanor.dispatch import tokens
 from athanor.jobs import event_feed
 from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.states import AttemptStatus
+from athanor.jobs.timeline import Activity
 from athanor.telemetry import codec, compaction
-from athanor.telemetry.models import LogChunk, MetricChunk, Progress
+from athanor.telemetry.models import LogChunk, MetricChunk
 from athanor.webhooks import envelope, publishing
 from athanor.webhooks import services as webhooks
 from athanor.webhooks.models import Delivery
 from tests.control_plane import drive
 from tests.control_plane.api.test_agent import AgentClient, manifest_of
+from tests.control_plane.conftest import Api
 from trainer.contract.base import MAX_INT32
 from trainer.contract.events import AGENT_EVENT_TYPES
 from trainer.contract.manifest import DatasetManifest, ModelManifest, ProfileManifest, StoredFile, StoredPart
@@ -131,12 +133,17 @@ def test_an_end_reported_for_another_century_is_taken_for_now(agent: AgentClient
 
 
 @pytest.mark.parametrize("seconds", ["NaN", "Infinity", "-1e300", "1" + "0" * 400, "-5"])
-def test_seconds_that_are_none_are_not_added_up(agent: AgentClient, attempt: Attempt, seconds: str) -> None:
+def test_seconds_that_are_none_do_not_change_the_times(
+    agent: AgentClient, attempt: Attempt, api: Api, seconds: str
+) -> None:
     body = json.dumps(events_batch("checkpoint.saved", "phase.finished", seconds=7.5)).replace("7.5", seconds)
     answer = agent.send_text("progress", body)
     assert answer.status_code == 200, answer.content
-    timings = Progress.objects.get(job=attempt.job).timings
-    assert timings == {}
+    timings = api.get(f"/api/v1/jobs/{attempt.job_id}").json()["timings"]
+    assert timings["checkpoint_seconds"] == 0
+    assert timings["total_seconds"] == pytest.approx(
+        sum(timings[f"{activity}_seconds"] for activity in Activity), abs=1e-5
+    )
 
 
 # Every body that an agent sends, valid but for what a test plants in it.

@@ -206,7 +206,15 @@ def test_a_dispatch_that_failed_belongs_to_no_attempt() -> None:
 def test_what_a_trainer_reports_cannot_break_it() -> None:
     job = History()
     job.starts(1)
-    for data in ({}, {"seconds": "long"}, {"seconds": -1}, {"seconds": 1e300}, {"seconds": True, "step": []}):
+    for data in (
+        {},
+        {"seconds": "long"},
+        {"seconds": -1},
+        {"seconds": 1e300},
+        {"seconds": 10**400},
+        {"seconds": float("nan")},
+        {"seconds": True, "step": []},
+    ):
         for kind in ("phase.finished", "evaluation", "checkpoint.saved", "export.finished", "generation.started"):
             job.reports(5, kind, **{"phase": {"a": 1}, **data})
     job.moves((9, "running"), (10, "failed"))

@@ -27,13 +27,15 @@ from athanor.api.v1 import deletions, submission
 from athanor.api.v1.serializers.common import PROBLEMS
 from athanor.api.v1.serializers.deletions import DeletionSerializer
 from athanor.api.v1.serializers.jobs import ForkSerializer, JobPage, JobSerializer, JobSummarySerializer
+from athanor.api.v1.serializers.timeline import TimelineSerializer, serialize_totals
 from athanor.core.errors import Conflict, FieldProblem, Invalid
-from athanor.jobs import selectors, services
+from athanor.jobs import selectors, services, timeline
 from athanor.jobs.models import Job
 from athanor.jobs.states import FINAL, JobStatus
 from athanor.scheduling import quota_checks
 from athanor.specs.v1 import JobSpec
 
+MAX_SPANS = 400
 JOB_SERIALIZER = JobSerializer()  # creating one takes longer than using it
 
 
@@ -84,8 +86,9 @@ class JobsView(APIView):
             },
             created_after=time(request, "created_after"),
         )
-        more = parameters.get("fields") or parameters.get("expand")
-        details = selectors.details_of(principal) if more else selectors.summaries_of(principal)
+        details = selectors.summaries_of(principal)
+        if more := parameters.get("fields") or parameters.get("expand"):
+            details = selectors.details_of(principal, with_timeline="timings" in separated(more))
         rows, next_cursor = paginate(request, jobs, details)
         items = serialize(request, JobSerializer, rows, many=True, usual=JobSummarySerializer)
         return paginated_response(items, next_cursor)
@@ -130,6 +133,28 @@ class JobView(APIView):
         Deletes the models, logs, profiles and checkpoints of a job that has ended. The job's record, events, metrics
         and costs stay. The deletion can be undone until the undo window ends."""
         return deletions.delete(request, "jobs", job_id)
+
+
+class TimelineView(APIView):
+    """Requests to `/jobs/{job_id}/timeline`."""
+
+    @extend_schema(operation_id="jobs_timeline", responses={200: TimelineSerializer, **PROBLEMS})
+    def get(self, request: Request, job_id: str) -> Response:
+        """Show where a job's time went.
+
+        Splits the time from submission to the end, or to now, by the job's events: queue, start-up by phase, training,
+        evaluations, checkpoints, export, pauses, and what was lost because no checkpoint kept it. The parts sum to the
+        whole, for the job and for each attempt."""
+        spans = selectors.timeline_of(selectors.job_of(get_principal(request), job_id))
+        found = {
+            "spans": timeline.simplified(spans, MAX_SPANS),
+            "timings": serialize_totals(timeline.total(spans)),
+            "attempts": [
+                {"attempt": number, "timings": serialize_totals(totals)}
+                for number, totals in sorted(timeline.totals_by_attempt(spans).items())
+            ],
+        }
+        return Response(TimelineSerializer(found).data)
 
 
 def _act(request: Request, job_id: str, service: services.JobAction) -> Response:

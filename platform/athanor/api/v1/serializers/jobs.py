@@ -3,7 +3,6 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
@@ -15,10 +14,12 @@ from athanor.api.v1.serializers.common import (
     enum_values,
     page_serializer,
 )
+from athanor.api.v1.serializers.timeline import TimingsSerializer, serialize_totals
 from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.reasons import explain
-from athanor.jobs.selectors import attempts_of
+from athanor.jobs.selectors import attempts_of, timeline_of
 from athanor.jobs.states import AttemptStatus, Desired, Health, JobStatus
+from athanor.jobs.timeline import total
 from athanor.telemetry.models import Progress
 from trainer.contract.optimisation import batch_size_schedule
 
@@ -103,33 +104,6 @@ class BeforeAfterSerializer(serializers.Serializer[Any]):
 
     before = serializers.FloatField(help_text="First value that was measured.")
     after = serializers.FloatField(help_text="Newest value that was measured.")
-
-
-class TimingsSerializer(serializers.Serializer[Any]):
-    """How long the parts of a run took."""
-
-    queued_seconds = serializers.FloatField(
-        help_text="Seconds from submission to the newest admission; while the job waits, to now or to its end."
-    )
-    startup = serializers.DictField(
-        child=serializers.FloatField(),
-        help_text="Seconds of each stage between launch and first step, by name of the stage.",
-    )
-    training_seconds = serializers.FloatField(
-        allow_null=True, help_text="Seconds from the first start to the end, or to now. Null before the first start."
-    )
-    evaluation_seconds = serializers.FloatField(
-        allow_null=True, help_text="Seconds of all evaluations together. Null if none was reported."
-    )
-    checkpoint_seconds = serializers.FloatField(
-        allow_null=True,
-        help_text=(
-            "Seconds of writing all checkpoints together; training may continue meanwhile. Null if none was reported."
-        ),
-    )
-    export_seconds = serializers.FloatField(
-        allow_null=True, help_text="Seconds of exporting the model. Null if none was reported."
-    )
 
 
 class LinksSerializer(serializers.Serializer[Any]):
@@ -252,6 +226,12 @@ class JobSummarySerializer(serializers.Serializer[Job]):
         help_text="Id of the job that it was forked or retried from. Null for others.",
     )
     attempt_count = serializers.SerializerMethodField(help_text="Number of attempts, the present one included.")
+    ran_seconds = serializers.SerializerMethodField(
+        help_text="Seconds that its ended attempts ran together, each from the time at which its processes could start."
+    )
+    running_since = serializers.SerializerMethodField(
+        help_text="Time since which its present attempt has been running, ISO 8601 in UTC. Null if none is."
+    )
     progress = serializers.SerializerMethodField(
         help_text=("Newest figures of the training. Null before the first report, and for jobs that only prepare data.")
     )
@@ -271,6 +251,15 @@ class JobSummarySerializer(serializers.Serializer[Job]):
     def get_attempt_count(self, job: Job) -> int:
         """Return the number of attempts."""
         return len(attempts_of(job))
+
+    def get_ran_seconds(self, job: Job) -> float:
+        """Return the seconds that ended attempts ran."""
+        ended = [(each.launched_at, each.ended_at) for each in attempts_of(job)]
+        return sum((end - start).total_seconds() for start, end in ended if start is not None and end is not None)
+
+    def get_running_since(self, job: Job) -> datetime | None:
+        """Return when the live attempt was launched, None without one."""
+        return next((each.launched_at for each in attempts_of(job) if each.ended_at is None), None)
 
     @extend_schema_field(ProgressSerializer(allow_null=True))
     def get_progress(self, job: Job) -> dict[str, Any] | None:
@@ -383,7 +372,7 @@ class JobSerializer(JobSummarySerializer):
 
     attempts = AttemptSerializer(many=True, help_text="Attempts in order. Each is one submission to a cluster.")
     preemptions = serializers.IntegerField(help_text="How often its slots were reclaimed for other jobs.")
-    timings = serializers.SerializerMethodField(help_text="How long the parts of the run took.")
+    timings = serializers.SerializerMethodField(help_text="Where its time went, from submission to its end or to now.")
     spec = serializers.JSONField(help_text="The spec as it was written.")
     resolved_spec = serializers.JSONField(help_text="The spec with every default filled in.")
     submission = serializers.SerializerMethodField(
@@ -403,17 +392,8 @@ class JobSerializer(JobSummarySerializer):
 
     @extend_schema_field(TimingsSerializer)
     def get_timings(self, job: Job) -> dict[str, Any]:
-        """Return how long the parts of the run took, in seconds."""
-        progress = _progress(job)
-        measured = progress.timings if progress else {}
-        return {
-            "queued_seconds": _seconds(job.created_at, job.admitted_at or job.finished_at),
-            "startup": measured.get("startup", {}),
-            "training_seconds": _seconds(job.started_at, job.finished_at) if job.started_at else None,
-            "evaluation_seconds": measured.get("evaluation_seconds"),
-            "checkpoint_seconds": measured.get("checkpoint_seconds"),
-            "export_seconds": measured.get("export_seconds"),
-        }
+        """Return where the job's time went, in seconds."""
+        return serialize_totals(total(timeline_of(job)))
 
     def get_submission(self, job: Job) -> str | None:
         """Return the script or manifest of the newest attempt that has one."""
@@ -475,7 +455,3 @@ def serialize_progress_values(progress: Progress, steps_total: int, tokens_seen:
 
 def _progress(job: Job) -> Progress | None:
     return getattr(job, "progress", None)
-
-
-def _seconds(start: datetime | None, end: datetime | None) -> float:
-    return round(((end or timezone.now()) - (start or timezone.now())).total_seconds(), 3)
