@@ -22,6 +22,8 @@ export type Job = Omit<Schemas["Job"], "spec" | "resolved_spec"> & {
   spec: JsonObject;
   resolved_spec: JsonObject;
 };
+export type Timeline = Schemas["Timeline"];
+export type Timings = Schemas["Timings"];
 export type FieldProblem = Schemas["FieldProblem"];
 export type Plan = Omit<Schemas["Plan"], "resolved_spec"> & { resolved_spec: JsonObject };
 export type Preset = Omit<Schemas["Preset"], "spec"> & { spec: JsonObject };

@@ -14,6 +14,7 @@ import type {
   Quotas,
   SecondFactors,
   Session,
+  Timings,
   Wait,
   Webhook,
 } from "@/api/types";
@@ -60,6 +61,8 @@ export function jobSummary(part: Partial<JobSummary> = {}): JobSummary {
     created_by: "ada",
     forked_from: null,
     attempt_count: 1,
+    ran_seconds: 0,
+    running_since: TIME,
     progress: null,
     validation_loss: null,
     warnings: [],
@@ -73,19 +76,32 @@ export function job(part: Partial<Job> = {}): Job {
     ...jobSummary(),
     attempts: [],
     preemptions: 0,
-    timings: {
-      queued_seconds: 0,
-      startup: {},
-      training_seconds: null,
-      evaluation_seconds: null,
-      checkpoint_seconds: null,
-      export_seconds: null,
-    },
+    timings: timings(),
     spec: { version: 1, name: "tiny" },
     resolved_spec: { version: 1, name: "tiny" },
     submission: null,
     wait: null,
     ...part,
+  };
+}
+
+/** The total is the sum of the parts. */
+export function timings(part: Partial<Omit<Timings, "total_seconds">> = {}): Timings {
+  const { startup = {}, ...seconds } = part;
+  return {
+    total_seconds: Object.values(seconds).reduce((sum, each) => sum + each, 0),
+    queued_seconds: 0,
+    startup_seconds: 0,
+    startup,
+    training_seconds: 0,
+    preparing_seconds: 0,
+    evaluation_seconds: 0,
+    checkpoint_seconds: 0,
+    export_seconds: 0,
+    finishing_seconds: 0,
+    paused_seconds: 0,
+    lost_seconds: 0,
+    ...seconds,
   };
 }
 

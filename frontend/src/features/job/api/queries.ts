@@ -3,7 +3,7 @@ import { keepPreviousData, queryOptions } from "@tanstack/react-query";
 
 import { request } from "@/api/client";
 import { jobKeys } from "@/api/jobs";
-import type { Artifact, Checkpoint, EventPage, Job, JobEvent, LogLine, LogPage, Metrics, Page, Profile } from "@/api/types";
+import type { Artifact, Checkpoint, EventPage, Job, JobEvent, LogLine, LogPage, Metrics, Page, Profile, Timeline } from "@/api/types";
 import type { Zoom } from "@/charts/plot-options";
 import { pixels } from "@/lib/pixels";
 import { longest, spliceMetrics } from "@/lib/series";
@@ -35,6 +35,7 @@ const POINTS = 800;
 const OVERLAP_STEPS = 20;
 const POLL_MS = 2_000;
 const LOG_POLL_MS = 1_500;
+const TIMELINE_POLL_MS = 5_000;
 const FOLLOWED_MS = 30_000;
 /** The last lines and values reach the server a little after the job's end. */
 const SETTLING_MS = 15_000;
@@ -135,6 +136,15 @@ export function eventsQuery(job: Job, client: QueryClient) {
       return fresh.items.length === 0 ? before : [...before, ...fresh.items];
     },
     refetchInterval: poll(job, POLL_MS),
+  });
+}
+
+/** The present activity takes longer without any event, so a live job's times are asked for again. */
+export function timelineQuery(job: Job) {
+  return queryOptions({
+    queryKey: jobKeys.part(job.id, "timeline"),
+    queryFn: ({ signal }) => request<Timeline>(path(job, "timeline"), { signal }),
+    refetchInterval: () => (isSettling(job) ? TIMELINE_POLL_MS : false),
   });
 }
 

@@ -2,8 +2,9 @@ import type { ReactNode } from "react";
 
 import type { Job } from "@/api/types";
 import { Panel } from "@/components/panel";
-import { count, duration, elapsed, loss, percent } from "@/lib/format";
-import { isFinal, label } from "@/lib/status";
+import { count, duration, loss, percent } from "@/lib/format";
+import { runTime } from "@/lib/run-time";
+import { label } from "@/lib/status";
 import { useNow } from "@/lib/use-now";
 
 import classes from "./progress-panel.module.css";
@@ -26,7 +27,6 @@ function throughput({ progress }: Job): Figure {
 
 function figures(job: Job, now: number): Figure[] {
   const { progress, validation_loss: held } = job;
-  const done = isFinal(job.status);
   const list: Figure[] = [
     { name: "Training loss", value: loss(progress?.loss) },
     {
@@ -36,16 +36,16 @@ function figures(job: Job, now: number): Figure[] {
     },
     throughput(job),
     { name: "Tokens seen", value: count(progress?.tokens_seen) },
-    { name: done ? "Ran for" : "Running for", value: duration(elapsed(job.started_at, job.finished_at, now)) },
+    { name: "Ran for", value: duration(runTime(job, now)) },
   ];
-  if (!done) list.push({ name: "Time left", value: duration(progress?.eta_seconds) });
+  if (job.status === "running") list.push({ name: "Time left", value: duration(progress?.eta_seconds) });
   return list;
 }
 
 function headline(job: Job): ReactNode {
   const { progress } = job;
   if (progress === null) return label(job.status);
-  const phase = isFinal(job.status) || progress.phase === "" ? "" : ` · ${progress.phase.replaceAll("_", " ")}`;
+  const phase = job.status !== "running" || progress.phase === "" ? "" : ` · ${progress.phase.replaceAll("_", " ")}`;
   return (
     <>
       Step {progress.step.toLocaleString("en")} of {progress.steps_total.toLocaleString("en")}
@@ -55,7 +55,7 @@ function headline(job: Job): ReactNode {
 }
 
 export function ProgressPanel({ job }: { job: Job }) {
-  const now = useNow(!isFinal(job.status));
+  const now = useNow(job.running_since !== null);
   const { progress } = job;
   const total = progress?.steps_total ?? 0;
   const share = progress && total > 0 ? Math.min(1, progress.step / total) : 0;

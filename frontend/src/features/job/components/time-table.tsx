@@ -1,93 +1,161 @@
-import type { Job } from "@/api/types";
+import { Select, Skeleton } from "@mantine/core";
+import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+
+import type { Job, Timeline, Timings } from "@/api/types";
 import { Panel } from "@/components/panel";
-import { duration, elapsed } from "@/lib/format";
-import { isFinal } from "@/lib/status";
-import { useNow } from "@/lib/use-now";
+import { ProblemNotice } from "@/components/problem-notice";
+import { timelineQuery } from "@/features/job/api/queries";
+import { duration } from "@/lib/format";
 
 import classes from "./time-table.module.css";
 
-interface Part {
-  name: string;
-  seconds: number;
-  color: string;
-  detail?: boolean;
-}
+type Activity = Timeline["spans"][number]["activity"];
 
-/** In the order in which a run goes through them; a phase with another name comes last. */
-const PHASES = ["import", "fork", "rendezvous", "data", "model", "load", "compile", "first_step"];
+/** In the order in which a run goes through them. */
+const ACTIVITIES: Record<Activity, { name: string; color: string }> = {
+  queued: { name: "Queued", color: "--tone-waiting" },
+  startup: { name: "Start-up", color: "--series-4" },
+  preparing: { name: "Preparing data", color: "--series-1" },
+  training: { name: "Training", color: "--series-1" },
+  evaluation: { name: "Evaluation", color: "--series-2" },
+  checkpoint: { name: "Waiting for checkpoints", color: "--series-3" },
+  export: { name: "Export", color: "--series-7" },
+  finishing: { name: "Finishing", color: "--series-6" },
+  paused: { name: "Paused", color: "--line" },
+  lost: { name: "Lost, not saved", color: "--tone-bad" },
+};
 
-function details(seconds: Record<string, number | null>, color: string): Part[] {
-  return Object.entries(seconds).flatMap(([name, value]) =>
-    value === null ? [] : [{ name: name.replaceAll("_", " "), seconds: value, color, detail: true }],
-  );
-}
+/** In the order of a start-up; a phase with another name comes last. */
+const PHASES = ["dispatch", "launch", "import", "fork", "rendezvous", "data", "model", "load", "compile", "first_step"];
 
-function inOrder(phases: Record<string, number>): Record<string, number> {
+function phasesOf(timings: Timings): [string, number][] {
   const place = (name: string) => (PHASES.indexOf(name) + PHASES.length + 1) % (PHASES.length + 1);
-  return Object.fromEntries(Object.entries(phases).sort(([a], [b]) => place(a) - place(b)));
+  return Object.entries(timings.startup).sort(([a], [b]) => place(a) - place(b));
 }
 
-/**
- * Queue, start-up and run add up to the total. What is indented is a part of the row above it, and such parts
- * need not add up: data is prepared while the processes import.
- */
-function parts(job: Job, now: number): Part[] {
-  const { timings } = job;
-  const queued = timings.queued_seconds;
-  const rows: Part[] = [{ name: "Queued", seconds: queued, color: "--tone-waiting" }];
-  if (job.attempt_count > 0) {
-    const begun = elapsed(job.created_at, job.started_at ?? job.finished_at, now) ?? 0;
-    rows.push({ name: "Start-up", seconds: Math.max(0, begun - queued), color: "--series-4" });
-    rows.push(...details(inOrder(timings.startup), "--series-4"));
-  }
-  if (job.started_at !== null) {
-    const trained = elapsed(job.started_at, job.finished_at, now) ?? 0;
-    rows.push({ name: "First step to end", seconds: trained, color: "--series-1" });
-    const inside = {
-      evaluation: timings.evaluation_seconds,
-      checkpoints: timings.checkpoint_seconds,
-      export: timings.export_seconds,
-    };
-    rows.push(...details(inside, "--series-1"));
-  }
-  return rows;
-}
-
-/** Time breakdown: one bar for the total, one row for each part, start-up by its phases. */
+/** Where the job's time went, drawn over the wall clock and added up: for the whole job or for one attempt. */
 export function TimeTable({ job }: { job: Job }) {
-  const now = useNow(!isFinal(job.status));
-  const rows = parts(job, now);
-  const total = rows.reduce((sum, row) => (row.detail ? sum : sum + row.seconds), 0);
+  const { data, error, refetch } = useQuery(timelineQuery(job));
+  const [chosen, setChosen] = useState<string | null>(null);
+  if (error) {
+    return (
+      <Panel title="Time breakdown">
+        <ProblemNotice error={error} onRetry={() => void refetch()} />
+      </Panel>
+    );
+  }
+  if (!data) {
+    return (
+      <Panel title="Time breakdown">
+        <Skeleton height={140} aria-busy="true" />
+      </Panel>
+    );
+  }
+  const one = data.attempts.find((each) => String(each.attempt) === chosen);
   return (
     <Panel title="Time breakdown">
-      <div className={classes.bar} aria-hidden="true">
-        {rows
-          .filter((row) => !row.detail && row.seconds > 0)
-          .map((row) => (
-            <span key={row.name} style={{ flexGrow: row.seconds, background: `var(${row.color})` }} />
-          ))}
-      </div>
-      <table className={classes.table}>
-        <tbody>
-          {rows.map((row) => (
-            <tr key={`${row.name} ${row.detail ? "phase" : ""}`} data-detail={row.detail ?? false}>
-              <th scope="row">
-                {row.detail ? null : (
-                  <span className={classes.swatch} style={{ background: `var(${row.color})` }} />
-                )}
-                {row.name}
-              </th>
-              <td>{duration(row.seconds)}</td>
-            </tr>
-          ))}
-        </tbody>
-        <tfoot>
-          <tr>
-            <th scope="row">Total</th>
-            <td>{duration(total)}</td>
-          </tr>
-        </tfoot>
-      </table>
+      <Gantt timeline={data} />
+      {data.attempts.length > 1 ? (
+        <Select
+          size="xs"
+          mb="xs"
+          aria-label="Times of"
+          placeholder="All attempts and waits"
+          clearable
+          value={chosen}
+          onChange={setChosen}
+          data={data.attempts.map(({ attempt }) => ({ value: String(attempt), label: `Attempt ${attempt}` }))}
+        />
+      ) : null}
+      <Sums timings={one ? one.timings : data.timings} />
     </Panel>
   );
+}
+
+/** One line for the waits between attempts, and one for each attempt, newest last. */
+function Gantt({ timeline }: { timeline: Timeline }) {
+  const { spans, attempts } = timeline;
+  const [first, last] = [spans[0], spans.at(-1)];
+  if (!first || !last) return null;
+  const begin = Date.parse(first.start);
+  const total = Math.max(1, Date.parse(last.end) - begin);
+  const share = (time: string) => `${((Date.parse(time) - begin) / total) * 100}%`;
+  const lines = [
+    { name: "Queue and pauses", attempt: null as number | null },
+    ...attempts.map(({ attempt }) => ({ name: `Attempt ${attempt}`, attempt })),
+  ];
+  return (
+    <ul className={classes.gantt} aria-label="Attempts, queue and pauses over time">
+      {lines.map(({ name, attempt }) => (
+        <li key={name}>
+          <span className={classes.name}>{name}</span>
+          <span className={classes.line}>
+            {spans
+              .filter((span) => span.attempt === attempt)
+              .map((span) => (
+                <span
+                  key={span.start}
+                  data-activity={span.activity}
+                  title={`${ACTIVITIES[span.activity].name}${span.phase ? `, ${words(span.phase)}` : ""}: ${duration(
+                    (Date.parse(span.end) - Date.parse(span.start)) / 1000,
+                  )}`}
+                  style={{
+                    left: share(span.start),
+                    width: `calc(${share(span.end)} - ${share(span.start)})`,
+                    background: `var(${ACTIVITIES[span.activity].color})`,
+                  }}
+                />
+              ))}
+          </span>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+function Sums({ timings }: { timings: Timings }) {
+  const activities = (Object.keys(ACTIVITIES) as Activity[]).filter((each) => timings[`${each}_seconds`] > 0);
+  return (
+    <table className={classes.table}>
+      <tbody>
+        {activities.map((activity) => (
+          <SumRows key={activity} activity={activity} timings={timings} />
+        ))}
+      </tbody>
+      <tfoot>
+        <tr>
+          <th scope="row">Total</th>
+          <td>{duration(timings.total_seconds)}</td>
+        </tr>
+      </tfoot>
+    </table>
+  );
+}
+
+function SumRows({ activity, timings }: { activity: Activity; timings: Timings }) {
+  const { name, color } = ACTIVITIES[activity];
+  return (
+    <>
+      <tr>
+        <th scope="row">
+          <span className={classes.swatch} style={{ background: `var(${color})` }} />
+          {name}
+        </th>
+        <td>{duration(timings[`${activity}_seconds`])}</td>
+      </tr>
+      {activity === "startup"
+        ? phasesOf(timings).map(([phase, seconds]) => (
+            <tr key={phase} data-detail>
+              <th scope="row">{words(phase)}</th>
+              <td>{duration(seconds)}</td>
+            </tr>
+          ))
+        : null}
+    </>
+  );
+}
+
+function words(phase: string): string {
+  return phase.replaceAll("_", " ");
 }

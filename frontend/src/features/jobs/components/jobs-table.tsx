@@ -6,7 +6,8 @@ import type { JobSummary } from "@/api/types";
 import { Panel } from "@/components/panel";
 import { StatusBadge } from "@/components/status-badge";
 import { TimeAgo } from "@/components/time-ago";
-import { count, duration, elapsed, loss, NOTHING, shortId } from "@/lib/format";
+import { count, duration, loss, NOTHING, shortId } from "@/lib/format";
+import { runTime } from "@/lib/run-time";
 import { isFinal } from "@/lib/status";
 import { useNow } from "@/lib/use-now";
 
@@ -52,7 +53,7 @@ export function JobsTable({ jobs, stale, chosen, onChoose }: JobsTableProps) {
               Tokens/s, mean
             </th>
             <th scope="col" className={classes.right}>
-              Duration
+              Ran for
             </th>
             <th scope="col" className={classes.right}>
               Submitted
@@ -112,7 +113,7 @@ function JobRow({ job, now, chosen, onChoose }: JobRowProps) {
       <Figure label="training loss" value={loss(progress?.loss)} />
       <Figure label="validation loss" value={loss(job.validation_loss?.after ?? progress?.validation_loss)} />
       <Figure label="tokens/s" value={count(progress?.mean_tokens_per_second ?? progress?.tokens_per_second)} />
-      <Figure label="ran" value={duration(elapsed(job.started_at, job.finished_at, now))} />
+      <Figure label="ran" value={duration(runTime(job, now))} />
       <td className={classes.number} data-label="">
         <TimeAgo time={job.created_at} now={now} />
       </td>
@@ -146,7 +147,7 @@ function RowProgress({ job }: { job: JobSummary }) {
       </div>
       <span className={classes.under}>
         {progress.step.toLocaleString("en")} of {progress.steps_total.toLocaleString("en")}
-        {!isFinal(job.status) && progress.eta_seconds !== null
+        {job.status === "running" && progress.eta_seconds !== null
           ? ` · ${duration(progress.eta_seconds)} left`
           : ""}
       </span>
