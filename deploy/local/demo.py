@@ -158,17 +158,14 @@ def _check_files(download: dict[str, Any], target: Path) -> None:
 
 
 def _add_job_times(times: Times, job: dict[str, Any], run_seconds: float) -> None:
-    """Add the timings that the platform reports for the run, and the rest as unaccounted."""
-    known = job.get("timings") or {}
-    parts: list[tuple[str, float | None]] = [("queue", known.get("queued_seconds"))]
-    parts += [(f"start-up: {phase}", seconds) for phase, seconds in (known.get("startup") or {}).items()]
-    parts += [
-        ("training steps", known.get("training_seconds")),
-        ("checkpoints", known.get("checkpoint_seconds")),
-        ("export", known.get("export_seconds")),
-    ]
-    for name, seconds in parts:
-        times.add(name, seconds)
+    """Add the times that the platform reports for the run, and the whole as seen here."""
+    known = job["timings"]
+    times.add("queue", known["queued_seconds"])
+    for phase, seconds in known["startup"].items():
+        times.add(f"start-up: {phase}", seconds)
+    for activity in ("training", "evaluation", "checkpoint", "export", "finishing"):
+        times.add(activity, known[f"{activity}_seconds"])
+    times.add("(submit to end, by the platform)", known["total_seconds"])
     times.add("(submit to end, as seen here)", run_seconds)
 
 

@@ -64,7 +64,7 @@ def test_waiting_ends_with_the_exit_code_of_the_job(server, athanor, answer, sta
     Path(athanor.home / "job.yaml").write_text(SPEC)
     result = athanor("submit", "job.yaml", "--wait")
     assert result.returncode == code, result.stderr
-    assert "step 3/5  training loss 2.500  1,000 tokens/s  0:02 left" in result.stdout
+    assert "step 3/5  training loss 2.500  1,000 tokens/s  2.0 s left" in result.stdout
 
 
 def test_with_json_every_line_of_a_wait_is_an_object(server, athanor, answer) -> None:
@@ -238,3 +238,22 @@ def test_logs_follow_to_the_last_line_of_an_ended_job(server, athanor, answer) -
     result = athanor("logs", "job_1", "-f")
     assert result.returncode == 0, result.stderr
     assert [line.split("] ", 1)[1] for line in result.stdout.splitlines()] == ["one", "two [x]", "three"]
+
+
+def test_show_adds_up_where_the_time_went(server, athanor, answer) -> None:
+    none = {f"{name}_seconds": 0.0 for name in ("preparing", "evaluation", "checkpoint", "export", "finishing")}
+    timings = {
+        **none, "total_seconds": 1603.0, "queued_seconds": 2.0, "startup_seconds": 94.0,
+        "startup": {"launch": 90.0, "first_step": 4.0}, "training_seconds": 1000.0, "paused_seconds": 500.0,
+        "lost_seconds": 7.0,
+    }  # fmt: skip
+    server.answer("GET /api/v1/jobs/job_1", answer({**JOB, "timings": timings}))
+    shown = athanor("show", "job_1").stdout.splitlines()
+    assert shown[-6:] == [
+        "time: 26m 43s",
+        "     2.0 s  queued",
+        "    1m 34s  start-up (launch 1m 30s, first_step 4.0 s)",
+        "   16m 40s  training",
+        "    8m 20s  paused",
+        "     7.0 s  lost, not saved",
+    ]

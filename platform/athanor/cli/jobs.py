@@ -10,7 +10,7 @@ import yaml
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, JobId, JobIds, connect
 from athanor.cli.plain import plain
-from athanor.cli.render import console, job_lines, jobs_table, outlook_lines, print_json
+from athanor.cli.render import console, job_lines, jobs_table, outlook_lines, print_json, time_lines
 from athanor.cli.schema_gen import Job, JobSummary, Plan, Preset
 from athanor.cli.spec_file import apply_settings, read_preset, read_spec
 from athanor.cli.watching import exit_code, watch
@@ -89,12 +89,14 @@ def list_jobs(
 
 @reports_errors
 def show(job: JobId, as_json: AsJson = False) -> None:
-    """Show one job."""
+    """Show one job, and where its time went."""
     found = connect().get(f"/jobs/{job}")
     if as_json:
         print_json(found)
     else:
         _print_job(found)
+        for line in time_lines(found):
+            console.print(line)
 
 
 @reports_errors

@@ -93,6 +93,28 @@ def job_lines(job: Job) -> list[str]:
     return lines
 
 
+ACTIVITIES = {
+    "queued": "queued", "startup": "start-up", "preparing": "preparing data", "training": "training",
+    "evaluation": "evaluation", "checkpoint": "waiting for checkpoints", "export": "export", "finishing": "finishing",
+    "paused": "paused", "lost": "lost, not saved",
+}  # fmt: skip
+
+
+def time_lines(job: Job) -> list[str]:
+    """Return where the job's time went, the parts of which there are some."""
+    timings = cast("dict[str, Any]", job.get("timings") or {})
+    if "total_seconds" not in timings:
+        return []  # an older server
+    lines = [f"time: {duration(timings['total_seconds'])}"]
+    for activity, label in ACTIVITIES.items():
+        if seconds := timings[f"{activity}_seconds"]:
+            phases = ", ".join(f"{phase} {duration(each)}" for phase, each in timings["startup"].items())
+            lines.append(
+                f"  {duration(seconds):>8}  {label}" + (f" ({escape(phases)})" if activity == "startup" else "")
+            )
+    return lines
+
+
 def outlook_lines(plan: Plan) -> list[str]:
     """Return when a planned job would start, what it would reserve, and alternatives."""
     start = plan["start"]
@@ -121,6 +143,17 @@ def _when(start: StartOutlook) -> str:
 def number(value: float | None, form: str) -> str:
     """Return a number in a format, or `-`."""
     return "-" if value is None else format(value, form)
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in the two largest units that it has."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m {rest:02d}s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours}h {minutes:02d}m" if hours < 24 else f"{hours // 24}d {hours % 24}h"
 
 
 def size(count: float) -> str:

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, connect
-from athanor.cli.render import console, print_json
+from athanor.cli.render import console, duration, print_json
 from athanor.cli.spec_file import read_spec
 from athanor.scheduling.simulator.engine import simulate as run
 from athanor.scheduling.simulator.report import Figures, Report, build_report
@@ -127,16 +127,10 @@ def _row(figures: Figures) -> list[str]:
     never = figures.jobs - figures.started
     return [
         f"{figures.jobs}{f' ({never} never start)' if never else ''}",
-        *(_duration(seconds) for seconds in (waits.mean, waits.p50, waits.p90, waits.p99)),
+        *(duration(seconds) for seconds in (waits.mean, waits.p50, waits.p90, waits.p99)),
         str(figures.preemptions),
         f"{figures.lost_slot_hours:.0f} h",
         f"{figures.used_slot_hours:.0f} h",
         f"{figures.running_share:.1%}",
         str(figures.longest_queue),
     ]
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -10,7 +10,7 @@ from athanor.cli.client import Client
 from athanor.cli.errors import ExitCode
 from athanor.cli.job_events import JobEvents
 from athanor.cli.plain import plain
-from athanor.cli.render import console, number, print_json, progress_of
+from athanor.cli.render import console, duration, number, print_json, progress_of
 from athanor.cli.schema_gen import Job
 
 FINAL = {"succeeded", "failed", "cancelled", "expired"}
@@ -121,12 +121,3 @@ def headline(job: Job) -> str:
     if job["status"] == "queued" and reason:
         return f"queued: {reason['code']}"
     return job["status"]
-
-
-def duration(seconds: float) -> str:
-    """Return a duration for people: `1 h 05 min`, or `m:ss` below an hour."""
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes}:{rest:02d}"
