@@ -32,7 +32,7 @@ export function Attempts({ job }: { job: Job }) {
               </Text>
               <Text size="sm" c="dimmed" component="span" className="numeric">
                 {attempt.last_step === null || attempt.last_step < 0 ? "" : `to step ${attempt.last_step} · `}
-                {duration(elapsed(attempt.started_at, attempt.finished_at, now))}
+                {duration(elapsed(attempt.launched_at, attempt.finished_at, now))}
               </Text>
             </div>
             <Text size="xs" c="dimmed">

@@ -22,7 +22,7 @@ const ACTIVITIES: Record<Activity, { name: string; color: string }> = {
   checkpoint: { name: "Waiting for checkpoints", color: "--series-3" },
   export: { name: "Export", color: "--series-7" },
   finishing: { name: "Finishing", color: "--series-6" },
-  paused: { name: "Paused", color: "--line" },
+  paused: { name: "Paused", color: "--tone-muted" },
   lost: { name: "Lost, not saved", color: "--tone-bad" },
 };
 
