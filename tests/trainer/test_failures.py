@@ -1,6 +1,9 @@
 """The cause of a failure is distinguished from its consequences."""
 
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,8 +12,10 @@ from trainer.contract.run import EXIT_STATUS, EndClass
 from trainer.errors import TrainerError
 from trainer.resilience.failures import (
     Failure,
+    _memory_counters,
     classify_exception,
     classify_exit,
+    count_oom_kills,
     find_root_cause,
     read_failures,
     write_failure,
@@ -80,3 +85,87 @@ def test_failures_survive_their_process(tmp_path: Path) -> None:
 def test_every_class_has_its_own_exit_status() -> None:
     assert set(EXIT_STATUS) == set(EndClass)
     assert len(set(EXIT_STATUS.values())) == len(EndClass)
+
+
+CGROUPS = {
+    "version 2": {
+        "proc/self/cgroup": "0::/job\n",
+        "proc/self/mountinfo": "30 20 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n",
+        "sys/fs/cgroup/job/memory.events": "low 0\noom 2\noom_kill 3\noom_group_kill 0\n",
+    },
+    "version 1": {
+        "proc/self/cgroup": "4:memory:/user/job\n3:cpu,cpuacct:/\n",
+        "proc/self/mountinfo": "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
+        "sys/fs/cgroup/memory/user/job/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
+    },
+    "hybrid": {
+        "proc/self/cgroup": "4:memory:/job\n1:name=systemd:/\n0::/job\n",
+        "proc/self/mountinfo": (
+            "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+            "40 31 0:37 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n"
+            "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+        ),
+        "sys/fs/cgroup/unified/job/cgroup.events": "populated 1\n",
+        "sys/fs/cgroup/memory/job/memory.oom_control": "under_oom 0\noom_kill 3\n",
+    },
+    "version 1 in a container": {
+        "proc/self/cgroup": "4:memory:/docker/abc\n",
+        "proc/self/mountinfo": "35 31 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n",
+        "sys/fs/cgroup/memory/memory.oom_control": "oom_kill 3\n",
+    },
+    "no counter of its own": {
+        "proc/self/cgroup": "0::/\n",
+        "proc/self/mountinfo": "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+        "proc/vmstat": "nr_free_pages 5\noom_kill 3\n",
+    },
+    "no control groups": {"proc/vmstat": "oom_kill 3\n"},
+}
+
+
+@pytest.mark.parametrize("files", CGROUPS.values(), ids=CGROUPS)
+def test_oom_kills_are_counted_with_either_version_of_control_groups(tmp_path: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert count_oom_kills(tmp_path) == 3
+
+
+def test_without_any_counter_no_oom_kills_are_known(tmp_path: Path) -> None:
+    assert count_oom_kills(tmp_path) == 0
+
+
+HUNGRY = """
+import os, subprocess, sys
+from trainer.resilience.failures import classify_exit, count_oom_kills
+group, procs = sys.argv[1:]
+open(procs, "w").write(str(os.getpid()))
+before = count_oom_kills()
+end = subprocess.run([sys.executable, "-c", "x = bytearray(400 << 20)"]).returncode
+print(classify_exit(0, end, had_oom_kill=count_oom_kills() > before).end_class)
+"""
+
+
+def test_a_process_that_the_kernel_kills_for_its_memory_ran_out_of_memory() -> None:
+    """With a real control group of either version, where this user may make one."""
+    counters = [place for place in _memory_counters(Path("/")) if place.exists() or place.name == "memory.events"]
+    if not counters or len(Path("/proc/swaps").read_text().splitlines()) > 1:
+        pytest.skip("no memory controller, or memory can be swapped out")
+    group = counters[0].parent / f"athanor-test-{os.getpid()}"
+    limit = "memory.limit_in_bytes" if counters[0].name == "memory.oom_control" else "memory.max"
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(150 << 20))
+    except OSError as error:
+        if group.exists():
+            group.rmdir()
+        pytest.skip(f"this user may not limit memory: {error}")
+    try:
+        command = [sys.executable, "-c", HUNGRY, str(group), str(group / "cgroup.procs")]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        group.rmdir()
+    assert run.stdout.strip() == EndClass.OUT_OF_MEMORY, run.stderr
+
+
+def test_a_rank_that_died_with_its_fork_server_was_killed() -> None:
+    assert classify_exit(0, 255, had_oom_kill=False).end_class is EndClass.PROCESS_KILLED

@@ -5,6 +5,7 @@ import math
 import signal
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,6 +17,9 @@ RESTARTABLE = frozenset(
     {EndClass.PROCESS_KILLED, EndClass.COLLECTIVE_TIMEOUT, EndClass.INTERNAL_ERROR, EndClass.STORAGE_ERROR}
 )
 """Classes that a restart may fix; the others would recur with the same spec and data."""
+
+LOST_EXIT = 255
+"""The exit code that multiprocessing reports of a process whose fork server has ended, and with it its children."""
 
 # Fragments of the messages of gloo, NCCL and the store when a peer has ended. They raise plain RuntimeErrors, so only
 # the text identifies them.
@@ -101,6 +105,8 @@ def classify_exit(rank: int, exit_code: int, *, had_oom_kill: bool) -> Failure:
         # Threads of gloo and NCCL abort a process whose peer has ended, so any reported failure is the likelier cause.
         at = math.inf if -exit_code == signal.SIGABRT else 0.0
         return Failure(rank, EndClass.PROCESS_KILLED, f"rank {rank} was killed by {name}", at=at)
+    if exit_code == LOST_EXIT:
+        return Failure(rank, EndClass.PROCESS_KILLED, f"rank {rank} was killed together with the fork server")
     return Failure(rank, EndClass.INTERNAL_ERROR, f"rank {rank} exited with status {exit_code} without a report")
 
 
@@ -114,11 +120,48 @@ def find_root_cause(failures: list[Failure]) -> Failure:
     return min(failures, key=lambda failure: (failure.because_of_peer, failure.at, failure.rank))
 
 
-def count_oom_kills() -> int:
-    """Return how many processes of this control group the kernel has killed for lack of memory; 0 if unknown."""
+def count_oom_kills(root: Path = Path("/")) -> int:
+    """Return how many processes the kernel has killed for lack of memory; 0 if unknown.
+
+    Counts those of this control group, of version 1 or 2, where one with a counter can be read, and otherwise those of
+    the whole machine. `root`: the folder that contains `proc` and `sys`.
+    """
+    for place in (*_memory_counters(root), root / "proc/vmstat"):
+        try:
+            lines = place.read_text().splitlines()
+        except OSError:
+            continue
+        counts = [int(line.split()[1]) for line in lines if line.startswith("oom_kill ")]
+        if counts:
+            return sum(counts)
+    return 0
+
+
+def _memory_counters(root: Path) -> Iterator[Path]:
+    """Yield the files that may count the OOM kills of this control group.
+
+    The memory controller belongs to one version; on a hybrid host the other is mounted as well, without it. A mount
+    shows the part of the hierarchy below its own root, which in a container is often the group itself.
+    """
     try:
-        group = Path("/proc/self/cgroup").read_text().strip().rsplit("::", 1)[-1]
-        events = Path("/sys/fs/cgroup", group.lstrip("/"), "memory.events").read_text()
+        groups = (root / "proc/self/cgroup").read_text().splitlines()
+        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
     except OSError:
-        return 0
-    return sum(int(line.split()[1]) for line in events.splitlines() if line.startswith("oom_kill "))
+        return
+    paths = {}
+    for group in groups:
+        number, controllers, path = group.split(":", 2)
+        if "memory" in controllers.split(","):
+            paths["cgroup"] = path
+        elif number == "0":
+            paths["cgroup2"] = path
+    for mount in mounts:
+        fields, _, kind = mount.partition(" - ")
+        below, point = fields.split()[3:5]
+        kind, _, options = kind.split()
+        if kind not in paths or (kind == "cgroup" and "memory" not in options.split(",")):
+            continue
+        path = paths[kind]
+        inside = path.removeprefix(below.rstrip("/")) if (path + "/").startswith(below.rstrip("/") + "/") else ""
+        file = "memory.oom_control" if kind == "cgroup" else "memory.events"
+        yield root / point.lstrip("/") / inside.lstrip("/") / file

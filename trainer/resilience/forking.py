@@ -15,8 +15,11 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from trainer.contract.run import EndClass
+from trainer.errors import TrainerError
 from trainer.resilience.parent_death import die_with_parent
 
+MAX_FORK_SERVERS = 3
 _context = multiprocessing.get_context("forkserver")
 _started: "weakref.WeakSet[BaseProcess]" = weakref.WeakSet()
 
@@ -46,7 +49,29 @@ class ForkedProcess:
 
 
 def fork(name: str, target: Callable[..., None], *arguments: Any) -> ForkedProcess:
-    """Run `target(*arguments)` in a new process. Waits until the fork server has imported torch."""
+    """Run `target(*arguments)` in a new process. Waits until the fork server has imported torch.
+
+    A fork server that was killed is replaced; raises TrainerError (PROCESS_KILLED) if that happens repeatedly.
+    """
+    for _ in range(MAX_FORK_SERVERS):
+        try:
+            return _fork(name, target, *arguments)
+        except (EOFError, ConnectionError):
+            _wait_for_end_of_fork_server()
+    raise TrainerError(
+        EndClass.PROCESS_KILLED,
+        f"the fork server was killed {MAX_FORK_SERVERS} times while it started {name}; see the node's system log",
+    )
+
+
+def _wait_for_end_of_fork_server() -> None:
+    """Wait until the fork server, which has closed a connection, has ended: only then does Python replace it."""
+    pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined] # there is no public name for it
+    if pid is not None:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def _fork(name: str, target: Callable[..., None], *arguments: Any) -> ForkedProcess:
     stdout, stdout_writer = _context.Pipe(duplex=False)
     stderr, stderr_writer = _context.Pipe(duplex=False)
     process = _context.Process(

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 
 from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
+from trainer.resilience.failures import LOST_EXIT
 from trainer.resilience.forking import ForkedProcess, fork, make_pipe
 
 STORE_TIMEOUT = timedelta(minutes=5)
@@ -32,6 +33,9 @@ def start_store(host: str) -> tuple[ForkedProcess, StoreAddress]:
     try:
         return forked, StoreAddress(host, int(reader.recv()))
     except EOFError as error:
+        forked.process.join()
+        if (forked.process.exitcode or 0) < 0 or forked.process.exitcode == LOST_EXIT:
+            raise TrainerError(EndClass.PROCESS_KILLED, "the process of the rendezvous store was killed") from error
         raise TrainerError(
             EndClass.INTERNAL_ERROR,
             f"the rendezvous store cannot listen on {host}; check that it is a name or address of this node",
