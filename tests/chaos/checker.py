@@ -10,10 +10,10 @@ FINAL = {"succeeded", "failed", "cancelled", "expired"}
 # What the platform may say of an attempt that really ended so.
 ATTEMPT_REASONS = {
     "completed": {"completed"},
-    "stopped": {"preempted"},
+    "stopped": {"paused_by_user", "stopped_by_user", "interrupted"},
     "data_error": {"data_error"},
     "storage_error": {"storage_error"},
-    "killed": {"process_killed"},
+    "killed": {"process_killed", "paused_by_user", "stopped_by_user"},
     "vanished": {"unknown_loss"},
     "platform_unreachable": {"platform_error"},
 }

@@ -126,7 +126,7 @@ def test_what_the_user_asked_for_in_time_decides() -> None:
     shown[JOB].events.append({"type": "job.stop_requested", "data": {}, "seq": len(shown[JOB].events) + 1})
     assert counts(ledger, shown) == {}, "it completed before it heard of the cancel"
     ledger.lives[1].end = "stopped"
-    shown[JOB].job["attempts"][1]["reason"] = {"code": "preempted"}
+    shown[JOB].job["attempts"][1]["reason"] = {"code": "stopped_by_user"}
     assert counts(ledger, shown) == {"wrong_end": 1}, "succeeded without anything that completed"
 
 

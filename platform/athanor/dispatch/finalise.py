@@ -138,11 +138,12 @@ def _apply(job: Job, attempt: Attempt, ending: Ending) -> None:
         for past in Attempt.objects.filter(job=job, number__lt=attempt.number).order_by("number")
         if past.reason and past.ended_at
     ]
-    Attempt.objects.filter(pk=attempt.pk).update(reason=ending.reason.value, reason_detail=ending.detail)
-    if ending.reason in FAULTS_OF_NODES:
+    told = _as_asked(job, attempt, ending)
+    Attempt.objects.filter(pk=attempt.pk).update(reason=told.reason.value, reason_detail=told.detail)
+    if told.reason in FAULTS_OF_NODES:
         known = attempt.native_nodes or attempt.nodes.values_list("name", flat=True)
-        facts = {"job_id": job.id, "attempt_id": attempt.id, "detail": ending.detail}
-        record_incidents(attempt.job.pool.cluster, list(known), ending.reason.value, **facts)
+        facts = {"job_id": job.id, "attempt_id": attempt.id, "detail": told.detail}
+        record_incidents(attempt.job.pool.cluster, list(known), told.reason.value, **facts)
     if _is_others_fault(job, attempt, ending.reason):
         saved = Checkpoint.objects.filter(attempt=attempt).order_by("-created_at").first()
         refunds.refund_lost_work(attempt, job, saved.created_at if saved else None)
@@ -186,6 +187,23 @@ def _apply(job: Job, attempt: Attempt, ending: Ending) -> None:
     if outcome.retry_at is not None:
         job.act_after = outcome.retry_at
         job.save(update_fields=["act_after"])
+
+
+def _as_asked(job: Job, attempt: Attempt, ending: Ending) -> Ending:
+    """Return the ending of the attempt as it is told: of one that the platform has asked to stop, why it has asked.
+
+    Other ends are told as they are, such as a fault while a job was being paused.
+    """
+    was_killed = ending.reason in (Reason.STOPPED_BY_ADMIN, Reason.PROCESS_KILLED) and attempt.end_report is None
+    if ending.reason is not Reason.INTERRUPTED and not (was_killed and attempt.cancel_sent_at is not None):
+        return ending
+    if JobStatus(job.status) in (JobStatus.PAUSING, JobStatus.STOPPING) and job.reason:
+        return Ending(Reason(job.reason), job.reason_detail)
+    if attempt.cancel_sent_at is not None and job.desired == Desired.PAUSE.value:
+        return Ending(Reason.PAUSED_BY_USER, "")
+    if attempt.cancel_sent_at is not None and job.desired == Desired.STOP.value:
+        return Ending(Reason.STOPPED_BY_USER, "")
+    return ending
 
 
 def _is_others_fault(job: Job, attempt: Attempt, reason: Reason) -> bool:

@@ -11,8 +11,8 @@ from trainer.contract.run import EXIT_STATUS, AttemptEnd, EndClass
 
 REASON_OF_END: dict[EndClass, Reason] = {
     EndClass.COMPLETED: Reason.COMPLETED,
-    # Nobody of ours asked for it: the machine was shut down, or its scheduler wanted the place.
-    EndClass.STOPPED: Reason.PREEMPTED,
+    # What the platform has asked for is told apart by its job (`finalise`); here somebody else signalled the agent.
+    EndClass.STOPPED: Reason.INTERRUPTED,
     EndClass.BAD_SPEC: Reason.BAD_SPEC,
     EndClass.DATA_ERROR: Reason.DATA_ERROR,
     EndClass.OUT_OF_MEMORY: Reason.OUT_OF_MEMORY,

@@ -59,6 +59,7 @@ class Reason(StrEnum):
     NODE_LOST = "node_lost"
     GPU_FAULT = "gpu_fault"
     PREEMPTED = "preempted"
+    INTERRUPTED = "interrupted"
     SPOT_RECLAIMED = "spot_reclaimed"
     STORAGE_ERROR = "storage_error"
     BACKEND_REJECTED = "backend_rejected"
@@ -172,18 +173,18 @@ MEANINGS: dict[Reason, Meaning] = {
         F, Retry.CHARGED, Blame.USER, "The training program failed.", "See the last lines of the log."
     ),
     R.HANG: Meaning(
-        F, Retry.CHARGED, Blame.INFRASTRUCTURE, "No step finished for too long.", "See the stack traces in the log."
+        F, Retry.FREE, Blame.INFRASTRUCTURE, "No step finished for too long.", "See the stack traces in the log."
     ),
     R.COLLECTIVE_TIMEOUT: Meaning(
         F,
-        Retry.CHARGED,
+        Retry.FREE,
         Blame.INFRASTRUCTURE,
         "A collective operation timed out.",
         "Find the first rank that failed in the log.",
     ),
     R.PROCESS_KILLED: Meaning(
         F,
-        Retry.CHARGED,
+        Retry.FREE,
         Blame.INFRASTRUCTURE,
         "A training process was killed from outside.",
         "See the node's system log; often the node ran out of memory.",
@@ -196,6 +197,13 @@ MEANINGS: dict[Reason, Meaning] = {
     ),
     R.PREEMPTED: Meaning(
         F, Retry.FREE, Blame.PREEMPTOR, "A job with a higher claim preempted it.", "It continues when slots are free."
+    ),
+    R.INTERRUPTED: Meaning(
+        F,
+        Retry.FREE,
+        Blame.INFRASTRUCTURE,
+        "Its machine or its cluster told it to stop.",
+        "It continues from its checkpoint; the log of the cluster may say who ended it.",
     ),
     R.SPOT_RECLAIMED: Meaning(
         F,
@@ -216,7 +224,7 @@ MEANINGS: dict[Reason, Meaning] = {
     ),
     R.LAUNCH_FAILED: Meaning(
         F,
-        Retry.CHARGED,
+        Retry.FREE,
         Blame.INFRASTRUCTURE,
         "Its nodes failed to start it.",
         "Fix what the cluster's message names: an image, a mount, a missing program.",
@@ -226,7 +234,7 @@ MEANINGS: dict[Reason, Meaning] = {
     ),
     R.STARTUP_TIMEOUT: Meaning(
         F,
-        Retry.CHARGED,
+        Retry.FREE,
         Blame.INFRASTRUCTURE,
         "The first step did not finish in time.",
         "See the start-up phases and the log.",

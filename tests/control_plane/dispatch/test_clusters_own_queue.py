@@ -149,7 +149,7 @@ def test_a_fault_is_noted_at_its_nodes_and_a_second_one_keeps_the_job_from_them(
 def test_what_its_agent_could_not_say_is_in_the_output_that_the_cluster_kept(
     submit: Submit, world: World, api: Api
 ) -> None:
-    job = submit(retry={"max_charged": 0})
+    job = submit(retry={"max_free": 0})
     attempt = drive.start(job)
     world.written[attempt.backend_name] = "first\nModuleNotFoundError: No module named 'trainer'\n"
     answer = api.send("GET", f"jobs/{job.id}/attempts/1/output")

@@ -169,11 +169,30 @@ def test_a_fault_that_would_come_again_is_not_retried(
 
 def test_charged_retries_are_counted(submit: Submit, world: World, bucket: str) -> None:
     job = submit(retry={"max_charged": 1})
-    drive.end(world, drive.run(job), EndClass.PROCESS_KILLED)
-    assert drive.status_of(job) == ("queued", "process_killed")
+    drive.end(world, drive.run(job), EndClass.USER_ERROR)
+    assert drive.status_of(job) == ("queued", "user_error")
     Job.objects.update(act_after=None)
-    drive.end(world, drive.run(job), EndClass.PROCESS_KILLED)
-    assert drive.status_of(job) == ("failed", "process_killed")
+    drive.end(world, drive.run(job), EndClass.USER_ERROR)
+    assert drive.status_of(job) == ("failed", "user_error")
+
+
+@pytest.mark.parametrize("end_class", [EndClass.PROCESS_KILLED, EndClass.COLLECTIVE_TIMEOUT, EndClass.STORAGE_ERROR])
+def test_faults_of_the_infrastructure_are_not_charged(
+    submit: Submit, world: World, bucket: str, end_class: EndClass
+) -> None:
+    job = submit(retry={"max_charged": 0})
+    for _ in range(2):
+        drive.end(world, drive.run(job), end_class)
+        assert drive.status_of(job)[0] == "queued"
+        Job.objects.update(act_after=None)
+
+
+def test_a_stop_that_nobody_of_ours_asked_for_is_an_interruption(submit: Submit, world: World, bucket: str) -> None:
+    job = submit()
+    attempt = drive.run(job)
+    drive.end(world, attempt, EndClass.STOPPED)
+    assert drive.status_of(job) == ("queued", "interrupted")
+    assert drive.attempt_of(job).reason == "interrupted"
 
 
 def test_an_end_reported_only_in_the_store_is_found(submit: Submit, world: World, bucket: str) -> None:

@@ -40,6 +40,7 @@ def test_a_running_job_pauses_gives_its_slots_back_and_resumes_as_a_new_attempt(
     assert world.cancelled == [attempt.backend_name]
     drive.end(world, attempt, EndClass.STOPPED)
     assert drive.status_of(job) == ("paused", "paused_by_user")
+    assert drive.attempt_of(job).reason == "paused_by_user"
     scheduling.admit()
     assert drive.status_of(other)[0] == "admitted", "the slots are free"
     drive.end(world, drive.run(other), EndClass.COMPLETED)

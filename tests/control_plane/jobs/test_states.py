@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from athanor.jobs.reasons import MEANINGS, Reason, Retry, explain
+from athanor.jobs.reasons import MEANINGS, Blame, Reason, Retry, explain
 from athanor.jobs.states import ALLOWED, ATTEMPT_ALLOWED, FINAL, HOLDING, AttemptStatus, JobStatus
 
 
@@ -32,6 +32,11 @@ def test_no_walk_leaves_a_final_state(choices: list[int]) -> None:
             assert state in FINAL
             return
         state = exits[choice % len(exits)]
+
+
+def test_only_what_a_run_may_have_caused_itself_uses_up_charged_retries() -> None:
+    charged = {meaning.blame for meaning in MEANINGS.values() if meaning.retry is Retry.CHARGED}
+    assert charged == {Blame.USER}
 
 
 def test_slots_are_held_from_admission_to_the_end() -> None:
