@@ -23,6 +23,7 @@ class AgentApi:
     received: dict[tuple[str, str], list[dict]] = field(default_factory=dict)
     doubled: int = 0
     checkpoints: list[dict] = field(default_factory=list)
+    damaged: list[dict] = field(default_factory=list)
     models: list[dict] = field(default_factory=list)
     datasets: list[dict] = field(default_factory=list)
     profiles: list[dict] = field(default_factory=list)
@@ -72,6 +73,8 @@ class AgentApi:
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
         if path == "/run":
+            if self.damaged and self.run.resume is None:
+                return 409, {"code": "no_intact_checkpoint", "detail": "no checkpoint can be read"}
             return 200, self.run.model_dump(mode="json")
         if path == "/keys":
             return 200, self.keys.model_dump(mode="json")
@@ -88,6 +91,12 @@ class AgentApi:
             base = self.url.removesuffix("/agent")
             urls = [{"key": key, "url": f"{base}/objects/{key}", "expires_at": expires} for key in content["keys"]]
             return 200, {"urls": urls}
+        if path == "/checkpoints:damaged":
+            self.damaged.append(content)
+            intact = [known for known in self.checkpoints if not any(_is_same(known, each) for each in self.damaged)]
+            resume = intact[-1] if intact else None
+            self.run = RunConfig.model_validate({**self.run.model_dump(), "resume": resume})
+            return 200, {}
         if path == "/end":
             self.ends.append(content)
             return 201, {}
@@ -148,6 +157,11 @@ class AgentApi:
             changed = {"dataset": sources[0], "more_datasets": sources[1:]}
             self.run = RunConfig.model_validate({**self.run.model_dump(), **changed})
         return 201, {}
+
+
+def _is_same(one: dict, other: dict) -> bool:
+    """Whether both name the same checkpoint."""
+    return all(one[name] == other[name] for name in ("attempt_id", "generation", "step"))
 
 
 class _Server(ThreadingHTTPServer):

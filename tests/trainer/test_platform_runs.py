@@ -255,14 +255,17 @@ def test_only_the_newest_checkpoints_are_kept_near_and_those_of_abandoned_jobs_g
     assert not (tmp_path / "kept" / "job_1").exists()
 
 
-def test_a_checkpoint_part_that_was_damaged_in_the_store_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_part_that_was_damaged_in_the_store_is_refused_and_reported(tmp_path: Path) -> None:
     run, keys, objects = platform_run(tiny_training(steps=10))
     with AgentApi(run, keys, objects) as api:
         assert supervisor_for(api, tmp_path / "first").run() is EndClass.COMPLETED
         key = api.checkpoints[-1]["files"][0]["parts"][0]["key"]
         api.objects[key] = api.objects[key][:-1] + bytes([api.objects[key][-1] ^ 1])
-        assert supervisor_for(api, tmp_path / "second").run() is EndClass.STORAGE_ERROR
-        assert "digest differs" in api.ends[-1]["message"]
+        assert supervisor_for(api, tmp_path / "second").run() is EndClass.CHECKPOINT_DAMAGED
+        (reported,) = api.damaged
+        assert (reported["generation"], reported["step"]) == (0, 10)
+        assert "digest differs" in reported["because"]
+        assert "no checkpoint can be read" in api.ends[-1]["message"]
 
 
 def forged(manifest: dict[str, Any], attack: str, key: str) -> dict[str, Any]:

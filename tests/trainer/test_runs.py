@@ -1,5 +1,6 @@
 """Whole tiny runs in real processes: what a run computes, how it ends, and that a resume is invisible."""
 
+import re
 import signal
 from pathlib import Path
 
@@ -152,15 +153,32 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert [path.name.split("-")[1] for path in run.checkpoints] == ["00000016", "00000020"]
 
 
-def test_a_damaged_checkpoint_ends_the_run_and_names_the_object(tmp_path: Path) -> None:
-    run = run_alone(tmp_path / "run", tiny_training(steps=10))
-    part = run.checkpoints[-1] / "rank0-000.part"
+def damage(checkpoint: Path) -> None:
+    part = checkpoint / "rank0-000.part"
     content = bytearray(part.read_bytes())
     content[len(content) // 2] ^= 1
     part.write_bytes(content)
+
+
+def test_a_run_resumes_from_the_newest_checkpoint_that_can_be_read(tmp_path: Path) -> None:
+    run = run_alone(tmp_path / "run", tiny_training(steps=15), every_steps=5, keep_last=3)
+    undamaged, *newer = run.checkpoints
+    damage(newer[0])
+    (newer[1] / "rank0-000.part").unlink()
     again = run_alone(tmp_path / "run", tiny_training(steps=20))
-    assert again.end_class is EndClass.STORAGE_ERROR
-    assert "rank0-000.part: digest differs" in again.end["message"]
+    assert again.end_class is EndClass.COMPLETED
+    because = [event["because"] for event in again.events("generation.started")]
+    assert ["does not exist" in because[0], "rank0-000.part: digest differs" in because[1]] == [True, True]
+    assert [re.findall(r"checkpoint of step (\d+) is damaged", text) for text in because] == [["15"], ["10"]]
+    assert sorted(again.series(LOSS)) == list(range(1, 21))
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_again_unasked(tmp_path: Path) -> None:
+    run = run_alone(tmp_path / "run", tiny_training(steps=10))
+    damage(run.checkpoints[-1])
+    again = run_alone(tmp_path / "run", tiny_training(steps=20))
+    assert again.end_class is EndClass.CHECKPOINT_DAMAGED
+    assert "no checkpoint" in again.end["message"]
 
 
 def test_other_data_than_the_checkpoint_was_trained_on_is_refused(tmp_path: Path) -> None:

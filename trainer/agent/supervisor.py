@@ -24,7 +24,16 @@ from trainer.contract.launch_plan import plan_mesh
 from trainer.contract.manifest import CheckpointManifest
 from trainer.contract.node_rendezvous import JoinReply
 from trainer.contract.parallelism import MeshSizes
-from trainer.contract.run import AttemptEnd, DataKeys, EndClass, Heartbeat, ProgressEvent, RunConfig, StopRequest
+from trainer.contract.run import (
+    AttemptEnd,
+    DamagedCheckpoint,
+    DataKeys,
+    EndClass,
+    Heartbeat,
+    ProgressEvent,
+    RunConfig,
+    StopRequest,
+)
 from trainer.contract.training import TrainingSpec
 from trainer.data.shards import DatasetIndex
 from trainer.data.source import PreparedSource
@@ -169,6 +178,8 @@ class Supervisor:
                     message = f"{outcome.message}; the next attempt uses micro-batches of {smaller} sequences"
                     return replace(outcome, message=message)
                 largest = smaller
+            elif outcome.end_class is EndClass.CHECKPOINT_DAMAGED and run.resume is not None:
+                self._report_damaged(run.resume, outcome.message)
             elif self._rendezvous.is_round_outdated and outcome.end_class is not EndClass.COMPLETED:
                 outcome = replace(outcome, message="another node started a new rendezvous round")
             elif outcome.end_class in RESTARTABLE and restarts < run.max_restarts_in_place + run.spare_nodes:
@@ -179,6 +190,12 @@ class Supervisor:
             redacted = self._logs.redact(outcome.message)
             self._report_event("generation.started", generation=self._rendezvous.round, because=redacted)
             run = self._platform.run()  # `resume` names the newest durable checkpoint by now
+
+    def _report_damaged(self, checkpoint: CheckpointManifest, because: str) -> None:
+        """Report a checkpoint that cannot be read, so that the workers restart from an older one."""
+        where = {"attempt_id": checkpoint.attempt_id, "generation": checkpoint.generation, "step": checkpoint.step}
+        self._platform.report_damaged(DamagedCheckpoint(**where, because=self._logs.redact(because)[:2000]))
+        self._resumed = None  # it may be followed by an older one
 
     def _report_failed_start(self, error: TrainerError) -> None:
         """Report the error that prevented the start, so that the job's page shows it; the platform may refuse this."""

@@ -28,7 +28,7 @@ def load(
 
     On the same mesh also restore this rank's RNG state and gradient-compression state. Raises DecryptionError for a
     damaged part; StorageError if the store does not answer; TrainerError for a different dataset fingerprint
-    (DATA_ERROR), another shape (BAD_SPEC) or missing tensors (STORAGE_ERROR).
+    (DATA_ERROR), another shape (BAD_SPEC) or missing tensors (CHECKPOINT_DAMAGED).
     """
     if manifest.dataset_fingerprint != dataset_fingerprint:
         raise TrainerError(
@@ -62,7 +62,8 @@ def load(
     absent = [shard.stored for shard in shards if missing[id(shard)]]
     if absent:
         raise TrainerError(
-            EndClass.STORAGE_ERROR, f"the checkpoint of step {manifest.step} does not contain {', '.join(absent[:3])}"
+            EndClass.CHECKPOINT_DAMAGED,
+            f"the checkpoint of step {manifest.step} is damaged: it does not contain {', '.join(absent[:3])}",
         )
 
 

@@ -14,6 +14,7 @@ from trainer.contract.run import (
     AttemptEnd,
     Batch,
     BatchReply,
+    DamagedCheckpoint,
     DataKeys,
     EndClass,
     Heartbeat,
@@ -26,7 +27,11 @@ from trainer.errors import TrainerError
 
 _ATTEMPT_OVER_STATUS = {401, 403, 410}
 _MAX_PAUSE_SECONDS = 10.0
-_NOT_AUTHENTIC = "manifest_not_authentic"  # code of the problem: what is stored is not what was registered
+# By code of the problem: what is stored is not what was registered; all checkpoints are damaged.
+_END_CLASSES = {
+    "manifest_not_authentic": EndClass.STORAGE_ERROR,
+    "no_intact_checkpoint": EndClass.CHECKPOINT_DAMAGED,
+}
 
 
 class PlatformClient:
@@ -35,7 +40,8 @@ class PlatformClient:
     Every call raises AttemptOver for the statuses 401, 403 and 410. `heartbeat` and `deliver` send one request and
     raise httpx.HTTPError for any other failure. All other calls retry connection errors, 429 and 5xx, with growing
     pauses of at most 10 s, and raise TrainerError: PLATFORM_UNREACHABLE when `retry_seconds` have passed; for any other
-    4xx, without a retry, STORAGE_ERROR if a manifest is not authentic, else INTERNAL_ERROR.
+    4xx, without a retry, STORAGE_ERROR if a manifest is not authentic, CHECKPOINT_DAMAGED if no checkpoint can be read,
+    else INTERNAL_ERROR.
     """
 
     def __init__(self, base_url: str, token: str, *, retry_seconds: float = 300.0) -> None:
@@ -85,6 +91,10 @@ class PlatformClient:
     def register_checkpoint(self, manifest: CheckpointManifest) -> None:
         """Register a stored checkpoint."""
         self._request_with_retries("POST", "/checkpoints", manifest)
+
+    def report_damaged(self, checkpoint: DamagedCheckpoint) -> None:
+        """Report a checkpoint that cannot be read."""
+        self._request_with_retries("POST", "/checkpoints:damaged", checkpoint)
 
     def register_model(self, manifest: ModelManifest) -> None:
         """Register a stored model."""
@@ -137,7 +147,8 @@ class PlatformClient:
 
 def _client_error(method: str, path: str, response: httpx.Response) -> TrainerError:
     """Return the error that ends the run when the platform refuses a request."""
-    end_class = EndClass.STORAGE_ERROR if _NOT_AUTHENTIC in response.text else EndClass.INTERNAL_ERROR
+    found = (end_class for code, end_class in _END_CLASSES.items() if code in response.text)
+    end_class = next(found, EndClass.INTERNAL_ERROR)
     return TrainerError(
         end_class, f"{method} {path} was refused with HTTP {response.status_code}: {response.text[:500]}"
     )

@@ -19,14 +19,17 @@ from trainer.contract.run import (
     AttemptEnd,
     Batch,
     BatchReply,
+    DamagedCheckpoint,
     DataKeys,
     DatasetSource,
+    EndClass,
     Heartbeat,
     HeartbeatReply,
     RunConfig,
 )
 from trainer.contract.telemetry import TelemetrySpec
 from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
+from trainer.errors import TrainerError
 from trainer.storage.folder import FolderStorage
 
 KEY_FILE = "data.key"
@@ -59,6 +62,7 @@ class LocalPlatform:
         self._on_batch = on_batch
         output.mkdir(parents=True, exist_ok=True)
         self.storage = FolderStorage(output / STORE_FOLDER)
+        self._damaged: set[tuple[int, int]] = set()
 
     def run(self) -> RunConfig:
         """Return the configuration from the job file."""
@@ -113,6 +117,10 @@ class LocalPlatform:
         for _, folder in self._checkpoints()[:-keep]:
             self.storage.delete_prefix(f"checkpoints/{folder.name}")
 
+    def report_damaged(self, checkpoint: DamagedCheckpoint) -> None:
+        """Remember a checkpoint that cannot be read, until this process ends."""
+        self._damaged.add((checkpoint.generation, checkpoint.step))
+
     def register_model(self, manifest: ModelManifest) -> None:
         """Do nothing: the export is a plain folder here, complete once its config exists."""
 
@@ -133,11 +141,17 @@ class LocalPlatform:
         )
 
     def _newest_checkpoint(self) -> CheckpointManifest | None:
-        found = self._checkpoints()
-        if not found:
-            return None
-        key = f"checkpoints/{found[-1][1].name}/{MANIFEST_NAME}"
         encryptor = Encryptor(self.keys().job)
-        plaintext = encryptor.decrypt_unlisted(self.storage.get(key), key)
-        # It was encrypted under its own address, which authenticates it; those of earlier versions have no tag.
-        return authenticate(CheckpointManifest.model_validate(json.loads(plaintext)), encryptor)
+        for _, folder in reversed(self._checkpoints()):
+            key = f"checkpoints/{folder.name}/{MANIFEST_NAME}"
+            plaintext = encryptor.decrypt_unlisted(self.storage.get(key), key)
+            # It was encrypted under its own address, which authenticates it; those of earlier versions have no tag.
+            manifest = authenticate(CheckpointManifest.model_validate(json.loads(plaintext)), encryptor)
+            if (manifest.generation, manifest.step) not in self._damaged:
+                return manifest
+        if self._damaged:
+            raise TrainerError(
+                EndClass.CHECKPOINT_DAMAGED,
+                f"no checkpoint in {self.output / STORE_FOLDER} can be read; train into another folder",
+            )
+        return None

@@ -4,7 +4,16 @@ from typing import Protocol
 
 from trainer.contract.manifest import CheckpointManifest, DatasetManifest, ModelManifest, ProfileManifest
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest
-from trainer.contract.run import AttemptEnd, Batch, BatchReply, DataKeys, Heartbeat, HeartbeatReply, RunConfig
+from trainer.contract.run import (
+    AttemptEnd,
+    Batch,
+    BatchReply,
+    DamagedCheckpoint,
+    DataKeys,
+    Heartbeat,
+    HeartbeatReply,
+    RunConfig,
+)
 from trainer.errors import TrainerError
 
 
@@ -45,6 +54,13 @@ class Platform(Protocol):
 
     def register_checkpoint(self, manifest: CheckpointManifest) -> None:
         """Register a checkpoint, all parts of which are stored."""
+        ...
+
+    def report_damaged(self, checkpoint: DamagedCheckpoint) -> None:
+        """Report a checkpoint that cannot be read: `run` no longer names it, but the newest one before it.
+
+        `run` raises TrainerError (CHECKPOINT_DAMAGED) when all of them are damaged.
+        """
         ...
 
     def register_model(self, manifest: ModelManifest) -> None:

@@ -208,6 +208,15 @@ class PresignReply(WireModel):
     urls: list[PresignedUrl]
 
 
+class DamagedCheckpoint(WireModel):
+    """Body of POST /checkpoints:damaged: a checkpoint of the job that cannot be read, and why."""
+
+    attempt_id: Annotated[str, Field(max_length=40)]
+    generation: Count32
+    step: Count32
+    because: Annotated[str, Field(max_length=2000)]
+
+
 class EndClass(StrEnum):
     """Why an attempt's processes ended, as its agent saw it. The platform maps each to a reason."""
 
@@ -218,6 +227,7 @@ class EndClass(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     LOSS_DIVERGED = "loss_diverged"
     STORAGE_ERROR = "storage_error"
+    CHECKPOINT_DAMAGED = "checkpoint_damaged"
     COLLECTIVE_TIMEOUT = "collective_timeout"
     PROCESS_KILLED = "process_killed"
     PLATFORM_UNREACHABLE = "platform_unreachable"
@@ -251,4 +261,5 @@ EXIT_STATUS: dict[EndClass, int] = {
     EndClass.PROCESS_KILLED: 71,
     EndClass.PLATFORM_UNREACHABLE: 72,
     EndClass.INTERNAL_ERROR: 73,
+    EndClass.CHECKPOINT_DAMAGED: 74,
 }

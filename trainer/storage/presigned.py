@@ -67,7 +67,7 @@ class PresignedStorage:
                 if response.is_success:
                     return response
                 if response.status_code == httpx.codes.NOT_FOUND and operation == "get":
-                    raise MissingObject(f"{key}: the store has no such object")
+                    raise MissingObject(f"the store has no object {key}")
                 problem = f"HTTP {response.status_code}: {response.text[:200]}"
             if time.monotonic() + pause > deadline:
                 raise StorageError(

@@ -10,7 +10,7 @@ from trainer.checkpoint.reader import load
 from trainer.checkpoint.state import live_shards
 from trainer.checkpoint.writer import CheckpointWriter, Identity
 from trainer.client.platform import Platform
-from trainer.contract.encryption import Encryptor, check_manifest
+from trainer.contract.encryption import DecryptionError, Encryptor, check_manifest
 from trainer.contract.launch_plan import micro_batch_size, plan_mesh
 from trainer.contract.run import EndClass
 from trainer.contract.training import TrainingSpec
@@ -31,7 +31,7 @@ from trainer.parallel.overlap import has_fused_matmuls
 from trainer.parallel.parallelize import ParallelModel, parallelize_model
 from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
-from trainer.storage.base import Storage
+from trainer.storage.base import MissingObject, Storage
 from trainer.training.activation_checkpointing import apply_activation_checkpointing
 from trainer.training.evaluation import HeldOutSet, PromptSampler, make_held_out_set, make_names_unique
 from trainer.training.precision import apply_precision
@@ -96,9 +96,13 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
     if run.resume is not None:
         with reporter.phase("load", heartbeat_phase="load"):
             check_manifest(run.resume, encryptor, job_id=run.job_id)
-            load(
-                run.resume, live_shards(model.weights, optimizer), model.weights, storage, encryptor, corpus.fingerprint
-            )
+            shards = live_shards(model.weights, optimizer)
+            try:
+                load(run.resume, shards, model.weights, storage, encryptor, corpus.fingerprint)
+            except (DecryptionError, MissingObject) as error:
+                raise TrainerError(
+                    EndClass.CHECKPOINT_DAMAGED, f"the checkpoint of step {run.resume.step} is damaged: {error}"
+                ) from error
             model.weights.sync_compute_copies()
     first_step = run.resume.data_position if run.resume is not None else 0
     identity = Identity(hashlib.sha256(training.model_dump_json().encode()).hexdigest(), corpus.fingerprint)

@@ -184,6 +184,8 @@ class Checkpoint(StoredThing):
     generation = models.PositiveIntegerField()
     # Set when retention gives it up; its objects are deleted after that, never before.
     retired_at = models.DateTimeField(null=True)
+    # Set when an agent could not read it; no attempt resumes from it any more.
+    damaged_at = models.DateTimeField(null=True)
     deleted_at = models.DateTimeField(null=True)
 
     class Meta:

@@ -24,6 +24,7 @@ from trainer.contract.manifest import (
     StoredFile,
     StoredPart,
 )
+from trainer.contract.run import DamagedCheckpoint
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,25 @@ def register_checkpoint(attempt: Attempt, manifest: CheckpointManifest) -> Check
             job.save(update_fields=["event_seq", "updated_at"])
             _retire_older(job)
     return row
+
+
+def mark_damaged(attempt: Attempt, damaged: DamagedCheckpoint) -> None:
+    """Mark a checkpoint of the attempt's job that its agent cannot read: nothing resumes from it. Idempotent.
+
+    Raise NotFound if the job has no such checkpoint.
+    """
+    with transaction.atomic():
+        job = Job.objects.select_for_update(no_key=True).get(pk=attempt.job_id)
+        where = {"attempt_id": damaged.attempt_id, "generation": damaged.generation, "step": damaged.step}
+        row = Checkpoint.objects.filter(job=job, **where).first()
+        if row is None:
+            raise NotFound("checkpoint", f"step {damaged.step} of {damaged.attempt_id}")
+        if row.damaged_at is not None:
+            return
+        Checkpoint.objects.filter(pk=row.pk).update(damaged_at=timezone.now())
+        facts = {"checkpoint": row.id, "step": row.step, "because": damaged.because}
+        events.append(job, "checkpoint.damaged", actor=attempt.id, data=facts)
+        job.save(update_fields=["event_seq", "updated_at"])
 
 
 def register_model(attempt: Attempt, manifest: ModelManifest) -> Artifact:
@@ -106,15 +126,22 @@ def register_dataset(attempt: Attempt, manifest: DatasetManifest) -> PreparedDat
 def newest_checkpoint(job: Job) -> CheckpointManifest | None:
     """Return the manifest to resume from: the furthest of the newest attempt that saved any.
 
-    None without one. Raise Conflict for a forged one.
+    None without one. Raise Conflict for a forged one, and when there are only damaged ones: training is not repeated
+    from its first step unasked.
     """
     row = newest_checkpoint_row(job)
+    if row is None and Checkpoint.objects.filter(job=job, damaged_at__isnull=False, retired_at=None).exists():
+        raise Conflict(
+            "no_intact_checkpoint",
+            f"no checkpoint of {job.id} can be read: each is damaged or missing in the object store",
+            remedy="have the object store checked; fork the job to train from the first step",
+        )
     return manifests.of_checkpoint(row) if row else None
 
 
 def newest_checkpoint_row(job: Job) -> Checkpoint | None:
     """Return the row of the checkpoint to resume from; None without one."""
-    kept = Checkpoint.objects.filter(job=job, retired_at__isnull=True, deletion=None)
+    kept = Checkpoint.objects.filter(job=job, retired_at__isnull=True, damaged_at__isnull=True, deletion=None)
     return kept.order_by(F("attempt__number").desc(), F("generation").desc(), F("step").desc()).first()
 
 
@@ -212,7 +239,8 @@ def _retire_older(job: Job) -> None:
     keep = job.resolved_spec["checkpoint"]["keep_last"]
     rows = Checkpoint.objects.filter(job=job, retired_at__isnull=True)
     newest_first = rows.order_by(F("attempt__number").desc(), F("generation").desc(), F("step").desc())
-    too_old = [row.pk for row in newest_first[keep:]]
+    too_old = [row.pk for row in newest_first.filter(damaged_at__isnull=True)[keep:]]
+    too_old += rows.filter(damaged_at__isnull=False).values_list("pk", flat=True)
     if too_old:
         Checkpoint.objects.filter(pk__in=too_old).update(retired_at=timezone.now())
         task_triggers.trigger_after_commit(task_triggers.SWEEP_STORAGE)

@@ -138,12 +138,12 @@ def _apply(job: Job, attempt: Attempt, ending: Ending) -> None:
         for past in Attempt.objects.filter(job=job, number__lt=attempt.number).order_by("number")
         if past.reason and past.ended_at
     ]
-    told = _as_asked(job, attempt, ending)
-    Attempt.objects.filter(pk=attempt.pk).update(reason=told.reason.value, reason_detail=told.detail)
-    if told.reason in FAULTS_OF_NODES:
+    shown = _as_asked(job, attempt, ending)
+    Attempt.objects.filter(pk=attempt.pk).update(reason=shown.reason.value, reason_detail=shown.detail)
+    if shown.reason in FAULTS_OF_NODES:
         known = attempt.native_nodes or attempt.nodes.values_list("name", flat=True)
-        facts = {"job_id": job.id, "attempt_id": attempt.id, "detail": told.detail}
-        record_incidents(attempt.job.pool.cluster, list(known), told.reason.value, **facts)
+        facts = {"job_id": job.id, "attempt_id": attempt.id, "detail": shown.detail}
+        record_incidents(attempt.job.pool.cluster, list(known), shown.reason.value, **facts)
     if _is_others_fault(job, attempt, ending.reason):
         saved = Checkpoint.objects.filter(attempt=attempt).order_by("-created_at").first()
         refunds.refund_lost_work(attempt, job, saved.created_at if saved else None)
@@ -190,9 +190,9 @@ def _apply(job: Job, attempt: Attempt, ending: Ending) -> None:
 
 
 def _as_asked(job: Job, attempt: Attempt, ending: Ending) -> Ending:
-    """Return the ending of the attempt as it is told: of one that the platform has asked to stop, why it has asked.
+    """Return the ending of the attempt as it is shown: of one that the platform has asked to stop, why it has asked.
 
-    Other ends are told as they are, such as a fault while a job was being paused.
+    Other ends are shown as they are, such as a fault while a job was being paused.
     """
     was_killed = ending.reason in (Reason.STOPPED_BY_ADMIN, Reason.PROCESS_KILLED) and attempt.end_report is None
     if ending.reason is not Reason.INTERRUPTED and not (was_killed and attempt.cancel_sent_at is not None):

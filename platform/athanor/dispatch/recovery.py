@@ -11,13 +11,14 @@ from trainer.contract.run import EXIT_STATUS, AttemptEnd, EndClass
 
 REASON_OF_END: dict[EndClass, Reason] = {
     EndClass.COMPLETED: Reason.COMPLETED,
-    # What the platform has asked for is told apart by its job (`finalise`); here somebody else signalled the agent.
+    # Somebody else signalled the agent: of a stop that the platform has asked for, `finalise` gives its own reason.
     EndClass.STOPPED: Reason.INTERRUPTED,
     EndClass.BAD_SPEC: Reason.BAD_SPEC,
     EndClass.DATA_ERROR: Reason.DATA_ERROR,
     EndClass.OUT_OF_MEMORY: Reason.OUT_OF_MEMORY,
     EndClass.LOSS_DIVERGED: Reason.LOSS_DIVERGED,
     EndClass.STORAGE_ERROR: Reason.STORAGE_ERROR,
+    EndClass.CHECKPOINT_DAMAGED: Reason.CHECKPOINT_DAMAGED,
     EndClass.COLLECTIVE_TIMEOUT: Reason.COLLECTIVE_TIMEOUT,
     EndClass.PROCESS_KILLED: Reason.PROCESS_KILLED,
     EndClass.PLATFORM_UNREACHABLE: Reason.PLATFORM_ERROR,

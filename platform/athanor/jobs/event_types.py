@@ -36,6 +36,11 @@ PLATFORM_EVENTS: Mapping[str, PlatformEventType] = {
         {"artifact": "Id of the artifact.", "kind": "`model`.", "bytes": "Its size, in bytes."},
         _ATTEMPT,
     ),
+    "checkpoint.damaged": PlatformEventType(
+        "A checkpoint could not be read. Attempts resume from an older one.",
+        {"checkpoint": "Id of the checkpoint.", "step": "Steps done.", "because": "What is wrong with it, as text."},
+        _ATTEMPT,
+    ),
     "checkpoint.registered": PlatformEventType(
         "A checkpoint was stored, and a retry can resume from it.",
         {"checkpoint": "Id of the checkpoint.", "step": "Steps done.", "bytes": "Its size, in bytes."},

@@ -62,6 +62,7 @@ class Reason(StrEnum):
     INTERRUPTED = "interrupted"
     SPOT_RECLAIMED = "spot_reclaimed"
     STORAGE_ERROR = "storage_error"
+    CHECKPOINT_DAMAGED = "checkpoint_damaged"
     BACKEND_REJECTED = "backend_rejected"
     LAUNCH_FAILED = "launch_failed"
     PLATFORM_ERROR = "platform_error"
@@ -202,7 +203,7 @@ MEANINGS: dict[Reason, Meaning] = {
         F,
         Retry.FREE,
         Blame.INFRASTRUCTURE,
-        "Its machine or its cluster told it to stop.",
+        "Its machine or its cluster stopped it.",
         "It continues from its checkpoint; the log of the cluster may say who ended it.",
     ),
     R.SPOT_RECLAIMED: Meaning(
@@ -216,8 +217,15 @@ MEANINGS: dict[Reason, Meaning] = {
         F,
         Retry.FREE,
         Blame.INFRASTRUCTURE,
-        "The object store was unavailable for too long.",
+        "The object store failed: it was unavailable for too long, or an object is missing or was changed.",
         "Check the store; a retry continues from the last checkpoint.",
+    ),
+    R.CHECKPOINT_DAMAGED: Meaning(
+        F,
+        N,
+        Blame.INFRASTRUCTURE,
+        "None of its checkpoints can be read: they are damaged or missing in the object store.",
+        "Have the object store checked; fork the job to train from the first step.",
     ),
     R.BACKEND_REJECTED: Meaning(
         F, N, Blame.USER, "The cluster refused the job.", "Fix what the cluster's message names."

@@ -174,6 +174,37 @@ def test_a_manifest_that_names_another_jobs_objects_is_refused(
     assert (answer.status_code, answer.json()["code"]) == (403, "outside_prefix")
 
 
+def test_nothing_resumes_from_a_damaged_checkpoint(agent: AgentClient, attempt: Attempt) -> None:
+    for step in (1, 2):
+        part = stored_part(attempt, f"checkpoints/{step}/rank0")
+        agent("POST", "checkpoints", manifest_of(attempt, step, [part]).model_dump(mode="json"))
+    damaged = {"attempt_id": attempt.id, "generation": 0, "step": 2, "because": "digest differs"}
+    for _ in range(2):
+        assert agent("POST", "checkpoints:damaged", damaged).status_code == 200
+    assert agent("GET", "run").json()["resume"]["step"] == 1
+    told = JobEvent.objects.filter(job=attempt.job, type="checkpoint.damaged")
+    assert [(event.data["step"], event.data["because"]) for event in told] == [(2, "digest differs")]
+    assert agent("POST", "checkpoints:damaged", {**damaged, "step": 7}).status_code == 404
+    agent("POST", "checkpoints:damaged", {**damaged, "step": 1})
+    refused = agent("GET", "run")
+    assert (refused.status_code, refused.json()["code"]) == (409, "no_intact_checkpoint")
+
+
+def test_a_damaged_checkpoint_takes_no_place_of_those_that_are_kept(agent: AgentClient, attempt: Attempt) -> None:
+    keep = attempt.job.resolved_spec["checkpoint"]["keep_last"]
+    for step in range(1, keep + 1):
+        part = stored_part(attempt, f"checkpoints/{step}/rank0")
+        agent("POST", "checkpoints", manifest_of(attempt, step, [part]).model_dump(mode="json"))
+    damaged = {"attempt_id": attempt.id, "generation": 0, "step": keep, "because": "digest differs"}
+    agent("POST", "checkpoints:damaged", damaged)
+    later = manifest_of(attempt, keep, [stored_part(attempt, "checkpoints/again/rank0")]).model_copy(
+        update={"generation": 1}
+    )
+    agent("POST", "checkpoints", later.model_dump(mode="json"))
+    kept = Checkpoint.objects.filter(retired_at__isnull=True).order_by("generation", "step")
+    assert [(row.generation, row.step) for row in kept] == [*((0, step) for step in range(1, keep)), (1, keep)]
+
+
 def test_old_checkpoints_are_retired_and_their_objects_deleted(agent: AgentClient, attempt: Attempt) -> None:
     for step in (1, 2, 3):
         part = stored_part(attempt, f"checkpoints/{step}/rank0")

@@ -24,6 +24,7 @@ from trainer.contract.run import (
     AttemptEnd,
     Batch,
     BatchReply,
+    DamagedCheckpoint,
     DataKeys,
     Heartbeat,
     HeartbeatReply,
@@ -169,6 +170,15 @@ class CheckpointsView(AgentView):
         """Register a stored checkpoint by its manifest."""
         row = services.register_checkpoint(self.attempt(request), parse_message(request, CheckpointManifest))
         return Response({"id": row.id}, status=201)
+
+
+class DamagedCheckpointsView(AgentView):
+    """Requests to `/checkpoints:damaged`."""
+
+    def post(self, request: Request) -> Response:
+        """Mark a checkpoint that the agent cannot read, so that nothing resumes from it."""
+        services.mark_damaged(self.attempt(request), parse_message(request, DamagedCheckpoint))
+        return Response({}, status=200)
 
 
 class ArtifactsView(AgentView):

@@ -75,6 +75,8 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(`Model exported in ${duration(number("seconds"))}`);
     case "checkpoint.registered":
       return described(`Checkpoint of step ${step ?? "?"}${sizeOf(event)}`);
+    case "checkpoint.damaged":
+      return described(`Checkpoint of step ${step ?? "?"} is damaged; an older one is used`, "waiting");
     case "secret.withheld":
       return described(`Secret withheld: ${event.message}`, "waiting");
     case "profile.requested":
