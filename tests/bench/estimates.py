@@ -16,7 +16,7 @@ from athanor.scheduling.policy.cycle import decide
 from athanor.scheduling.policy.snapshot import Holding, Pool, Snapshot, Waiting
 from athanor.scheduling.simulator.engine import PastJob
 from athanor.scheduling.simulator.workload import Submitter, generate
-from athanor.scheduling.start_forecast import CalibrationFactors, Forecast, Shares, calibration_factors, forecasts
+from athanor.scheduling.start_forecast import CalibrationFactors, Forecast, RunTimes, calibration_factors, forecasts
 
 SLOTS, DAYS, JOBS_PER_DAY, FIRST_IN_LINE = 64, 28, 120, 60
 TEAMS = ("vision", "speech", "product")
@@ -119,7 +119,7 @@ def play(jobs: Sequence[PastJob]) -> World:
 
 def _forecast(world: World, job_id: str) -> Forecast:
     all_shares = sorted(share for those in world.shares.values() for share in those)
-    shares = Shares({team: sorted(those) for team, those in world.shares.items()}, all_shares)
+    shares = RunTimes({team: sorted(those) for team, those in world.shares.items()}, all_shares)
     return forecasts(world.snapshot(), [job_id], shares)[job_id]
 
 

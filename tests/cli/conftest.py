@@ -93,6 +93,7 @@ class Program:
             "XDG_CONFIG_HOME": str(home / ".config"),
             "ATHANOR_URL": url,
             "ATHANOR_TOKEN": "ath_test",
+            "TZ": "UTC",
         }
 
     def __call__(self, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:

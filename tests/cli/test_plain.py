@@ -43,7 +43,7 @@ def test_log_lines_do_not_control_the_terminal(server: Any, athanor: Any, answer
     )
     result = athanor("logs", "job_1")
     assert result.returncode == 0, result.stderr
-    assert result.stdout == f"03:04:05 [0] {SEEN}\n"
+    assert result.stdout == f"03:04:05+00:00 [0] {SEEN}\n"
 
 
 def test_names_reasons_and_errors_do_not_either(server: Any, athanor: Any, answer: Any) -> None:

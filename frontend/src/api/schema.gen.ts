@@ -4034,6 +4034,25 @@ export interface components {
             /** @description Send it as `after` for the next page: the `seq` of the last event. */
             next_after: number;
         };
+        /** @description How long a job will probably run and what it will cost, from like jobs: those of the same user that succeeded in one attempt, on the same pool with the same number of slots, model, steps and tokens per step. */
+        ExpectedRun: {
+            /** @description Seconds that half of the like jobs ran at most. */
+            p50_seconds: number;
+            /** @description Seconds that nine of ten like jobs ran at most. */
+            p90_seconds: number;
+            /**
+             * Format: double
+             * @description Cost of running `p50_seconds`, in the currency of the pool.
+             */
+            p50_cost: number;
+            /**
+             * Format: double
+             * @description Cost of running `p90_seconds`, in the currency of the pool.
+             */
+            p90_cost: number;
+            /** @description Number of like jobs. */
+            like_jobs: number;
+        };
         /** @enum {string} */
         ExportEnum: "merged" | "adapter";
         /** @description What is wrong with one field of a request. */
@@ -6489,6 +6508,8 @@ export interface components {
             start: components["schemas"]["StartOutlook"];
             /** @description What the job would cost. */
             cost: components["schemas"]["CostAtTimeLimit"];
+            /** @description Expected duration and cost. Null if no like job has succeeded yet. */
+            expected: components["schemas"]["ExpectedRun"] | null;
             /** @description Budgets that the job would be charged to. */
             budgets: components["schemas"]["BudgetEffect"][];
             /** @description Changes with which the job might start sooner. Empty if it would start now. */

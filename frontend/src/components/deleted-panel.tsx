@@ -6,9 +6,10 @@ import { deletionsQuery, restoreDeletion } from "@/api/deletions";
 import type { Deletion } from "@/api/types";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
+import { Moment } from "@/components/moment";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
-import { bytes, moment } from "@/lib/format";
+import { bytes } from "@/lib/format";
 
 const COLUMNS: Column<Deletion>[] = [
   {
@@ -27,7 +28,7 @@ const COLUMNS: Column<Deletion>[] = [
   { name: "Team", cell: (row) => row.team.name },
   { name: "Deleted by", cell: (row) => row.deleted_by },
   { name: "Size", end: true, cell: (row) => bytes(row.size_bytes) },
-  { name: "Can be restored until", end: true, cell: (row) => moment(row.purge_after) },
+  { name: "Can be restored until", end: true, cell: (row) => <Moment time={row.purge_after} /> },
   { name: "(Restore)", end: true, cell: (row) => <RestoreButton deletion={row} /> },
 ];
 

@@ -82,14 +82,35 @@ export function ago(time: string | null, now: number): string {
 }
 
 const CLOCK = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
-const DAY_AND_CLOCK = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+const MOMENT: Intl.DateTimeFormatOptions = {
+  day: "numeric",
+  month: "short",
+  year: "numeric",
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  timeZoneName: "short",
+};
+const LOCAL = new Intl.DateTimeFormat("en-GB", MOMENT);
+const UTC = new Intl.DateTimeFormat("en-GB", { ...MOMENT, timeZone: "UTC" });
 
+/** The time of day in the browser's zone; give it a title that names the zone. */
 export function clock(time: string): string {
   return CLOCK.format(new Date(time));
 }
 
+/** Date and time in the browser's zone, which is named. */
 export function moment(time: string | null): string {
-  return time === null ? NOTHING : DAY_AND_CLOCK.format(new Date(time));
+  return time === null ? NOTHING : LOCAL.format(new Date(time));
+}
+
+export function utc(time: string): string {
+  return UTC.format(new Date(time));
+}
+
+/** Both, for a title of what shows only a part of the time. */
+export function localAndUtc(time: string): string {
+  return `${moment(time)}, ${utc(time)}`;
 }
 
 const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });

@@ -194,6 +194,7 @@ export function plan(part: Partial<Plan> = {}): Plan {
   return {
     start: SOON,
     cost: { amount: 1.5, currency: "USD" },
+    expected: null,
     budgets: [],
     alternatives: [],
     resolved_spec: { version: 1, training: { steps: 100, sequence_length: 512 } },

@@ -87,10 +87,15 @@ def planned_amounts(jobs: Sequence[Job], now: datetime, charging: Charging) -> d
 
 def cost_at_time_limit(job: Job, now: datetime) -> tuple[int, str]:
     """Return the cost of running to the time limit from now on, in millionths, and the currency."""
+    return cost_of(job, now, charges.time_limit(job)), job.pool.currency
+
+
+def cost_of(job: Job, now: datetime, seconds: int) -> int:
+    """Return the cost of running this long from now on, in millionths of the pool's currency."""
     pool, second = job.pool, seconds_of(now)
-    end = second + charges.time_limit(job)
+    end = second + seconds
     prices = Tariffs([pool], second, end).price(pool.id)
-    return tariff.cost(prices, charges.slots_of(job, pool), second, end), pool.currency
+    return tariff.cost(prices, charges.slots_of(job, pool), second, end)
 
 
 def period_end(budget_id: str, now: datetime) -> datetime:

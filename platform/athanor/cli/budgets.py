@@ -15,6 +15,7 @@ from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, connect
 from athanor.cli.render import columns, console, print_json
+from athanor.cli.times import moment
 
 app = typer.Typer(rich_markup_mode=None)
 BudgetName = Annotated[str, typer.Argument(help="Name, path/name or id.", metavar="BUDGET")]
@@ -60,11 +61,11 @@ def show(budget: BudgetName, as_json: AsJson = False) -> None:
         return
     names = {"spent": "spent", "reserved": "reserved", "available": "left", "lost": "paid back"}
     figures = ", ".join(f"{_shown(found, now[name])} {label}" for name, label in names.items())
-    console.print(f"until {now['end'][:16]}: {figures}")
+    console.print(f"until {moment(now['end'])}: {figures}")
     upto = f", 90 %: up to {_shown(found, forecast['p90'])}" if forecast["p90"] is not None else ""
     console.print(f"forecast for its end: {_shown(found, forecast['p50'])}{upto}")
     if forecast["exhausted_at"]:
-        console.print(f"[yellow]used up at about {forecast['exhausted_at'][:16]} UTC[/yellow]")
+        console.print(f"[yellow]used up at about {moment(forecast['exhausted_at'])}[/yellow]")
 
 
 @app.command("set")

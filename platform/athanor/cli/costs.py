@@ -12,6 +12,7 @@ from athanor.cli.errors import reports_errors
 from athanor.cli.options import AsJson, connect
 from athanor.cli.plain import plain
 from athanor.cli.render import columns, console, print_json
+from athanor.cli.times import moment
 
 MICRO, HOUR, KILOGRAM = 1_000_000, 3600, 1_000_000
 FIGURES = (
@@ -52,7 +53,7 @@ def costs(
             f"{row['fault_slot_seconds'] / HOUR:,.2f}", _money(row, "charged"), _money(row, "saved_cost"),
             f"{row['milligrams'] / KILOGRAM:,.3f} kg",
         )  # fmt: skip
-    console.print(f"{found['after'][:16]} to {found['before'][:16]} UTC")
+    console.print(f"{moment(found['after'])} to {moment(found['before'])}")
     console.print(table if found["items"] else "No usage.")
 
 

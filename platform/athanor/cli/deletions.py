@@ -8,6 +8,7 @@ from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, connect
 from athanor.cli.render import console, print_json, size
+from athanor.cli.times import moment
 
 app = typer.Typer(rich_markup_mode=None)
 COLLECTIONS = {
@@ -73,7 +74,7 @@ def list_deletions(as_json: AsJson = False) -> None:
         print_json(found)
         return
     for row in found:
-        until = f"until {row['purge_after'][:16]}" if row["state"] == "pending" else ""
+        until = f"until {moment(row['purge_after'])}" if row["state"] == "pending" else ""
         console.print(
             f"{row['id']}  {row['state']:<9} {row['kind']:<10} {size(row['size_bytes']):>9}  {row['name']}  {until}",
             soft_wrap=True,

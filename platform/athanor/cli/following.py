@@ -9,6 +9,7 @@ from athanor.cli.errors import reports_errors
 from athanor.cli.job_events import JobEvents
 from athanor.cli.options import AsJson, JobId, connect
 from athanor.cli.render import console, job_lines, print_json
+from athanor.cli.times import clock
 from athanor.cli.watching import FINAL, PATIENCE_SECONDS, exit_code, watch
 
 PAGE_LINES = 500
@@ -71,6 +72,6 @@ def _print_page(client: Client, job: str, as_json: bool, params: dict[str, Any])
         if as_json:
             print_json(line, one_line=True)
         else:
-            console.print(f"{line['time'][11:19]} [{line['rank']}] {line['text']}", markup=False, soft_wrap=True)
+            console.print(f"{clock(line['time'])} [{line['rank']}] {line['text']}", markup=False, soft_wrap=True)
     after: str | None = page.get("next_after")
     return after

@@ -20,6 +20,7 @@ from athanor.cli import (
     quotas,
     simulate,
     team_secrets,
+    times,
 )
 
 
@@ -47,8 +48,11 @@ def _common(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
+    utc: Annotated[bool, typer.Option("--utc", help="Print times in UTC instead of the local time zone.")] = False,
 ) -> None:
     """Options before the command."""
+    if utc:
+        times.show_utc()
 
 
 app.command("login")(account.login)

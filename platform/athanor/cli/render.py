@@ -9,6 +9,7 @@ from rich.table import Table
 
 from athanor.cli.plain import PlainConsole
 from athanor.cli.schema_gen import Job, JobSummary, Plan, Progress, StartOutlook
+from athanor.cli.times import moment
 
 console = PlainConsole(highlight=False)
 if not console.is_terminal:
@@ -60,7 +61,7 @@ def jobs_table(jobs: Sequence[JobSummary]) -> Table:
             f"{progress['step']}/{progress['steps_total']}" if progress.get("step") is not None else "",
             number(progress.get("loss"), ".3f"),
             number(progress.get("validation_loss"), ".3f"),
-            (job.get("created_at") or "")[:19].replace("T", " "),
+            moment(job.get("created_at")),
         )
     return table
 
@@ -71,7 +72,7 @@ def job_lines(job: Job) -> list[str]:
     lines = [
         f"[bold]{escape(job['name'])}[/bold]  {job['id']}  {status_text(job)}",
         f"team {escape(job['team']['name'])}, project {escape(job.get('project') or '')}, "
-        f"created {job['created_at']}, attempts {job.get('attempt_count', 0)}",
+        f"created {moment(job['created_at'])}, attempts {job.get('attempt_count', 0)}",
     ]
     reason = job.get("reason")
     if reason and reason["code"] != "completed":
@@ -121,6 +122,13 @@ def outlook_lines(plan: Plan) -> list[str]:
     lines = ["it would start immediately" if start["starts_now"] else f"it would wait: {_when(start)}"]
     if start["reason"]:
         lines.append(f"  {start['reason']['message']} {start['unblocks']}")
+    expected = plan.get("expected")
+    if expected:
+        lines.append(
+            f"expected: runs {duration(expected['p50_seconds'])}, nine times of ten within "
+            f"{duration(expected['p90_seconds'])}; costs {expected['p50_cost']:.2f} to {expected['p90_cost']:.2f} "
+            f"{plan['cost']['currency']} (from {expected['like_jobs']} like jobs)"
+        )
     lines += [
         f"budget {each['name']}: reserves {each['reserves']:.2f} of {each['available']:.2f} {each['unit']}"
         for each in plan["budgets"]

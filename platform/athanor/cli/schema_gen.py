@@ -54,6 +54,14 @@ class Estimate(TypedDict):
     cost_at_time_limit: float
 
 
+class ExpectedRun(TypedDict):
+    p50_seconds: int
+    p90_seconds: int
+    p50_cost: float
+    p90_cost: float
+    like_jobs: int
+
+
 class FieldProblem(TypedDict):
     pointer: str
     code: str
@@ -585,6 +593,7 @@ class ModelSpec(TypedDict):
 class Plan(TypedDict):
     start: StartOutlook
     cost: CostAtTimeLimit
+    expected: ExpectedRun | None
     budgets: list[BudgetEffect]
     alternatives: list[Alternative]
     resolved_spec: Any

@@ -1,23 +1,20 @@
 """Start estimates of queued jobs, and their calibration."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from django.db.models import F
 from django.utils import timezone
 
 from athanor.jobs import transitions
-from athanor.jobs.models import Attempt, Job
-from athanor.jobs.states import AttemptStatus
+from athanor.jobs.models import Job
 from athanor.scheduling import snapshots
 from athanor.scheduling.models import StartEstimate
 from athanor.scheduling.policy.cycle import decide
 from athanor.scheduling.policy.snapshot import Snapshot
-from athanor.scheduling.start_forecast import CalibrationFactors, Forecast, Shares, calibration_factors, forecasts
+from athanor.scheduling.run_times import run_times
+from athanor.scheduling.start_forecast import CalibrationFactors, Forecast, calibration_factors, forecasts
 
-HISTORY = 2000  # ended runs that run times are drawn from
 MAX_ESTIMATES_PER_POOL = 60  # jobs at the head of the queue that get an estimate
 JUDGED = 500  # latest estimates that calibration uses
 
@@ -39,12 +36,12 @@ def estimate_due() -> None:
     """Estimate the start of the first jobs in line of each pool."""
     now = timezone.now()
     taken = snapshots.take(now)
-    shares, stretch = shares_of(taken.snapshot), learned_factors()
+    times, stretch = run_times(taken.snapshot), learned_factors()
     estimates: dict[str, dict[str, int | None]] = {}
     for pool in taken.snapshot.pools:
         first = first_in_line(taken.snapshot, pool.id)
         ids = [job.job_id for job in first.waiting if job.pool == pool.id]
-        for job_id, raw in (forecasts(first, ids, shares) if ids else {}).items():
+        for job_id, raw in (forecasts(first, ids, times) if ids else {}).items():
             found = stretch.of(raw)
             estimates[job_id] = {
                 "p50_seconds": found.p50_seconds,
@@ -66,24 +63,6 @@ def first_in_line(snapshot: Snapshot, pool_id: str) -> Snapshot:
     order = {decision.job_id: decision.position for decision in decide(narrowed)}
     first = [job for job in waiting if order.get(job.job_id, 0) <= MAX_ESTIMATES_PER_POOL]
     return replace(narrowed, waiting=first)
-
-
-def shares_of(snapshot: Snapshot) -> Shares:
-    """Return, from ended attempts, which shares of their time limit jobs ran."""
-    leaves = snapshots.leaves()
-    ended = Attempt.objects.filter(
-        status=AttemptStatus.ENDED.value, launched_at__isnull=False, ended_at__gt=F("launched_at")
-    ).order_by("-id")
-    of_leaf: dict[str, list[float]] = defaultdict(list)
-    of_all: list[float] = []
-    rows = ended.values_list("job__team_id", "launched_at", "ended_at", "job__time_limit_seconds")[:HISTORY]
-    for team_id, launched_at, ended_at, limit in rows:
-        if launched_at is None or ended_at is None:
-            continue
-        share = min((ended_at - launched_at).total_seconds() / limit, 1.0)
-        of_all.append(share)
-        of_leaf[leaves[team_id]].append(share)
-    return Shares({leaf: sorted(those) for leaf, those in of_leaf.items()}, sorted(of_all))
 
 
 def learned_factors() -> CalibrationFactors:

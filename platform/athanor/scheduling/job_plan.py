@@ -15,6 +15,7 @@ from athanor.jobs import services
 from athanor.jobs.models import Job
 from athanor.jobs.services import Submission
 from athanor.quotas import limits, selectors
+from athanor.scheduling.run_times import seconds_of_like_jobs
 from athanor.scheduling.what_if import StartEstimate, StartEstimator
 from athanor.specs.v1 import JobSpec
 
@@ -28,6 +29,18 @@ class Cost:
 
     amount: int
     currency: str
+
+
+@dataclass(frozen=True)
+class ExpectedRun:
+    """How long like jobs ran, and what such a run costs now, in millionths of the currency: half of them took at most
+    the P50, nine of ten at most the P90."""
+
+    p50_seconds: int
+    p90_seconds: int
+    p50_amount: int
+    p90_amount: int
+    like_jobs: int
 
 
 @dataclass(frozen=True)
@@ -63,10 +76,14 @@ class Alternative:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """What a submission would do now. `alternatives` is empty if the job would start now."""
+    """What a submission would do now.
+
+    `expected` is None if no like job has succeeded. `alternatives` is empty if the job would start now.
+    """
 
     start: StartEstimate
     cost: Cost
+    expected: ExpectedRun | None
     budgets: list[BudgetEffect]
     alternatives: list[Alternative]
 
@@ -83,6 +100,7 @@ def plan_job(submission: Submission) -> JobPlan:
         return JobPlan(
             start=start,
             cost=_cost_of(job),
+            expected=_expected_run(job),
             budgets=_budget_effects(start),
             alternatives=[_alternative(each, submission, estimator) for each in variations],
         )
@@ -95,6 +113,16 @@ def _alternative(variation: Variation, submission: Submission, estimator: StartE
 
 def _cost_of(job: Job) -> Cost:
     return Cost(*reservations.cost_at_time_limit(job, job.not_before or timezone.now()))
+
+
+def _expected_run(job: Job) -> ExpectedRun | None:
+    seconds = [min(round(each), job.time_limit_seconds) for each in seconds_of_like_jobs(job)]
+    if not seconds:
+        return None
+    p50, p90 = (seconds[min(int(share * len(seconds)), len(seconds) - 1)] for share in (0.5, 0.9))
+    begin = job.not_before or timezone.now()
+    amounts = [reservations.cost_of(job, begin, each) for each in (p50, p90)]
+    return ExpectedRun(p50, p90, amounts[0], amounts[1], len(seconds))
 
 
 def _budget_effects(start: StartEstimate) -> list[BudgetEffect]:

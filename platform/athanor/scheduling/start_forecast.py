@@ -3,7 +3,7 @@
 import heapq
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from athanor.scheduling.policy.cycle import decide
 from athanor.scheduling.policy.snapshot import Holding, Snapshot, Waiting
@@ -12,19 +12,34 @@ from athanor.scheduling.policy.snapshot import Holding, Snapshot, Waiting
 UNKNOWN = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
 MIN_SAMPLES = 20  # ended runs of a team before its own history is used; judged forecasts before calibration
 MAX_FACTOR = 10.0
+# Of a running job, on top of its training steps: evaluations and checkpoints, as a factor, and the export and end.
+EVALUATIONS_AND_SAVES = (1.0, 1.3)
+END_SECONDS = (5.0, 30.0)
 HORIZON_SECONDS = 60 * 86_400
 CHECKPOINT_SECONDS = 30  # assumed time for a preempted job to save its checkpoint
 
 
 @dataclass(frozen=True)
-class Shares:
-    """Shares of their time limit that runs took, sorted: per leaf and overall."""
+class RunTimes:
+    """How long jobs run, from the best source that there is for each.
+
+    `left`: seconds of training that running jobs have left, by their progress. `alike`: seconds that jobs like each
+    one ran, sorted. `of_leaf`, `of_all`: shares of their time limit that runs of each leaf, and all runs, took, sorted.
+    """
 
     of_leaf: Mapping[str, Sequence[float]]
     of_all: Sequence[float]
+    left: Mapping[str, int] = field(default_factory=dict)
+    alike: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
-    def draw(self, chance: random.Random, leaf: str, limit: int, ran: int) -> int:
+    def draw(self, chance: random.Random, job_id: str, leaf: str, limit: int, ran: int) -> int:
         """Draw the remaining seconds of a run that has taken `ran` of at most `limit`."""
+        if job_id in self.left:
+            seconds = self.left[job_id] * chance.uniform(*EVALUATIONS_AND_SAVES) + chance.uniform(*END_SECONDS)
+            return max(min(int(seconds), limit - ran), 1)
+        longer_runs = [seconds for seconds in self.alike.get(job_id, ()) if seconds > ran]
+        if longer_runs:
+            return max(min(int(chance.choice(longer_runs)), limit) - ran, 1)
         known = self.of_leaf.get(leaf, ())
         if len(known) < MIN_SAMPLES:
             known = self.of_all if len(self.of_all) >= MIN_SAMPLES else UNKNOWN
@@ -75,7 +90,7 @@ def _within(factor: float) -> float:
 def forecasts(
     snapshot: Snapshot,
     job_ids: Sequence[str],
-    shares: Shares,
+    times: RunTimes,
     *,
     samples: int = 15,
     seed: int = 0,
@@ -85,7 +100,7 @@ def forecasts(
     starts: dict[str, list[int]] = {job_id: [] for job_id in job_ids}
     for sample in range(samples):
         chance = random.Random(seed * 1_000 + sample)  # noqa: S311 - of a model, no secret
-        found = _play(snapshot, frozenset(job_ids), shares, chance, max_events)
+        found = _play(snapshot, frozenset(job_ids), times, chance, max_events)
         for job_id in job_ids:
             starts[job_id].append(found.get(job_id, HORIZON_SECONDS))
     return {job_id: Forecast(_quantile(those, 0.5), _quantile(those, 0.9)) for job_id, those in starts.items()}
@@ -97,13 +112,13 @@ def _quantile(values: list[int], share: float) -> int | None:
 
 
 def _play(
-    snapshot: Snapshot, wanted: frozenset[str], shares: Shares, chance: random.Random, max_events: int
+    snapshot: Snapshot, wanted: frozenset[str], times: RunTimes, chance: random.Random, max_events: int
 ) -> dict[str, int]:
     """Return the start of each of `wanted` in one simulated future."""
     clock = 0
     started: dict[str, int] = {}
     waiting = {job.job_id: job for job in snapshot.waiting if job.hold is None}
-    holdings, ends = _running(snapshot, shares, chance)
+    holdings, ends = _running(snapshot, times, chance)
     requeued: dict[str, Waiting] = {}
     left = set(wanted & waiting.keys())
     for _ in range(max_events):
@@ -115,7 +130,7 @@ def _play(
                 started.setdefault(job.job_id, clock)
                 left.discard(job.job_id)
                 lasts = job.lasts_seconds or HORIZON_SECONDS
-                heapq.heappush(ends, (clock + shares.draw(chance, job.node, lasts, 0), job.job_id))
+                heapq.heappush(ends, (clock + times.draw(chance, job.job_id, job.node, lasts, 0), job.job_id))
                 holdings[job.job_id] = (_as_holding(job), clock)
             for victim in decision.victims:
                 holding, since = holdings[victim]
@@ -136,14 +151,15 @@ def _play(
 
 
 def _running(
-    snapshot: Snapshot, shares: Shares, chance: random.Random
+    snapshot: Snapshot, times: RunTimes, chance: random.Random
 ) -> tuple[dict[str, tuple[Holding, int]], list[tuple[int, str]]]:
     """Return the jobs that hold slots, with the time of their facts, and their ends in this future."""
     ends: list[tuple[int, str]] = []
     for holding in snapshot.holdings:
         left = CHECKPOINT_SECONDS if holding.leaving else holding.ends_in_seconds
         if left is not None and not holding.leaving:
-            left = shares.draw(chance, holding.node, left + holding.ran_seconds, holding.ran_seconds)
+            limit = left + holding.ran_seconds
+            left = times.draw(chance, holding.job_id, holding.node, limit, holding.ran_seconds)
         if left is not None:
             ends.append((left, holding.job_id))
     heapq.heapify(ends)

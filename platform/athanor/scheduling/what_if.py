@@ -13,6 +13,7 @@ from athanor.quotas.services import leaf_of
 from athanor.scheduling import estimates, explain, snapshots
 from athanor.scheduling.policy.cycle import decide
 from athanor.scheduling.policy.snapshot import Decision, Snapshot, Waiting
+from athanor.scheduling.run_times import run_times, seconds_of_like_jobs
 from athanor.scheduling.start_forecast import Forecast, forecasts
 
 SAMPLES = 9
@@ -38,7 +39,7 @@ class StartEstimator:
     def __init__(self) -> None:
         self._now = timezone.now()
         self._taken = snapshots.take(self._now, CONSIDERED)
-        self._shares, self._factors = estimates.shares_of(self._taken.snapshot), estimates.learned_factors()
+        self._times, self._factors = run_times(self._taken.snapshot), estimates.learned_factors()
 
     def estimate(self, job: Job) -> StartEstimate:
         """Return the start estimate of a job, saved or not."""
@@ -54,7 +55,8 @@ class StartEstimator:
             left = int((opens - self._now).total_seconds()) if opens else None
             return StartEstimate(decision, facts, Forecast(left, None), quoted)
         first = _with(estimates.first_in_line(snapshot, job.pool_id), candidate, quoted)
-        found = forecasts(first, [job.id], self._shares, samples=SAMPLES)
+        times = replace(self._times, alike={**self._times.alike, job.id: seconds_of_like_jobs(job)})
+        found = forecasts(first, [job.id], times, samples=SAMPLES)
         return StartEstimate(decision, facts, self._factors.of(found[job.id]), quoted)
 
 

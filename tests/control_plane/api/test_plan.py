@@ -1,18 +1,23 @@
 """POST /jobs:plan: estimated start, why not now, what it would reserve, and variants that start sooner."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db.models import F
 
 from athanor.accounts.models import Team, User
+from athanor.backends.fake.backend import World
 from athanor.budgets import services as budgets
 from athanor.clusters.models import Cluster, Pool
-from athanor.jobs.models import Job
+from athanor.jobs.models import Attempt, Job
 from athanor.quotas.models import QuotaGrant, QuotaNode
 from athanor.quotas.services import leaf_of
 from athanor.scheduling import services
+from tests.control_plane import drive
 from tests.control_plane.conftest import Api
+from trainer.contract.run import EndClass
 
 pytestmark = pytest.mark.django_db
 
@@ -29,6 +34,23 @@ def test_what_fits_starts_at_once_and_needs_no_alternatives(api: Api, spec: dict
     assert answer["start"]["p90_seconds"] == 0
     assert answer["alternatives"] == []
     assert Job.objects.count() == 0, "a plan submits nothing"
+
+
+def test_what_like_jobs_took_is_the_expected_duration_and_cost(
+    api: Api, spec: dict[str, Any], submit: Callable[..., Job], pool: Pool, world: World, bucket: str
+) -> None:
+    assert plan(api, spec)["expected"] is None
+    pool.price_per_slot_hour = 36
+    pool.save()
+    for seconds in (100, 200, 300):
+        attempt = drive.run(submit())
+        drive.end(world, attempt, EndClass.COMPLETED)
+        Attempt.objects.filter(pk=attempt.pk).update(launched_at=F("ended_at") - timedelta(seconds=seconds))
+    answer = plan(api, spec)
+    expected, slots = answer["expected"], Job.objects.get(pk=attempt.job_id).slots
+    assert (expected["p50_seconds"], expected["p90_seconds"], expected["like_jobs"]) == (200, 300, 3)
+    assert (expected["p50_cost"], expected["p90_cost"]) == (2.0 * slots, 3.0 * slots)
+    assert expected["p90_cost"] < answer["cost"]["amount"]
 
 
 def test_what_waits_says_behind_whom_for_how_long_and_what_would_start_sooner(

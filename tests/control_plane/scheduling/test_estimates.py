@@ -4,16 +4,21 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from django.db.models import F
 from django.utils import timezone
 
-from athanor.jobs.models import Job
+from athanor.backends.fake.backend import World
+from athanor.jobs.models import Attempt, Job
 from athanor.quotas.capacity import CapacityNode
-from athanor.scheduling import estimates, services
+from athanor.scheduling import estimates, run_times, services
 from athanor.scheduling.models import StartEstimate
 from athanor.scheduling.policy.snapshot import Holding, Pool, Snapshot, Waiting
-from athanor.scheduling.start_forecast import CalibrationFactors, Forecast, Shares, calibration_factors, forecasts
+from athanor.scheduling.start_forecast import CalibrationFactors, Forecast, RunTimes, calibration_factors, forecasts
+from athanor.telemetry.models import Progress
+from tests.control_plane import drive
+from trainer.contract.run import EndClass
 
-HALF = Shares({}, [0.5] * 20)
+HALF = RunTimes({}, [0.5] * 20)
 
 
 def snapshot(*waiting: Waiting, held: int = 4) -> Snapshot:
@@ -43,10 +48,31 @@ def test_what_nobody_knows_is_not_told() -> None:
 
 
 def test_the_same_question_has_the_same_answer() -> None:
-    shares = Shares({}, [number / 40 for number in range(1, 41)])
+    shares = RunTimes({}, [number / 40 for number in range(1, 41)])
     asked = snapshot(*(Waiting(f"job_{number}", "red", "pool", 2, lasts_seconds=90) for number in range(1, 9)))
     ids = [job.job_id for job in asked.waiting]
     assert forecasts(asked, ids, shares) == forecasts(asked, ids, shares)
+
+
+def test_the_progress_of_a_running_job_says_when_it_ends_not_its_time_limit() -> None:
+    day = Snapshot(
+        nodes=snapshot().nodes,
+        pools=snapshot().pools,
+        holdings=[Holding("job_0", "red", "pool", 4, ends_in_seconds=86_000, ran_seconds=400)],
+        waiting=[Waiting("job_1", "red", "pool", 4, lasts_seconds=86_400)],
+    )
+    by_limit = forecasts(day, ["job_1"], HALF)["job_1"]
+    assert by_limit.p50_seconds == 43_200 - 400
+    found = forecasts(day, ["job_1"], RunTimes({}, HALF.of_all, left={"job_0": 200}))["job_1"]
+    assert found.p50_seconds is not None and found.p90_seconds is not None
+    assert 200 < found.p50_seconds <= found.p90_seconds <= 200 * 1.3 + 30
+
+
+def test_like_jobs_say_how_long_a_job_runs_before_its_time_limit_does() -> None:
+    line = [Waiting(f"job_{number}", "red", "pool", 4, lasts_seconds=86_400) for number in (1, 2)]
+    alike = {"job_0": [300.0], "job_1": [70.0]}
+    found = forecasts(snapshot(*line), ["job_1", "job_2"], RunTimes({}, HALF.of_all, alike=alike))
+    assert [(each.p50_seconds, each.p90_seconds) for each in found.values()] == [(100, 100), (170, 170)]
 
 
 @pytest.mark.django_db
@@ -80,3 +106,46 @@ def test_forecasts_are_stretched_by_how_earlier_ones_were_met() -> None:
     assert stretch.of(Forecast(50, 60)) == Forecast(100, 180)
     assert stretch.of(Forecast(None, None)) == Forecast(None, None)
     assert calibration_factors(judged[:5]) == CalibrationFactors(), "a few are no experience"
+
+
+WHOLE_POOL = {"cluster": "fake", "processes_per_node": 8}
+
+
+@pytest.mark.django_db
+def test_a_wait_behind_a_running_job_is_as_long_as_that_job_has_left(
+    submit: Callable[..., Job], world: World, bucket: str
+) -> None:
+    """A day is the limit of both; the running one has 10 of 40 steps left, at 5 s each."""
+    first = submit(resources=WHOLE_POOL, time_limit_seconds=86_400)
+    drive.run(first)
+    training = first.resolved_spec["training"]
+    step = training["steps"] // 4 * 3
+    Progress.objects.filter(job=first).update(
+        step=step, trained_seconds=5.0 * step, trained_tokens=training["tokens_per_step"] * step
+    )
+    second = submit(resources=WHOLE_POOL, time_limit_seconds=86_400)
+    services.admit()
+    estimates.estimate_due()
+    second.refresh_from_db()
+    assert second.waiting is not None
+    left = 5.0 * (training["steps"] - step)
+    assert left <= second.waiting["p50_seconds"] <= second.waiting["p90_seconds"] <= left * 1.3 + 30
+
+
+@pytest.mark.django_db
+def test_like_jobs_are_those_of_the_same_user_size_model_and_steps(
+    submit: Callable[..., Job], world: World, bucket: str
+) -> None:
+    ended = submit()
+    attempt = drive.run(ended)
+    drive.end(world, attempt, EndClass.COMPLETED)
+    Attempt.objects.filter(pk=attempt.pk).update(launched_at=F("ended_at") - timedelta(seconds=90))
+    paused = submit()
+    drive.end(world, drive.run(paused), EndClass.PROCESS_KILLED)
+    Job.objects.update(act_after=None)
+    drive.end(world, drive.run(paused), EndClass.COMPLETED)
+    assert run_times.seconds_of_like_jobs(submit()) == [90.0]
+    steps = submit().resolved_spec["training"]["steps"]
+    longer = {**ended.spec["training"], "steps": steps + 1}
+    assert run_times.seconds_of_like_jobs(submit(training=longer)) == []
+    assert run_times.seconds_of_like_jobs(submit(resources=WHOLE_POOL)) == []

@@ -8,13 +8,13 @@ import type { Passkey } from "@/api/types";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
 import { PlusIcon } from "@/components/icons";
+import { Moment } from "@/components/moment";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { addPasskey, refreshSecondFactors, removePasskey, renamePasskey } from "@/features/account/api/account";
 import { PasswordForm } from "@/features/account/components/password-form";
 import { NewCodes } from "@/features/account/components/recovery-codes";
 import { fieldsOf } from "@/lib/form";
-import { moment } from "@/lib/format";
 
 export function PasskeysPanel({ passkeys, available }: { passkeys: Passkey[]; available: boolean }) {
   const [adding, add] = useDisclosure(false);
@@ -22,8 +22,8 @@ export function PasskeysPanel({ passkeys, available }: { passkeys: Passkey[]; av
   const [removed, setRemoved] = useState<Passkey | null>(null);
   const columns: Column<Passkey>[] = [
     { name: "Name", cell: (passkey) => passkey.name },
-    { name: "Added", quiet: true, cell: (passkey) => moment(passkey.created_at) },
-    { name: "Last used", quiet: true, cell: (passkey) => moment(passkey.last_used_at) },
+    { name: "Added", quiet: true, cell: (passkey) => <Moment time={passkey.created_at} /> },
+    { name: "Last used", quiet: true, cell: (passkey) => <Moment time={passkey.last_used_at} /> },
     {
       name: "(Change)",
       end: true,

@@ -4,11 +4,11 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import type { SignIn } from "@/api/types";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
+import { Moment } from "@/components/moment";
 import { Panel } from "@/components/panel";
 import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
 import { endOtherSignIns, endSignIn, signInsKey, signInsQuery } from "@/features/account/api/account";
-import { moment } from "@/lib/format";
 
 export function SignInsPanel() {
   const client = useQueryClient();
@@ -26,7 +26,7 @@ export function SignInsPanel() {
       ),
     },
     { name: "Address", quiet: true, cell: (signIn) => <span className="mono">{signIn.address}</span> },
-    { name: "Signed in", quiet: true, cell: (signIn) => moment(signIn.created_at) },
+    { name: "Signed in", quiet: true, cell: (signIn) => <Moment time={signIn.created_at} /> },
     {
       name: "(End)",
       end: true,

@@ -7,18 +7,18 @@ import type { AuditEvent } from "@/api/types";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
 import { EmptyState } from "@/components/empty-state";
+import { Moment } from "@/components/moment";
 import { Page } from "@/components/page";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import type { AuditFilters } from "@/features/audit/api/audit";
 import { auditQuery, exportAddress } from "@/features/audit/api/audit";
-import { moment } from "@/lib/format";
 
 const DEBOUNCE_MS = 300;
 
 const COLUMNS: Column<AuditEvent>[] = [
   { name: "No.", cell: (event) => event.seq },
-  { name: "Time", cell: (event) => moment(event.time) },
+  { name: "Time", cell: (event) => <Moment time={event.time} /> },
   { name: "Actor", cell: (event) => event.actor },
   { name: "Action", cell: (event) => <span className="mono">{event.action}</span> },
   {

@@ -9,6 +9,7 @@ import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
 import { EmptyState } from "@/components/empty-state";
 import { PlusIcon } from "@/components/icons";
+import { Moment } from "@/components/moment";
 import { Page } from "@/components/page";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
@@ -17,7 +18,6 @@ import { BudgetBar } from "@/features/budgets/components/budget-bar";
 import { BudgetState } from "@/features/budgets/components/budget-state";
 import { NewBudgetDialog } from "@/features/budgets/components/new-budget-dialog";
 import { amountText } from "@/features/budgets/lib/amounts";
-import { moment } from "@/lib/format";
 
 const COLUMNS: Column<Budget>[] = [
   {
@@ -50,7 +50,7 @@ const COLUMNS: Column<Budget>[] = [
           </Text>
           {budget.forecast.exhausted_at ? (
             <Text size="xs" c="dimmed">
-              used up {moment(budget.forecast.exhausted_at)}
+              used up <Moment time={budget.forecast.exhausted_at} />
             </Text>
           ) : null}
         </>

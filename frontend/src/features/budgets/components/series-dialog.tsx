@@ -3,12 +3,12 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import type { SubmitEvent } from "react";
 
 import type { PoolPrice, PriceSeries } from "@/api/types";
+import { Moment } from "@/components/moment";
 import { Notice } from "@/components/notice";
 import { ProblemNotice } from "@/components/problem-notice";
 import type { SeriesOf } from "@/features/budgets/api/budgets";
 import { budgetKeys, connectSeries, seriesQuery, uploadSeries } from "@/features/budgets/api/budgets";
 import { fieldsOf } from "@/lib/form";
-import { moment } from "@/lib/format";
 import { sentence } from "@/lib/text";
 
 const MINUTE = 60;
@@ -24,7 +24,7 @@ const stored = (count: number) => `${count} ${count === 1 ? "point is" : "points
 function State({ series }: { series: PriceSeries | undefined }) {
   if (!series) return <Text size="sm" c="dimmed">No values yet.</Text>;
   if (series.problem) return <Notice tone="bad" title={sentence(series.problem)} urgent />;
-  if (series.url && series.fetched_at) return <Notice tone="good">Fetched at {moment(series.fetched_at)}.</Notice>;
+  if (series.url && series.fetched_at) return <Notice tone="good">Fetched at <Moment time={series.fetched_at} />.</Notice>;
   return <Text size="sm" c="dimmed">{series.url ? "Not fetched yet." : "It has uploaded values."}</Text>;
 }
 

@@ -6,6 +6,7 @@ import type { ClusterHealthCheck } from "@/api/types";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
 import { EmptyState } from "@/components/empty-state";
+import { Moment } from "@/components/moment";
 import { Panel } from "@/components/panel";
 import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
@@ -23,8 +24,8 @@ export function HealthHistoryPanel({ clusterId }: { clusterId: string }) {
   const probes = useQuery(healthChecksQuery(clusterId));
   const [chosen, setChosen] = useState<ClusterHealthCheck | null>(null);
   const columns: Column<ClusterHealthCheck>[] = [
-    { name: "First seen", cell: (probe) => moment(probe.began_at) },
-    { name: "Last seen", cell: (probe) => moment(probe.seen_at) },
+    { name: "First seen", cell: (probe) => <Moment time={probe.began_at} /> },
+    { name: "Last seen", cell: (probe) => <Moment time={probe.seen_at} /> },
     {
       name: "State",
       cell: (probe) => <Pill tone={probe.usable ? "good" : "bad"}>{probe.usable ? "Usable" : "Not usable"}</Pill>,

@@ -11,12 +11,13 @@ import { DataTable } from "@/components/data-table";
 import { DeleteButton } from "@/components/delete-button";
 import { EmptyState } from "@/components/empty-state";
 import { UploadIcon } from "@/components/icons";
+import { Moment } from "@/components/moment";
 import { Page } from "@/components/page";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { DeletedPanel } from "@/components/deleted-panel";
 import { UploadDialog } from "@/features/datasets/components/upload-dialog";
-import { bytes, count, moment } from "@/lib/format";
+import { bytes, count } from "@/lib/format";
 
 const COLUMNS: Column<Dataset>[] = [
   {
@@ -40,7 +41,7 @@ const COLUMNS: Column<Dataset>[] = [
   { name: "Format", quiet: true, cell: (dataset) => dataset.format },
   { name: "Documents", end: true, cell: (dataset) => count(dataset.documents) },
   { name: "Size", end: true, cell: (dataset) => bytes(dataset.size_bytes) },
-  { name: "Created", end: true, quiet: true, cell: (dataset) => moment(dataset.created_at) },
+  { name: "Created", end: true, quiet: true, cell: (dataset) => <Moment time={dataset.created_at} /> },
   {
     name: "(Delete)",
     end: true,

@@ -4,10 +4,11 @@ import { useState } from "react";
 import type { ReactNode } from "react";
 
 import type { Job } from "@/api/types";
+import { Moment } from "@/components/moment";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { TimeAgo } from "@/components/time-ago";
-import { duration, elapsed, moment } from "@/lib/format";
+import { duration, elapsed } from "@/lib/format";
 import { isFinal, label } from "@/lib/status";
 import { sentence } from "@/lib/text";
 import { useNow } from "@/lib/use-now";
@@ -54,7 +55,7 @@ function Native({ attempt, now }: { attempt: Attempt; now: number }) {
     [`On ${attempt.cluster}`, words],
     ["Is there", attempt.finished_at === null && attempt.phase ? label(attempt.phase) : ""],
     ["That means", attempt.explanation ? sentence(attempt.explanation) : ""],
-    ["Would start", attempt.launched_at === null && attempt.expected_start_at ? moment(attempt.expected_start_at) : ""],
+    ["Would start", attempt.launched_at === null && attempt.expected_start_at ? <Moment time={attempt.expected_start_at} /> : ""],
     ["Began there", attempt.launched_at ? <TimeAgo time={attempt.launched_at} now={now} /> : ""],
     ["Nodes", attempt.nodes.join(", ")],
   ];

@@ -8,7 +8,7 @@ import { SearchIcon } from "@/components/icons";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { logsQuery } from "@/features/job/api/queries";
-import { clock, moment } from "@/lib/format";
+import { clock, localAndUtc } from "@/lib/format";
 import { plain, splitMatches } from "@/lib/text";
 
 import classes from "./logs-tab.module.css";
@@ -106,7 +106,7 @@ export function LogsTab({ job }: { job: Job }) {
 function Line({ line, needle }: { line: LogLine; needle: string }) {
   return (
     <div className={classes.line} data-stream={line.stream}>
-      <time dateTime={line.time} title={moment(line.time)}>
+      <time dateTime={line.time} title={localAndUtc(line.time)}>
         {clock(line.time)}
       </time>
       <span className={classes.rank}>{line.stream === "agent" ? "agent" : line.rank}</span>

@@ -8,12 +8,13 @@ import { DataTable } from "@/components/data-table";
 import { DeleteButton } from "@/components/delete-button";
 import { EmptyState } from "@/components/empty-state";
 import { DownloadIcon } from "@/components/icons";
+import { Moment } from "@/components/moment";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { archiveAddress } from "@/features/job/api/archive";
 import { artifactsQuery, checkpointsQuery } from "@/features/job/api/queries";
 import { ProfilesPanel } from "@/features/job/components/profiles-panel";
-import { bytes, loss, moment, shortId } from "@/lib/format";
+import { bytes, loss, shortId } from "@/lib/format";
 import { isFinal } from "@/lib/status";
 
 const NOT_AUTHENTIC = "Not authentic: its record was changed. It cannot be downloaded or used.";
@@ -35,7 +36,7 @@ const ARTIFACT_COLUMNS: Column<Artifact>[] = [
   { name: "Step", end: true, cell: (artifact) => artifact.step.toLocaleString("en") },
   { name: "Files", end: true, cell: (artifact) => (artifact.authentic ? artifact.files.length : NOT_AUTHENTIC) },
   { name: "Size", end: true, cell: (artifact) => bytes(artifact.size_bytes) },
-  { name: "Created", end: true, quiet: true, cell: (artifact) => moment(artifact.created_at) },
+  { name: "Created", end: true, quiet: true, cell: (artifact) => <Moment time={artifact.created_at} /> },
   {
     name: "(Download)",
     end: true,
@@ -76,7 +77,7 @@ const CHECKPOINT_COLUMNS: Column<Checkpoint>[] = [
   { name: "Validation loss", end: true, cell: (checkpoint) => loss(checkpoint.metrics["evaluation/loss"]) },
   { name: "Processes", end: true, cell: (checkpoint) => checkpoint.world_size ?? NOT_AUTHENTIC },
   { name: "Size", end: true, cell: (checkpoint) => bytes(checkpoint.size_bytes) },
-  { name: "Created", end: true, quiet: true, cell: (checkpoint) => moment(checkpoint.created_at) },
+  { name: "Created", end: true, quiet: true, cell: (checkpoint) => <Moment time={checkpoint.created_at} /> },
 ];
 
 const DELETE_CHECKPOINT: Column<Checkpoint> = {

@@ -5,11 +5,12 @@ import type { Job, Profile } from "@/api/types";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
 import { DownloadIcon } from "@/components/icons";
+import { Moment } from "@/components/moment";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { archiveAddress } from "@/features/job/api/archive";
 import { profilesQuery } from "@/features/job/api/queries";
-import { bytes, moment } from "@/lib/format";
+import { bytes } from "@/lib/format";
 
 function stepsOf(profile: Profile): string {
   if (profile.first_step === null || profile.last_step === null) return `${profile.steps} steps`;
@@ -32,7 +33,7 @@ const COLUMNS: Column<Profile>[] = [
     ),
   },
   { name: "Size", end: true, cell: (profile) => (profile.size_bytes === null ? "" : bytes(profile.size_bytes)) },
-  { name: "Requested", end: true, quiet: true, cell: (profile) => moment(profile.created_at) },
+  { name: "Requested", end: true, quiet: true, cell: (profile) => <Moment time={profile.created_at} /> },
   {
     name: "(Download)",
     end: true,

@@ -3,7 +3,7 @@ import { useState } from "react";
 
 import type { JobEvent } from "@/api/types";
 import { describeEvent } from "@/features/job/lib/describe-event";
-import { clock, moment } from "@/lib/format";
+import { clock, localAndUtc } from "@/lib/format";
 
 import classes from "./timeline.module.css";
 
@@ -24,7 +24,7 @@ export function Timeline({ events }: { events: JobEvent[] }) {
           <li key={event.seq} className={classes.event} data-tone={said?.tone}>
             <div className={classes.text}>{said?.text}</div>
             <div className={classes.meta}>
-              <time dateTime={event.time} title={moment(event.time)}>
+              <time dateTime={event.time} title={localAndUtc(event.time)}>
                 {clock(event.time)}
               </time>
               {said?.actor ? ` · ${said.actor}` : ""}

@@ -5,7 +5,7 @@ import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { StartOutlook } from "@/features/submit/components/start-outlook";
 import type { SpecState } from "@/features/submit/hooks/use-spec";
-import { bytes, count, money } from "@/lib/format";
+import { bytes, count, duration, money } from "@/lib/format";
 import { pointerPath } from "@/lib/spec-yaml";
 
 import classes from "./plan-panel.module.css";
@@ -26,7 +26,7 @@ export function PlanPanel({ spec, problems }: { spec: SpecState; problems: Field
         {problems.length > 0 ? <Remarks items={problems} tone="bad" /> : null}
         {plan && plan.warnings.length > 0 ? <Remarks items={plan.warnings} tone="waiting" /> : null}
         {plan && problems.length === 0 ? <StartOutlook plan={plan} /> : null}
-        {plan && problems.length === 0 ? <Estimate estimate={plan.estimate} /> : null}
+        {plan && problems.length === 0 ? <Estimate plan={plan} /> : null}
         {!plan && spec.spec !== null && problems.length === 0 && !spec.failure ? (
           <Text size="sm" c="dimmed">
             Checking…
@@ -49,7 +49,11 @@ function Remarks({ items, tone }: { items: FieldProblem[]; tone: "bad" | "waitin
   );
 }
 
-function Estimate({ estimate }: { estimate: Plan["estimate"] }) {
+function likeJobs({ like_jobs }: NonNullable<Plan["expected"]>): string {
+  return `from ${like_jobs} like ${like_jobs === 1 ? "job" : "jobs"}`;
+}
+
+function Estimate({ plan: { estimate, expected } }: { plan: Plan }) {
   const pool = estimate.pool_memory_bytes_per_process;
   const share = pool ? estimate.memory_bytes_per_process / pool : null;
   return (
@@ -61,6 +65,20 @@ function Estimate({ estimate }: { estimate: Plan["estimate"] }) {
         value={String(estimate.processes)}
         note={`of ${estimate.slots} ${estimate.slots === 1 ? "slot" : "slots"}`}
       />
+      {expected ? (
+        <>
+          <Figure
+            name="Expected duration"
+            value={duration(expected.p50_seconds)}
+            note={`90% within ${duration(expected.p90_seconds)}, ${likeJobs(expected)}`}
+          />
+          <Figure
+            name="Expected cost"
+            value={money(expected.p50_cost, estimate.cost_currency)}
+            note={`90% within ${money(expected.p90_cost, estimate.cost_currency)}`}
+          />
+        </>
+      ) : null}
       <Figure
         name="Cost at the time limit"
         value={money(estimate.cost_at_time_limit, estimate.cost_currency)}

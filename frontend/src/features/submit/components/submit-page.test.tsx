@@ -47,6 +47,7 @@ describe("submit form", () => {
     await open(
       plan({
         start: later,
+        expected: { p50_seconds: 120, p90_seconds: 300, p50_cost: 1.26, p90_cost: 3.15, like_jobs: 4 },
         budgets: [{ name: "spring", unit: "slot-hours", reserves: 4, available: 2, hard: true }],
         alternatives: [{ label: "on one node", start: start(), cost: { amount: 1, currency: "USD" }, changes: {} }],
       }),
@@ -57,6 +58,17 @@ describe("submit form", () => {
     expect(within(panel).getByText("on one node").parentElement?.textContent).toContain("starts immediately");
     expect(within(panel).getByText("10M")).toBeTruthy();
     expect(within(panel).getByText("of 16 GiB")).toBeTruthy();
+    const figure = (name: string) => within(panel).getByText(name).nextElementSibling?.textContent;
+    expect(figure("Expected duration")).toBe("2m 00s90% within 5m 00s, from 4 like jobs");
+    expect(figure("Expected cost")).toBe("1.26 USD90% within 3.15 USD");
+    expect(figure("Cost at the time limit")).toBe("1.50 USD");
+  });
+
+  it("shows no expected duration before a like job has ended", async () => {
+    await open(plan());
+    const panel = await screen.findByRole("region", { name: "Estimate" });
+    expect(await within(panel).findByText("Cost at the time limit")).toBeTruthy();
+    expect(within(panel).queryByText("Expected duration")).toBeNull();
   });
 
   it("changes only the edited field of the YAML, and plans what is shown", async () => {

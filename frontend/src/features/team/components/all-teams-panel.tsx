@@ -6,14 +6,14 @@ import type { Deletion, TeamOfPlatform } from "@/api/types";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
 import { DeleteButton } from "@/components/delete-button";
+import { Moment } from "@/components/moment";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { allTeamsQuery } from "@/features/team/api/team";
-import { moment } from "@/lib/format";
 
 const TEAMS: Column<TeamOfPlatform>[] = [
   { name: "Name", cell: (team) => team.name },
-  { name: "Created", quiet: true, cell: (team) => moment(team.created_at) },
+  { name: "Created", quiet: true, cell: (team) => <Moment time={team.created_at} /> },
   {
     name: "(Delete)",
     end: true,

@@ -7,6 +7,7 @@ import type { Invitation, Role } from "@/api/types";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
 import { EmptyState } from "@/components/empty-state";
+import { Moment } from "@/components/moment";
 import { Panel } from "@/components/panel";
 import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
@@ -14,7 +15,6 @@ import { ShownOnce } from "@/components/shown-once";
 import { invitationsQuery, invite, offerMembership, revokeInvitation, teamKeys } from "@/features/team/api/team";
 import { isRole, ROLES } from "@/features/team/lib/roles";
 import { fieldsOf } from "@/lib/form";
-import { moment } from "@/lib/format";
 import type { Tone } from "@/lib/status";
 import { useNow } from "@/lib/use-now";
 
@@ -67,7 +67,7 @@ export function InvitationsPanel({ teamId }: { teamId: string }) {
       },
     },
     { name: "Created by", quiet: true, cell: (row) => row.created_by },
-    { name: "Expires", quiet: true, cell: (row) => moment(row.expires_at) },
+    { name: "Expires", quiet: true, cell: (row) => <Moment time={row.expires_at} /> },
     {
       name: "(Revoke)",
       end: true,

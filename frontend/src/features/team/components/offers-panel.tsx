@@ -4,10 +4,10 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import type { Offer } from "@/api/types";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
+import { Moment } from "@/components/moment";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { answerOffer, offersQuery } from "@/features/team/api/team";
-import { moment } from "@/lib/format";
 
 /** Teams that have invited the signed-in user by name. Nothing is shown when there are none. */
 export function OffersPanel() {
@@ -29,7 +29,7 @@ export function OffersPanel() {
     },
     { name: "Role", cell: (offer) => offer.role },
     { name: "Invited by", quiet: true, cell: (offer) => offer.created_by },
-    { name: "Expires", quiet: true, cell: (offer) => moment(offer.expires_at) },
+    { name: "Expires", quiet: true, cell: (offer) => <Moment time={offer.expires_at} /> },
     {
       name: "(Actions)",
       end: true,

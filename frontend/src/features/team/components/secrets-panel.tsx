@@ -9,12 +9,12 @@ import { Confirm } from "@/components/confirm";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
 import { EmptyState } from "@/components/empty-state";
+import { Moment } from "@/components/moment";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { deleteSecret, putSecret, secretsQuery, teamKeys } from "@/features/team/api/team";
 import { DestinationsDialog, DestinationsInput } from "@/features/team/components/destinations-dialog";
 import { fieldsOf } from "@/lib/form";
-import { moment } from "@/lib/format";
 
 function variableOf(name: string): string {
   return `ATHANOR_JOB_SECRET_${name.replaceAll("-", "_").toUpperCase()}`;
@@ -56,7 +56,7 @@ export function SecretsPanel({ teamId, manages }: { teamId: string; manages: boo
       cell: (secret) => <span className="mono">{secret.destinations.join(", ") || "no server"}</span>,
     },
     { name: "Updated by", quiet: true, cell: (secret) => secret.updated_by ?? "somebody who is gone" },
-    { name: "Updated", quiet: true, cell: (secret) => moment(secret.updated_at) },
+    { name: "Updated", quiet: true, cell: (secret) => <Moment time={secret.updated_at} /> },
     ...(manages
       ? [
           {

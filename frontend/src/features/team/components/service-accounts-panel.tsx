@@ -9,6 +9,7 @@ import { Confirm } from "@/components/confirm";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
 import { EmptyState } from "@/components/empty-state";
+import { Moment } from "@/components/moment";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { ShownOnce } from "@/components/shown-once";
@@ -21,7 +22,6 @@ import {
 } from "@/features/team/api/team";
 import { isRole, ROLES } from "@/features/team/lib/roles";
 import { fieldsOf } from "@/lib/form";
-import { moment } from "@/lib/format";
 
 export function ServiceAccountsPanel({ teamId }: { teamId: string }) {
   const client = useQueryClient();
@@ -49,7 +49,7 @@ export function ServiceAccountsPanel({ teamId }: { teamId: string }) {
   };
   const columns: Column<ServiceAccount>[] = [
     { name: "Name", cell: (account) => <span className="mono">{account.username}</span> },
-    { name: "Created", quiet: true, cell: (account) => moment(account.created_at) },
+    { name: "Created", quiet: true, cell: (account) => <Moment time={account.created_at} /> },
     {
       name: "(Actions)",
       end: true,

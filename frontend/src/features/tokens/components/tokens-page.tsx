@@ -10,6 +10,7 @@ import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
 import { EmptyState } from "@/components/empty-state";
 import { PlusIcon } from "@/components/icons";
+import { Moment } from "@/components/moment";
 import { Page } from "@/components/page";
 import { Panel } from "@/components/panel";
 import { Pill } from "@/components/pill";
@@ -17,7 +18,6 @@ import { ProblemNotice } from "@/components/problem-notice";
 import { TimeAgo } from "@/components/time-ago";
 import { revokeAllTokens, revokeToken, tokensKey, tokensQuery } from "@/features/tokens/api/tokens";
 import { NewTokenDialog } from "@/features/tokens/components/new-token-dialog";
-import { moment } from "@/lib/format";
 import type { Tone } from "@/lib/status";
 import { useNow } from "@/lib/use-now";
 
@@ -73,7 +73,7 @@ export function TokensPage() {
       cell: (token) => (token.parent === null ? "you" : `token ${names.get(token.parent) ?? token.parent}`),
     },
     { name: "Last used", quiet: true, cell: (token) => <TimeAgo time={token.last_used_at} now={now} /> },
-    { name: "Expires", quiet: true, cell: (token) => (token.expires_at ? moment(token.expires_at) : "never") },
+    { name: "Expires", quiet: true, cell: (token) => (token.expires_at ? <Moment time={token.expires_at} /> : "never") },
     {
       name: "(Revoke)",
       end: true,

@@ -6,12 +6,13 @@ import type { Delivery, Webhook } from "@/api/types";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
 import { EmptyState } from "@/components/empty-state";
+import { Moment } from "@/components/moment";
 import { Panel } from "@/components/panel";
 import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
 import { TimeAgo } from "@/components/time-ago";
 import { deliveriesQuery, deliveryQuery, redeliver, webhookKeys } from "@/features/webhooks/api/webhooks";
-import { clock, moment } from "@/lib/format";
+
 import type { Tone } from "@/lib/status";
 import { label } from "@/lib/status";
 import { useNow } from "@/lib/use-now";
@@ -48,7 +49,7 @@ export function DeliveriesPanel({ webhook }: { webhook: Webhook }) {
     {
       name: "Next try",
       quiet: true,
-      cell: (delivery) => (delivery.next_try_at ? clock(delivery.next_try_at) : "–"),
+      cell: (delivery) => <Moment time={delivery.next_try_at} />,
     },
     { name: "Created", quiet: true, cell: (delivery) => <TimeAgo time={delivery.created_at} now={now} /> },
     {
@@ -103,7 +104,7 @@ function DeliveryDialog({ delivery, onClose }: { delivery: Delivery; onClose: ()
         {full.error ? <ProblemNotice error={full.error} /> : null}
         {(full.data?.log ?? []).map((entry) => (
           <Text size="sm" key={entry.at}>
-            {moment(entry.at)}: {entry.error || `answered ${entry.status ?? "nothing"}`} ({entry.seconds} s)
+            <Moment time={entry.at} />: {entry.error || `answered ${entry.status ?? "nothing"}`} ({entry.seconds} s)
             {entry.answer ? <Code block>{entry.answer}</Code> : null}
           </Text>
         ))}

@@ -14,7 +14,7 @@ from athanor.jobs.reasons import explain
 from athanor.jobs.services import Submission
 from athanor.scheduling.job_plan import BudgetEffect as Effect
 from athanor.scheduling.job_plan import Cost as PlannedCost
-from athanor.scheduling.job_plan import JobPlan
+from athanor.scheduling.job_plan import ExpectedRun, JobPlan
 from athanor.scheduling.what_if import StartEstimate
 from athanor.specs import fit
 
@@ -62,6 +62,20 @@ Cost = build_serializer(
     },
     help_text="What the job would cost.",
 )
+Expected = build_serializer(
+    "ExpectedRun",
+    "How long a job will probably run and what it will cost, from like jobs: those of the same user that succeeded in "
+    "one attempt, on the same pool with the same number of slots, model, steps and tokens per step.",
+    {
+        "p50_seconds": serializers.IntegerField(help_text="Seconds that half of the like jobs ran at most."),
+        "p90_seconds": serializers.IntegerField(help_text="Seconds that nine of ten like jobs ran at most."),
+        "p50_cost": serializers.FloatField(help_text="Cost of running `p50_seconds`, in the currency of the pool."),
+        "p90_cost": serializers.FloatField(help_text="Cost of running `p90_seconds`, in the currency of the pool."),
+        "like_jobs": serializers.IntegerField(help_text="Number of like jobs."),
+    },
+    allow_null=True,
+    help_text="Expected duration and cost. Null if no like job has succeeded yet.",
+)
 BudgetEffect = build_serializer(
     "BudgetEffect",
     "What the start of a job would reserve of a budget.",
@@ -87,6 +101,7 @@ Alternative = build_serializer(
 )
 PLAN: dict[str, Any] = {
     "cost": Cost,
+    "expected": Expected,
     "start": Start,
     "budgets": serializers.ListField(child=BudgetEffect, help_text="Budgets that the job would be charged to."),
     "alternatives": serializers.ListField(
@@ -160,6 +175,7 @@ def serialize_plan(submission: Submission, warnings: Sequence[FieldProblem], pla
             "cost_at_time_limit": cost["amount"],
         },
         "cost": cost,
+        "expected": _serialize_expected(plan.expected),
         "start": _serialize_start(plan.start),
         "budgets": [_serialize_budget(budget) for budget in plan.budgets],
         "alternatives": [
@@ -176,6 +192,18 @@ def serialize_plan(submission: Submission, warnings: Sequence[FieldProblem], pla
 
 def _serialize_cost(cost: PlannedCost) -> dict[str, Any]:
     return {"amount": cost.amount / MICRO, "currency": cost.currency}
+
+
+def _serialize_expected(expected: ExpectedRun | None) -> dict[str, Any] | None:
+    if expected is None:
+        return None
+    return {
+        "p50_seconds": expected.p50_seconds,
+        "p90_seconds": expected.p90_seconds,
+        "p50_cost": expected.p50_amount / MICRO,
+        "p90_cost": expected.p90_amount / MICRO,
+        "like_jobs": expected.like_jobs,
+    }
 
 
 def _serialize_budget(budget: Effect) -> dict[str, Any]:

@@ -1,0 +1,107 @@
+"""What is known of how long jobs run: the progress of running ones, and the ended runs of like jobs and of teams."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from django.db.models import F, QuerySet
+from django.db.models.fields.json import KeyTransform
+
+from athanor.jobs.models import Attempt, Job
+from athanor.jobs.states import AttemptStatus, JobStatus
+from athanor.scheduling import snapshots
+from athanor.scheduling.policy.snapshot import Snapshot
+from athanor.scheduling.start_forecast import RunTimes
+from athanor.telemetry.models import Progress
+from trainer.contract.optimisation import batch_size_schedule
+
+HISTORY = 2000  # ended runs that run times are drawn from
+Likeness = tuple[object, ...]
+_TRAINING = ("model", "steps", "tokens_per_step")
+
+
+def run_times(snapshot: Snapshot) -> RunTimes:
+    """Return what is known for the jobs of a snapshot."""
+    of_leaf, of_all = _shares()
+    running = [holding.job_id for holding in snapshot.holdings if not holding.leaving]
+    queued = [waiting.job_id for waiting in snapshot.waiting]
+    return RunTimes(of_leaf, of_all, left=left_by_progress(running), alike=_of_like_jobs([*running, *queued]))
+
+
+def left_by_progress(job_ids: Iterable[str]) -> dict[str, int]:
+    """Return the seconds of training that running jobs have left at their mean throughput, where it is known."""
+    rows = Progress.objects.filter(
+        job__in=list(job_ids), job__status=JobStatus.RUNNING.value, step__gt=0, trained_seconds__gt=0
+    )
+    found = {}
+    for row in rows.annotate(training=F("job__resolved_spec__training")):
+        training, rate = row.training, row.mean_tokens_per_second
+        if training and rate:
+            schedule = batch_size_schedule(
+                training["tokens_per_step"], training["sequence_length"], training.get("batch_ramp")
+            )
+            rows_left = schedule.sequences_before(training["steps"]) - schedule.sequences_before(row.step)
+            found[row.job_id] = max(int(rows_left * training["sequence_length"] / rate), 0)
+    return found
+
+
+def seconds_of_like_jobs(job: Job) -> list[float]:
+    """Return how many seconds succeeded jobs of the same user, pool, size, model and steps ran, sorted.
+
+    `job` need not be saved. Jobs that took several attempts are left out.
+    """
+    training = job.resolved_spec["training"] or {}
+    facts = (job.created_by_id, job.pool_id, job.slots, *(training.get(name) for name in _TRAINING))
+    return _of_likenesses({job.id: _likeness(*facts)}).get(job.id, [])
+
+
+def _of_like_jobs(job_ids: Sequence[str]) -> dict[str, list[float]]:
+    """Return the same for many saved jobs, by id."""
+    rows = _facts(Job.objects.filter(pk__in=job_ids), "id")
+    return _of_likenesses({job_id: _likeness(*facts) for job_id, *facts in rows})
+
+
+def _of_likenesses(asked: Mapping[str, Likeness]) -> dict[str, list[float]]:
+    ended = Attempt.objects.filter(
+        number=1,
+        job__status=JobStatus.SUCCEEDED.value,
+        job__created_by__in={likeness[0] for likeness in asked.values()},
+        ended_at__gt=F("launched_at"),
+    )
+    ended = ended.exclude(job__attempts__number__gt=1).order_by("-id")
+    known: dict[Likeness, list[float]] = defaultdict(list)
+    for launched_at, ended_at, *facts in _facts(ended, "launched_at", "ended_at", of="job__")[:HISTORY]:
+        known[_likeness(*facts)].append((ended_at - launched_at).total_seconds())
+    return {job_id: sorted(known[likeness]) for job_id, likeness in asked.items() if likeness in known}
+
+
+def _facts(rows: QuerySet[Any], *fields: str, of: str = "") -> Any:
+    """Return the fields of jobs or attempts, followed by what makes two jobs alike."""
+    training = KeyTransform("training", f"{of}resolved_spec")
+    return rows.values_list(
+        *fields, f"{of}created_by", f"{of}pool", f"{of}slots", *(KeyTransform(name, training) for name in _TRAINING)
+    )
+
+
+def _likeness(*facts: object) -> Likeness:
+    """Return what two jobs have in common if they are alike: user, pool, slots; model and steps as text."""
+    return *facts[:3], json.dumps(facts[3:], sort_keys=True)
+
+
+def _shares() -> tuple[dict[str, list[float]], list[float]]:
+    """Return, from ended attempts, which shares of their time limit jobs ran: by leaf of the quota tree, and of all."""
+    leaves = snapshots.leaves()
+    ended = Attempt.objects.filter(
+        status=AttemptStatus.ENDED.value, launched_at__isnull=False, ended_at__gt=F("launched_at")
+    ).order_by("-id")
+    of_leaf: dict[str, list[float]] = defaultdict(list)
+    of_all: list[float] = []
+    rows = ended.values_list("job__team_id", "launched_at", "ended_at", "job__time_limit_seconds")[:HISTORY]
+    for team_id, launched_at, ended_at, limit in rows:
+        if launched_at is None or ended_at is None:
+            continue
+        share = min((ended_at - launched_at).total_seconds() / limit, 1.0)
+        of_all.append(share)
+        of_leaf[leaves[team_id]].append(share)
+    return {leaf: sorted(those) for leaf, those in of_leaf.items()}, sorted(of_all)
