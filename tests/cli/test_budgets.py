@@ -23,7 +23,7 @@ def test_budgets_are_listed_and_shown_in_hours_and_money(server: Any, athanor: A
     shown = athanor("budget", "show", "spring").stdout
     for words in ("of h100, hard, warns at 80 %", "1.00 slot-hours spent", "899.00 slot-hours left", "up to 10.00"):
         assert words in shown
-    assert "used up at about 2026-03-20T10:00" in shown
+    assert "used up at about 2026-03-20 10:00:00+00:00" in shown
     missing = athanor("budget", "show", "summer")
     assert (missing.returncode, "there is red/spring, red/cash" in missing.stderr) == (4, True)
 
