@@ -23,14 +23,23 @@ function isTyping(target: EventTarget | null): boolean {
 
 export function FilterBar({ state, teams, onChange }: FilterBarProps) {
   const [typed, setTyped] = useState(state.q);
-  // The address also changes without this field: by the back button, or when all filters are dropped.
+  // The address also changes without this field: by the back button, or when all filters are dropped. What this field
+  // itself has put there may arrive when more has been typed already.
   const [known, setKnown] = useState(state.q);
+  const [sent, setSent] = useState(state.q);
   if (known !== state.q) {
     setKnown(state.q);
-    if (typed.trim() !== state.q) setTyped(state.q);
+    if (state.q !== sent) {
+      setTyped(state.q);
+      setSent(state.q);
+    }
   }
   const field = useRef<HTMLInputElement>(null);
-  const search = useDebouncedCallback((q: string) => onChange({ q: q.trim() }), TYPING_PAUSE_MS);
+  const search = useDebouncedCallback((text: string) => {
+    const q = text.trim();
+    setSent(q);
+    onChange({ q });
+  }, TYPING_PAUSE_MS);
 
   useEffect(() => {
     const focusSearch = (event: KeyboardEvent) => {
