@@ -170,22 +170,33 @@ def bytes_on_rank(mesh: Any, spec: dict[str, Any]) -> tuple[dict[str, int], int]
     compressor.all_reduce(tensors)  # forms the connections
     compressor.commit(torch.tensor(True))
     dist.barrier()  # comes after what is still on its way
-    before = sent_by_this_process()
+    before = sent_by_connection()
     compressor.all_reduce(tensors)
     dist.barrier()
-    return vars(compressor.commit(torch.tensor(True))), sent_by_this_process() - before
+    after = sent_by_connection()
+    # Connections of earlier groups of this process may close at any moment, and take what they sent with them.
+    sent = sum(number - before.get(connection, 0) for connection, number in after.items())
+    return vars(compressor.commit(torch.tensor(True))), sent
 
 
-def sent_by_this_process() -> int:
-    total = 0
+def sent_by_connection() -> dict[str, int]:
+    """Bytes that each TCP connection of this process has sent so far, by the name of its socket (its inode)."""
+    sent = {}
     for entry in Path("/proc/self/fd").iterdir():
-        if entry.is_symlink() and str(entry.readlink()).startswith("socket:"):
+        try:
+            name = str(entry.readlink())
+            if not name.startswith("socket:"):
+                continue
             with socket.socket(fileno=os.dup(int(entry.name))) as connection:
                 if connection.type == socket.SOCK_STREAM and connection.family != socket.AF_UNIX:
                     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-                    total += struct.unpack_from("<Q", info, BYTES_SENT)[0]
-                    total -= struct.unpack_from("<Q", info, BYTES_SENT_AGAIN)[0]
-    return total
+                    all_sent, sent_again = (
+                        struct.unpack_from("<Q", info, at)[0] for at in (BYTES_SENT, BYTES_SENT_AGAIN)
+                    )
+                    sent[name] = all_sent - sent_again
+        except OSError:  # it was closed meanwhile
+            continue
+    return sent
 
 
 @pytest.mark.parametrize(
