@@ -1,7 +1,6 @@
 """A supervisor whose disk is full keeps its services running, and resumes when there is room again."""
 
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,23 +15,18 @@ from deploy.local.handle import wait_until
 from deploy.local.processes import ProcessIdentity
 from deploy.local.service import Service
 from deploy.local.supervisor import Supervisor
+from tests.small_disk import SmallDisk, small_disk
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB."""
-    root = tmp_path / "disk"
-    root.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(root)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a small file system needs root")
-    yield root
-    subprocess.run(["umount", str(root)], check=True)
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "disk", "256k") as made:
+        yield made
 
 
 @pytest.fixture
-def folder(small_disk: Path) -> DataFolder:
-    made = DataFolder(small_disk)
+def folder(disk: SmallDisk) -> DataFolder:
+    made = DataFolder(disk.path)
     for path in (made.run, made.logs):
         path.mkdir(parents=True, exist_ok=True)
     return made
@@ -66,15 +60,6 @@ def running(folder: DataFolder, monkeypatch: pytest.MonkeyPatch) -> Iterator[tup
     assert read_json(folder.state)["status"] == "stopped"
 
 
-def fill(folder: DataFolder) -> Path:
-    """Write until the disk is full. Return the file that fills it."""
-    ballast = folder.root / "ballast"
-    with ballast.open("wb", buffering=0) as handle, pytest.raises(OSError, match="No space left"):
-        while True:
-            handle.write(b"x" * 4096)
-    return ballast
-
-
 def process(folder: DataFolder) -> ProcessIdentity:
     identity = ProcessIdentity.from_json(read_json(folder.state)["services"]["sleeper"]["process"])
     assert identity is not None
@@ -86,16 +71,16 @@ def said_of(said: list[str], part: str) -> Callable[[], bool]:
 
 
 def test_a_full_disk_ends_no_service_and_the_state_is_written_when_there_is_room(
-    folder: DataFolder, running: tuple[Supervisor, list[str]]
+    disk: SmallDisk, folder: DataFolder, running: tuple[Supervisor, list[str]]
 ) -> None:
     _, said = running
     wait_until(lambda: read_json(folder.state)["status"] == "ready", "the supervisor runs", 20)
     before = process(folder)
-    ballast = fill(folder)
+    disk.fill()
     os.kill(before.pid, 9)
     wait_until(said_of(said, "No space left"), "the state could not be written", 20)
     assert process(folder) == before, "the state file is whole, if old"
-    ballast.unlink()
+    disk.free()
     wait_until(lambda: process(folder) != before, "the state is written", 20)
     assert process(folder).is_alive()
     assert len([line for line in said if "cannot write" in line]) == 1, "it is said once"
@@ -113,11 +98,11 @@ def test_a_log_too_large_to_copy_is_emptied(
     assert not log.with_suffix(".log.1").exists()
 
 
-def test_a_stack_that_cannot_write_its_state_does_not_start(folder: DataFolder) -> None:
+def test_a_stack_that_cannot_write_its_state_does_not_start(disk: SmallDisk, folder: DataFolder) -> None:
     supervisor = Supervisor(folder, lambda line: None)
     (folder.logs / "sleeper.log").touch()
-    fill(folder)
+    disk.fill()
     with pytest.raises(StackError, match="make room on that disk"):
         supervisor.start([service(folder)])
-    (folder.root / "ballast").unlink()
+    disk.free()
     supervisor.stop()

@@ -1,5 +1,6 @@
 """The cause of a failure is distinguished from its consequences."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from trainer.resilience.failures import (
     write_failure,
 )
 
+NODE_STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
 PEER = RuntimeError("[enforce fail at ../third_party/gloo/gloo/transport/tcp/pair.cc] Connection closed by peer")
 
 
@@ -33,6 +35,9 @@ PEER = RuntimeError("[enforce fail at ../third_party/gloo/gloo/transport/tcp/pai
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), EndClass.OUT_OF_MEMORY),
         (PEER, EndClass.COLLECTIVE_TIMEOUT),
         (ValueError("something of ours"), EndClass.INTERNAL_ERROR),
+        *((OSError(number, os.strerror(number), "part"), EndClass.NODE_STORAGE_ERROR) for number in NODE_STORAGE),
+        (RuntimeError("basic_ios::clear: No space left on device"), EndClass.NODE_STORAGE_ERROR),
+        (FileNotFoundError(errno.ENOENT, "no such file", "part"), EndClass.INTERNAL_ERROR),
     ],
 )
 def test_an_exception_has_a_class(error: Exception, end_class: EndClass) -> None:
@@ -67,6 +72,8 @@ def test_only_peer_failures_left_still_name_one() -> None:
         (-signal.SIGKILL, True, EndClass.OUT_OF_MEMORY, "ran out of memory"),
         (-signal.SIGSEGV, True, EndClass.PROCESS_KILLED, "SIGSEGV"),
         (3, False, EndClass.INTERNAL_ERROR, "status 3"),
+        (1, False, EndClass.INTERNAL_ERROR, "status 1"),
+        (EXIT_STATUS[EndClass.NODE_STORAGE_ERROR], False, EndClass.NODE_STORAGE_ERROR, "could not write its report"),
     ],
 )
 def test_a_silent_death_is_classified_by_its_status(code: int, short: bool, end_class: EndClass, words: str) -> None:

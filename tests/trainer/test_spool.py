@@ -1,13 +1,19 @@
 """Reports reach the platform in order, each exactly once, whatever happens on the way."""
 
+import multiprocessing
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import pytest
 
+from deploy.local.handle import wait_until
+from tests.small_disk import SmallDisk, small_disk
 from tests.trainer.agent_api import TOKEN, AgentApi
 from tests.trainer.runs import platform_run, tiny_training
+from trainer.agent.logs import LogFollower
 from trainer.agent.shipper import Shipper
 from trainer.client.http import PlatformClient
 from trainer.client.platform import AttemptOver
@@ -159,3 +165,76 @@ def test_what_is_waiting_at_the_end_is_delivered_before_the_end(api: AgentApi, t
     write_points(SpoolWriter(tmp_path, "metrics", "rank0-g0"), range(50))
     assert shipper.finish(30)
     assert steps_of(api) == list(range(50))
+
+
+@pytest.fixture
+def disk(tmp_path: Path):
+    with small_disk(tmp_path / "disk", "1m") as made:
+        yield made
+
+
+def test_what_a_full_disk_refused_is_delivered_when_there_is_room(api: AgentApi, disk: SmallDisk) -> None:
+    writer = SpoolWriter(disk.path, "metrics", "rank0-g0")
+    shipper = shipper_to(api, disk.path)
+    write_points(writer, range(1))
+    disk.fill()
+    write_points(writer, range(1, 4))
+    assert not writer.flush()
+    shipper.deliver_all()
+    assert not writer.wait_until_delivered(0), "a checkpoint must not be taken for reported"
+    disk.free()
+    write_points(writer, range(4, 6))
+    shipper.deliver_all()
+    assert writer.wait_until_delivered(0)
+    assert steps_of(api) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_read_only_disk_loses_no_report_either(api: AgentApi, disk: SmallDisk) -> None:
+    writer = SpoolWriter(disk.path, "metrics", "rank0-g0")
+    disk.set_read_only(True)
+    write_points(writer, range(2))
+    disk.set_read_only(False)
+    assert writer.flush()
+    shipper_to(api, disk.path).deliver_all()
+    assert steps_of(api) == [0, 1]
+
+
+def test_log_lines_that_a_full_disk_refuses_take_a_limited_amount_of_memory(
+    api: AgentApi, disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_module, "MAX_LOG_CHARACTERS_IN_MEMORY", 100)
+    writer = SpoolWriter(disk.path, "logs", "agent0")
+    disk.fill()
+    for number in range(10):
+        writer.add(LogLine(time=datetime.now(UTC), rank=0, stream="stdout", text=f"{number}" * 40))
+        assert not writer.flush()
+    disk.free()
+    assert writer.flush()
+    shipper_to(api, disk.path).deliver_all()
+    first, *rest = [line["text"] for line in api.records("logs", "lines")]
+    assert first.startswith("8 log lines were dropped")
+    assert rest == ["0" * 40, "1" * 40]
+
+
+def test_a_rank_prints_on_while_the_disk_is_full(api: AgentApi, disk: SmallDisk) -> None:
+    """Its pipe holds 64 KiB: a follower that stops to read would block it."""
+    follower = LogFollower(SpoolWriter(disk.path, "logs", "agent0"))
+    disk.fill()
+    script = "for number in range(3000): print(f'line {number:04d} ' + 'x' * 90)"
+    process = Printing([sys.executable, "-c", script])
+    follower.follow(process, 0)
+    wait_until(lambda: process.running.poll() is not None, "the rank has printed everything", 30)
+    disk.free()
+    follower.drain(30)
+    shipper_to(api, disk.path).deliver_all()
+    assert [line["text"][5:9] for line in api.records("logs", "lines")] == [f"{number:04d}" for number in range(3000)]
+
+
+class Printing:
+    """A process with the pipes of a forked one."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.stdout, stdout = multiprocessing.Pipe(duplex=False)
+        self.stderr, stderr = multiprocessing.Pipe(duplex=False)
+        with stdout, stderr:
+            self.running = subprocess.Popen(command, stdout=stdout.fileno(), stderr=stderr.fileno())

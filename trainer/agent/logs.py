@@ -62,10 +62,11 @@ class LogFollower:
         self._writer.add(LogLine(time=datetime.now(UTC), rank=-1, stream="agent", text=text))
 
     def drain(self, patience_seconds: float) -> None:
-        """Wait at most `patience_seconds` until all followed processes have closed their output, then flush."""
+        """Wait at most `patience_seconds` until all followed processes have closed their output, and as long for a disk
+        that refuses the last lines."""
         with self._idle:
             self._idle.wait_for(lambda: not self._open, patience_seconds)
-        self._writer.flush()
+        self._writer.flush_within(patience_seconds)
 
     def _loop(self) -> None:
         while True:

@@ -119,7 +119,9 @@ class Shipper:
             except AttemptOver as error:
                 self.attempt_over = error
                 return
-            except httpx.HTTPError:
+            except (httpx.HTTPError, OSError) as error:  # OSError: the spool cannot be read, or too many files are open
+                if not isinstance(error, httpx.HTTPError):
+                    logger.warning("reports cannot be delivered: %s", error)
                 pause = min(pause * 2, _MAX_PAUSE_SECONDS)
             if is_stopping and not self._list_batches():
                 return

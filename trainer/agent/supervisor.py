@@ -54,6 +54,7 @@ from trainer.storage.cached import delete_abandoned, delete_cached
 
 logger = logging.getLogger(__name__)
 
+DRAIN_SECONDS = 5.0  # how long it waits for the output of its processes, and for a disk that refuses the last reports
 DELIVERY_PATIENCE_SECONDS = 300.0  # how long the end of an attempt waits for the platform to acknowledge reports
 
 
@@ -358,17 +359,17 @@ class Supervisor:
             # A job that only prepares data reports step 0: it has no start-up.
             before_workers = (0 if run.prepare else -1, "data", 0)
             step, phase, alive = self.worker_group.progress() if self.worker_group else before_workers
-            beat = Heartbeat(
-                node_rank=self._config.node.index, generation=max(self._rendezvous.round - 1, 0), phase=phase,
-                step=step, processes_alive=alive,
-                interruption=read_interruption_notice(self._config.interruption_notice),
-            )  # fmt: skip
             try:
+                beat = Heartbeat(
+                    node_rank=self._config.node.index, generation=max(self._rendezvous.round - 1, 0), phase=phase,
+                    step=step, processes_alive=alive,
+                    interruption=read_interruption_notice(self._config.interruption_notice),
+                )  # fmt: skip
                 reply = self._platform.heartbeat(beat)
             except AttemptOver:
                 self._attempt_over.set()
                 return
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, OSError) as error:  # OSError: too many files are open
                 logger.warning("heartbeat failed: %s", error)  # training continues while the platform is unreachable
             else:
                 self._rendezvous.requested_round = reply.round
@@ -385,7 +386,8 @@ class Supervisor:
         """Deliver all reports, then the end marker and the end of the attempt. Return the end class."""
         if outcome.end_class not in (EndClass.COMPLETED, EndClass.STOPPED):
             self._logs.write_line(f"{outcome.end_class}: {outcome.message}")
-        self._logs.drain(5.0)
+        self._logs.drain(DRAIN_SECONDS)
+        self._events.flush_within(DRAIN_SECONDS)
         end = AttemptEnd(
             end_class=outcome.end_class,
             last_step=outcome.last_step,

@@ -19,7 +19,10 @@ def run_worker(assignment: Assignment) -> None:
         end_class = work(assignment)
     except BaseException as error:
         failure = classify_exception(error, assignment.rank)
-        write_failure(assignment.failures, failure)
+        try:
+            write_failure(assignment.failures, failure)
+        except OSError as refusal:  # such as a full disk: the agent has only the exit status and the log
+            sys.stderr.write(f"the report of this failure could not be written: {refusal}\n")
         if failure.end_class in (EndClass.INTERNAL_ERROR, EndClass.COLLECTIVE_TIMEOUT):
             raise
         sys.stderr.write(f"{failure.end_class}: {failure.message}\n")

@@ -228,6 +228,7 @@ class EndClass(StrEnum):
     LOSS_DIVERGED = "loss_diverged"
     STORAGE_ERROR = "storage_error"
     CHECKPOINT_DAMAGED = "checkpoint_damaged"
+    NODE_STORAGE_ERROR = "node_storage_error"
     COLLECTIVE_TIMEOUT = "collective_timeout"
     PROCESS_KILLED = "process_killed"
     PLATFORM_UNREACHABLE = "platform_unreachable"
@@ -262,4 +263,5 @@ EXIT_STATUS: dict[EndClass, int] = {
     EndClass.PLATFORM_UNREACHABLE: 72,
     EndClass.INTERNAL_ERROR: 73,
     EndClass.CHECKPOINT_DAMAGED: 74,
+    EndClass.NODE_STORAGE_ERROR: 75,
 }

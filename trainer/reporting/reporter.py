@@ -16,6 +16,7 @@ from trainer.resilience.shared_status import SharedStatus
 
 _FLUSH_SECONDS = 0.5
 _SECONDS_BETWEEN_STEP_LINES = 5.0
+_CLOSE_SECONDS = 30.0  # how long the end of a worker waits for a disk that refuses its last reports
 
 
 class Reporter:
@@ -65,6 +66,8 @@ class Reporter:
             (self._folder / f"reported-{kind}-{subject}").touch(exist_ok=False)
         except FileExistsError:
             return
+        except OSError:  # such as a full disk: reported twice rather than never
+            pass
         _to_error_log(f"{kind}: {data}")
         writer = self._events or self._rare
         writer.add(ProgressEvent(time=datetime.now(UTC), type=kind, data=dict(data)))
@@ -105,19 +108,20 @@ class Reporter:
         return self._shared_status.profile_requested() if self._events is not None else (0, 0)
 
     def close(self) -> None:
-        """Flush, and stop the thread that flushes."""
+        """Stop the thread that flushes, and write the last records."""
         self._closed.set()
-        self.flush()
+        for writer in (self._metrics, self._events):
+            if writer is not None:
+                writer.flush_within(_CLOSE_SECONDS)
 
     def flush(self) -> None:
-        """Write spooled records to disk."""
+        """Write spooled records to disk. What it refuses is tried again by the next flush."""
         for writer in (self._metrics, self._events):
             if writer is not None:
                 writer.flush()
 
     def deliver(self, seconds: float) -> bool:
-        """Flush, and wait at most `seconds`. Return whether the platform has acknowledged all reports."""
-        self.flush()
+        """Wait at most `seconds` for each kind of report. Return whether the platform has acknowledged all."""
         return all(writer is None or writer.wait_until_delivered(seconds) for writer in (self._metrics, self._events))
 
     def _flush_often(self) -> None:

@@ -4,6 +4,7 @@ A writer adds numbered batches as complete files below `<spool>/<kind>/`; the ag
 deletes those that were acknowledged. Writers and shipper share only these files, so each may be killed at any time.
 """
 
+import logging
 import threading
 import time
 from datetime import UTC, datetime
@@ -12,17 +13,25 @@ from typing import Literal
 
 from trainer.contract.run import Batch, LogLine, MetricPoint, ProgressEvent
 
+logger = logging.getLogger(__name__)
+
 Kind = Literal["metrics", "logs", "progress"]
 KINDS: tuple[Kind, ...] = ("progress", "metrics", "logs")
 MAX_BATCH_RECORDS = 500  # records
 MAX_BATCH_TEXT_CHARACTERS = 500_000  # characters of log text: servers refuse bodies of a few megabytes
-MAX_SPOOLED_LOG_BYTES = 64 * 2**20  # of waiting log lines; metrics and progress are never dropped
+# Of waiting log lines: on disk, and in memory while the disk refuses writes. Metrics and progress are never dropped.
+MAX_SPOOLED_LOG_BYTES = 64 * 2**20
+MAX_LOG_CHARACTERS_IN_MEMORY = 8 * 2**20
 _POLL_SECONDS = 0.05
 _FIELDS: dict[Kind, str] = {"metrics": "points", "logs": "lines", "progress": "events"}
 
 
 class SpoolWriter:
-    """Batches of one kind from one writer. Records wait in memory until `flush`; safe between threads."""
+    """Batches of one kind from one writer. Records wait in memory until `flush`; safe between threads.
+
+    Once constructed, it never raises for a disk that is full or refuses writes for another reason: records then stay
+    in memory until a later `flush` succeeds.
+    """
 
     def __init__(self, spool: Path, kind: Kind, name: str) -> None:
         """`name` distinguishes writers of this kind and must be new for each process (it holds the generation)."""
@@ -33,6 +42,7 @@ class SpoolWriter:
         self._records: list[MetricPoint | LogLine | ProgressEvent] = []
         self._sequence = 0
         self._dropped = 0
+        self._is_refused = False
         self._lock = threading.Lock()
 
     def add(self, record: MetricPoint | LogLine | ProgressEvent) -> None:
@@ -40,22 +50,51 @@ class SpoolWriter:
         with self._lock:
             self._records.append(record)
 
-    def flush(self) -> None:
-        """Write everything added until now to files."""
+    def flush(self) -> bool:
+        """Write everything added until now to files. Return False if the disk refused a part, which is kept."""
         with self._lock:
             while self._records:
                 count = self._next_count()
-                records, self._records = self._records[:count], self._records[count:]
-                self._write(records)
+                try:
+                    self._write(self._records[:count])
+                except OSError as error:
+                    self._keep(error)
+                    return False
+                del self._records[:count]
+            self._is_refused = False
+            return True
 
-    def wait_until_delivered(self, seconds: float) -> bool:
-        """Whether the shipper has delivered, within that time, everything that was flushed."""
+    def flush_within(self, seconds: float) -> bool:
+        """Flush, trying again for at most `seconds` while the disk refuses it. Return whether all was written."""
         deadline = time.monotonic() + seconds
-        while any(self._folder.glob(f"{self._writer}.*.json")):
+        while not self.flush():
             if time.monotonic() > deadline:
                 return False
             time.sleep(_POLL_SECONDS)
         return True
+
+    def wait_until_delivered(self, seconds: float) -> bool:
+        """Whether, within that time, everything added was written and the shipper has delivered it."""
+        deadline = time.monotonic() + seconds
+        while not self.flush() or any(self._folder.glob(f"{self._writer}.*.json")):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True
+
+    def _keep(self, error: OSError) -> None:
+        """Keep what could not be written, of log lines at most MAX_LOG_CHARACTERS_IN_MEMORY."""
+        if not self._is_refused:  # once for each outage
+            logger.warning("the spool cannot be written (%s): reports wait in memory", error)
+        self._is_refused = True
+        if self._kind == "logs":
+            text = 0
+            for count, record in enumerate(self._records):
+                text += len(record.text) if isinstance(record, LogLine) else 0
+                if text > MAX_LOG_CHARACTERS_IN_MEMORY:
+                    self._dropped += len(self._records) - count
+                    del self._records[count:]
+                    return
 
     def _next_count(self) -> int:
         """How many of the waiting records make the next batch; at least one."""
@@ -71,15 +110,16 @@ class SpoolWriter:
             self._dropped += len(records)
             return
         if self._dropped:
-            text = f"{self._dropped} log lines were dropped: the platform was unreachable and the log spool was full"
+            reason = "the platform was unreachable or the disk full, and too many lines waited"
+            text = f"{self._dropped} log lines were dropped: {reason}"
             records = [LogLine(time=datetime.now(UTC), rank=-1, stream="agent", text=text), *records]
-            self._dropped = 0
         batch = Batch.model_validate({"writer": self._writer, "sequence": self._sequence, _FIELDS[self._kind]: records})
         final = self._folder / f"{self._writer}.{self._sequence:09d}.json"
         partial = final.with_suffix(".partial")
         partial.write_text(batch.model_dump_json())
         partial.replace(final)
         self._sequence += 1
+        self._dropped = 0
 
     def _waiting_bytes(self) -> int:
         total = 0

@@ -1,5 +1,6 @@
 """Why a worker process ended: as it reported itself, or else as the agent infers from its exit code."""
 
+import errno
 import json
 import math
 import signal
@@ -10,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from trainer.contract.encryption import DecryptionError
-from trainer.contract.run import EndClass
+from trainer.contract.run import EXIT_STATUS, EndClass
 from trainer.errors import TrainerError
 
 RESTARTABLE = frozenset(
@@ -34,6 +35,11 @@ _OUT_OF_MEMORY_TEXTS = (
     "not enough memory",
     "bad_alloc",
 )
+_NODE_STORAGE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE}
+_NODE_STORAGE_TEXTS = ("no space left on device", "read-only file system", "too many open files", "quota exceeded")
+
+# Python exits with 1 after any exception, so this status does not name a class.
+_CLASS_OF_EXIT = {status: end_class for end_class, status in EXIT_STATUS.items() if status > 1}
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,8 @@ def classify_exception(error: BaseException, rank: int) -> Failure:
     elif isinstance(error, MemoryError) or any(part in lowered for part in _OUT_OF_MEMORY_TEXTS):
         end_class = EndClass.OUT_OF_MEMORY
         text = text.partition("\n")[0]
+    elif _is_of_node_storage(error):
+        end_class = EndClass.NODE_STORAGE_ERROR
     elif isinstance(error, DecryptionError):
         end_class = EndClass.STORAGE_ERROR
     elif isinstance(error, RuntimeError) and any(part in lowered for part in _LOST_PEER_TEXTS):
@@ -70,6 +78,13 @@ def classify_exception(error: BaseException, rank: int) -> Failure:
         place = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
         text += f" (at {Path(place.filename).name}:{place.lineno})" if place else ""
     return Failure(rank, end_class, text[:2000], because_of_peer, time.monotonic())
+
+
+def _is_of_node_storage(error: BaseException) -> bool:
+    """Return whether the node refused to write or open a file. Libraries report this as RuntimeError, too."""
+    if isinstance(error, OSError):
+        return error.errno in _NODE_STORAGE_ERRNOS
+    return isinstance(error, RuntimeError) and any(part in str(error).lower() for part in _NODE_STORAGE_TEXTS)
 
 
 def write_failure(folder: Path, failure: Failure) -> None:
@@ -105,6 +120,9 @@ def classify_exit(rank: int, exit_code: int, *, had_oom_kill: bool) -> Failure:
         # Threads of gloo and NCCL abort a process whose peer has ended, so any reported failure is the likelier cause.
         at = math.inf if -exit_code == signal.SIGABRT else 0.0
         return Failure(rank, EndClass.PROCESS_KILLED, f"rank {rank} was killed by {name}", at=at)
+    if exit_code in _CLASS_OF_EXIT:
+        end_class = _CLASS_OF_EXIT[exit_code]
+        return Failure(rank, end_class, f"rank {rank} ended as {end_class} and could not write its report: see its log")
     if exit_code == LOST_EXIT:
         return Failure(rank, EndClass.PROCESS_KILLED, f"rank {rank} was killed together with the fork server")
     return Failure(rank, EndClass.INTERNAL_ERROR, f"rank {rank} exited with status {exit_code} without a report")

@@ -63,6 +63,7 @@ class Reason(StrEnum):
     SPOT_RECLAIMED = "spot_reclaimed"
     STORAGE_ERROR = "storage_error"
     CHECKPOINT_DAMAGED = "checkpoint_damaged"
+    NODE_STORAGE_ERROR = "node_storage_error"
     BACKEND_REJECTED = "backend_rejected"
     LAUNCH_FAILED = "launch_failed"
     PLATFORM_ERROR = "platform_error"
@@ -191,7 +192,7 @@ MEANINGS: dict[Reason, Meaning] = {
         "See the node's system log; often the node ran out of memory.",
     ),
     R.NODE_LOST: Meaning(
-        F, Retry.FREE, Blame.INFRASTRUCTURE, "Its node was lost.", "It was retried; see the cluster's page's page."
+        F, Retry.FREE, Blame.INFRASTRUCTURE, "Its node was lost.", "It was retried; see the cluster's page."
     ),
     R.GPU_FAULT: Meaning(
         F, Retry.FREE, Blame.INFRASTRUCTURE, "An accelerator failed.", "It was retried; have the device checked."
@@ -226,6 +227,13 @@ MEANINGS: dict[Reason, Meaning] = {
         Blame.INFRASTRUCTURE,
         "None of its checkpoints can be read: they are damaged or missing in the object store.",
         "Have the object store checked; fork the job to train from the first step.",
+    ),
+    R.NODE_STORAGE_ERROR: Meaning(
+        F,
+        Retry.FREE,
+        Blame.INFRASTRUCTURE,
+        "A node could not write files: its disk is full or read-only, or too many files are open.",
+        "Free space on the node, or raise its limit of open files; a retry continues from the last checkpoint.",
     ),
     R.BACKEND_REJECTED: Meaning(
         F, N, Blame.USER, "The cluster refused the job.", "Fix what the cluster's message names."
