@@ -1,4 +1,4 @@
-"""`python -m deploy.local up|down|status|logs|env`."""
+"""`python -m deploy.local up|down|status|logs|env|unit`."""
 
 import argparse
 import json
@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
-from deploy.local import code_version, environment
+from deploy.local import code_version, environment, systemd
 from deploy.local.environment import REPOSITORY
 from deploy.local.errors import StackError
 from deploy.local.folder import DataFolder, read_json
@@ -20,7 +21,7 @@ from deploy.local.service import last_lines
 from deploy.local.stack import Stack
 from deploy.local.supervisor import Interrupted, Supervisor
 
-START_SECONDS = 180.0
+PROGRESS = (b"starting", b"waiting for", b"database:")  # beginnings of lines that a person who waits wants to see
 STOP_SECONDS = 90.0
 POLL_SECONDS = 0.1
 
@@ -91,8 +92,9 @@ def up_in_background(folder: DataFolder, *, only_stores: bool, while_pid: int | 
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )  # fmt: skip
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
+    printed = 0
+    while True:  # the supervisor gives up by itself, when a service makes no progress
+        printed = _print_progress(log, printed)
         state = _live_state(folder)
         if state is not None and state["status"] == "ready":
             say(f"ready: {state['url']}")
@@ -106,7 +108,19 @@ def up_in_background(folder: DataFolder, *, only_stores: bool, while_pid: int | 
         if not folder.is_owned():
             raise StackError("the stack that ran here has just stopped: run the same command again")
         time.sleep(POLL_SECONDS)
-    raise StackError(f"the stack was not ready within {START_SECONDS:.0f} s; see {log}", last_lines(log))
+
+
+def _print_progress(log: Path, start: int) -> int:
+    """Print what the supervisor has written to its log since `start`, about services it waits for. Return the end."""
+    if not log.exists():
+        return start
+    with log.open("rb") as handle:
+        handle.seek(start)
+        *lines, rest = handle.read().split(b"\n")
+        for line in lines:
+            if line.startswith(PROGRESS):
+                say(line.decode(errors="replace"))
+        return handle.tell() - len(rest)
 
 
 def down(folder: DataFolder) -> None:
@@ -208,6 +222,7 @@ def main() -> int:
     commands.add_parser("down", help="stop it; the data stays")
     commands.add_parser("status").add_argument("--json", action="store_true")
     commands.add_parser("env", help="print the environment of the server's programs, for a shell")
+    commands.add_parser("unit", help="print a systemd user unit that starts the stack with the machine")
     show = commands.add_parser("logs", help="the last lines of each service's log")
     show.add_argument("service", nargs="?")
     show.add_argument("-n", "--lines", type=int, default=20)
@@ -221,6 +236,8 @@ def main() -> int:
             up(folder, only_stores=options.stores, owner=owner)
         elif options.command == "env":
             show_environment(folder)
+        elif options.command == "unit":
+            print(systemd.unit(folder), end="")
         elif options.command == "down":
             down(folder)
         elif options.command == "status":

@@ -7,12 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from deploy.local.errors import StackError
 from deploy.local.folder import DataFolder, write_private
 from deploy.local.launch import SYS_CAPSET
-from deploy.local.processes import ProcessIdentity
 from deploy.local.service import LAUNCHER, Service
 
 OWNER = "athanor_owner"  # the cluster's superuser; the platform itself never connects as it
@@ -20,6 +22,7 @@ MIGRATION_ROLE = "athanor_migration"  # owns the database and its tables: `manag
 ROLE = "athanor"  # web and workers: owns nothing
 DATABASE = "athanor"
 UNPRIVILEGED_USER = "nobody"
+LEFTOVERS_SECONDS = 10.0
 # A laptop's share of memory; enough connections for web, worker, beat and the tests.
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -99,10 +102,10 @@ class Postgres:
             environment=_plain_environment(),
             working_folder=self._folder.root,
             log=self._folder.logs / "postgres.log",
-            ready=self._accepts_connections,
+            answers=self._answers,
             stop_signal=signal.SIGINT,  # "fast": ends sessions, leaves no recovery for the next start
             user=self._user,
-            before_start=self._forget_dead_postmaster,
+            before_start=self._end_leftovers,
         )
 
     def ensure_database(self) -> None:
@@ -146,7 +149,7 @@ class Postgres:
             raise StackError("PostgreSQL refused to prepare its database", result.stderr)
         return result.stdout.strip()
 
-    def _accepts_connections(self) -> bool:
+    def _answers(self) -> bool:
         result = subprocess.run(
             [str(self._binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self._port), "-t", "1"],
             env=_plain_environment(),
@@ -154,19 +157,26 @@ class Postgres:
         )
         return result.returncode == 0
 
-    def _forget_dead_postmaster(self) -> None:
-        """Remove a lock file whose pid now belongs to another program of ours: PostgreSQL itself would refuse.
+    def _end_leftovers(self) -> None:
+        """Kill what a killed server left running, and remove its lock file.
 
-        Safe, since the supervisor holds the data folder's lock and has stopped what it had recorded.
+        Each of PostgreSQL's processes leads a session of its own, and those that work on outlive the first one for a
+        while; a new server refuses to start beside them, or when another program has the pid of the lock file. Safe,
+        since the supervisor holds the data folder's lock and has stopped what it had recorded.
         """
-        path = self._folder.postgres / "postmaster.pid"
-        if not path.exists():
-            return
-        first = path.read_text().partition("\n")[0]
-        holder = ProcessIdentity.of(int(first)) if first.isdigit() else None
-        process = holder.process() if holder else None
-        if process is None or process.name() != "postgres":
-            path.unlink()
+        leftovers = [process for process in psutil.process_iter(["name"]) if self._is_ours(process)]
+        for process in leftovers:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(leftovers, timeout=LEFTOVERS_SECONDS)
+        (self._folder.postgres / "postmaster.pid").unlink(missing_ok=True)
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        """Return whether it is one of PostgreSQL's processes that works in this data folder."""
+        try:
+            return process.info["name"] == "postgres" and Path(process.cwd()) == self._folder.postgres
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            return False
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(self._binaries / program), *arguments]

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,6 +71,18 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         return
+
+
+def cpu_seconds(identity: ProcessIdentity | None) -> float:
+    """Return the CPU time that a process and its living descendants have used; 0 if it has ended."""
+    root = identity.process() if identity else None
+    total = 0.0
+    with suppress(psutil.NoSuchProcess):
+        for process in [root, *root.children(recursive=True)] if root else []:
+            with suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                total += times.user + times.system
+    return total
 
 
 def proportional_memory_bytes(root: psutil.Process, *, with_children: bool) -> int:

@@ -2,11 +2,9 @@
 
 import http.client
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from deploy.local.environment import BUCKET, REPOSITORY
 from deploy.local.folder import DataFolder
@@ -34,22 +32,6 @@ def answers_ok(port: int, path: str) -> Callable[[], bool]:
     return ask
 
 
-def log_says(log: Path, text: str) -> tuple[Callable[[], None], Callable[[], bool]]:
-    """Readiness of a program that opens no port: its log holds `text` after the point where it was started."""
-    start = 0
-
-    def remember() -> None:
-        nonlocal start
-        start = log.stat().st_size if log.exists() else 0
-
-    def said() -> bool:
-        with log.open("rb") as handle:
-            handle.seek(min(start, log.stat().st_size))
-            return text.encode() in handle.read()
-
-    return remember, said
-
-
 def object_store(folder: DataFolder, port: int, secret_key: str) -> Service:
     """Return the object store as a supervised service."""
     return Service(
@@ -67,7 +49,7 @@ def object_store(folder: DataFolder, port: int, secret_key: str) -> Service:
         },
         working_folder=REPOSITORY,
         log=folder.logs / "object-store.log",
-        ready=answers_ok(port, "/healthcheck"),
+        answers=answers_ok(port, "/healthcheck"),
     )  # fmt: skip
 
 
@@ -86,15 +68,14 @@ def _web(name: str, folder: DataFolder, listening: socket.socket, environment: d
         environment=_with_platform_on_path(environment),
         working_folder=REPOSITORY,
         log=folder.logs / f"{name}.log",
-        ready=answers_ok(listening.getsockname()[1], "/readyz"),
+        answers=answers_ok(listening.getsockname()[1], "/readyz"),
+        notifies=True,
         descriptors=(listening.fileno(),),
     )  # fmt: skip
 
 
 def worker(folder: DataFolder, environment: dict[str, str]) -> Service:
     """Return the Celery worker as a supervised service."""
-    log = folder.logs / "worker.log"
-    remember, ready = log_says(log, " ready.")
     return Service(
         name="worker",
         command=[
@@ -103,37 +84,24 @@ def worker(folder: DataFolder, environment: dict[str, str]) -> Service:
         ],
         environment=_with_platform_on_path(environment),
         working_folder=REPOSITORY,
-        log=log,
-        ready=ready,
-        before_start=remember,
+        log=folder.logs / "worker.log",
+        notifies=True,
         grace_seconds=20.0,
     )  # fmt: skip
 
 
 def beat(folder: DataFolder, environment: dict[str, str]) -> Service:
     """Return Celery beat as a supervised service."""
-    log = folder.logs / "beat.log"
-    remember, ready = log_says(log, "beat: Starting")
-    schedule = folder.run / "celerybeat-schedule"
-
-    def start_afresh() -> None:
-        """Delete what beat stored of its last run: it may be incomplete, and beat does not need it."""
-        for path in folder.run.glob("celerybeat-schedule*"):
-            path.unlink()
-        remember()
-
     return Service(
         name="beat",
         command=[
-            sys.executable, "-m", "celery", "-A", "athanor.config.celery", "beat", "--loglevel=INFO",
-            f"--schedule={schedule}", "--pidfile=",
+            sys.executable, "-m", "celery", "-A", "athanor.config.celery", "beat", "--loglevel=WARNING",
+            "--scheduler=workers.beat:MemoryScheduler", "--pidfile=",
         ],
         environment=_with_platform_on_path(environment),
         working_folder=REPOSITORY,
-        log=log,
-        ready=ready,
-        before_start=start_afresh,
-        stop_signal=signal.SIGTERM,
+        log=folder.logs / "beat.log",
+        notifies=True,
     )  # fmt: skip
 
 

@@ -4,11 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deploy.local.processes import ProcessIdentity, kill_group
+from deploy.local.processes import ProcessIdentity, cpu_seconds, kill_group
 
 LAUNCHER = Path(__file__).with_name("launch.py")
 LOG_TAIL_LINES = 20
@@ -17,15 +18,21 @@ LOG_TAIL_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Service:
-    """What never changes while the stack runs. `ready` is asked again and again and must not block for long."""
+    """What never changes while the stack runs.
+
+    `answers` asks the service whether it works, within a few seconds. `notifies`: the service itself says that it is
+    ready and, again and again, that it is alive (sd_notify(3)). A service has at least one of the two; one that does
+    not answer, or says nothing, for `hung_after_seconds` is killed and started again.
+    """
 
     name: str
     command: list[str]
     environment: dict[str, str]
     working_folder: Path
     log: Path
-    ready: Callable[[], bool]
-    ready_within_seconds: float = 60.0
+    answers: Callable[[], bool] | None = None
+    notifies: bool = False
+    hung_after_seconds: float = 30.0
     stop_signal: int = signal.SIGTERM
     grace_seconds: float = 15.0
     user: str | None = None
@@ -43,10 +50,17 @@ class RunningService:
     restarts: int = 0
     deaths: list[float] = field(default_factory=list)  # monotonic seconds, the newest last
     start_again_at: float | None = None  # monotonic seconds; set while it waits for its restart
+    is_ready: bool = False  # since its last start
+    has_said_ready: bool = False  # likewise
+    said_ready_at: float = 0.0  # monotonic seconds
+    heard_at: float = 0.0  # monotonic seconds of its newest sign of life, or of its start
+    _cpu_seconds: float = 0.0
+    _looked_at: float = 0.0
 
-    def start(self) -> None:
-        """Start the process."""
+    def start(self, notify_address: str) -> None:
+        """Start the process. It sends its notifications to `notify_address`."""
         service = self.service
+        notifying = {"NOTIFY_SOCKET": notify_address, "WATCHDOG_USEC": str(int(service.hung_after_seconds * 1e6))}
         if service.before_start is not None:
             service.before_start()
         command = [
@@ -63,7 +77,7 @@ class RunningService:
         with service.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, "--", *service.command],
-                env=service.environment,
+                env={**service.environment, **(notifying if service.notifies else {})},
                 cwd=service.working_folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -73,6 +87,48 @@ class RunningService:
             )
         self.identity = ProcessIdentity.of(self.process.pid)
         self.start_again_at = None
+        self.is_ready, self.has_said_ready = False, False
+        self.heard_at = time.monotonic()
+
+    def take_notification(self, states: list[str]) -> None:
+        """Note what the process has said about itself."""
+        self.heard_at = time.monotonic()
+        if "READY=1" in states and not self.has_said_ready:
+            self.has_said_ready, self.said_ready_at = True, self.heard_at
+
+    def check_ready(self) -> bool:
+        """Return whether it is ready, asking it if it was not yet."""
+        if not self.is_ready:
+            service = self.service
+            has_said = self.has_said_ready or not service.notifies
+            self.is_ready = has_said and (service.answers is None or service.answers())
+            if self.is_ready:
+                self.heard_at = time.monotonic()
+        return self.is_ready
+
+    def check_alive(self) -> bool:
+        """Return False if it has neither answered nor said anything for longer than its limit.
+
+        While it starts, the use of CPU time counts as a sign of life, so that a busy machine has all the time it needs.
+        """
+        service = self.service
+        if service.notifies:
+            is_heard = not self.has_said_ready and self._has_used_cpu()  # else `take_notification` notes it
+        elif self.is_ready:
+            is_heard = service.answers is None or service.answers()
+        else:
+            is_heard = self._has_used_cpu()
+        if is_heard:
+            self.heard_at = time.monotonic()
+        return time.monotonic() - self.heard_at <= service.hung_after_seconds
+
+    def _has_used_cpu(self) -> bool:
+        """Return whether its processes have used CPU time since the last look, at most one second ago."""
+        now = time.monotonic()
+        if now - self._looked_at < 1.0:
+            return False
+        before, self._cpu_seconds, self._looked_at = self._cpu_seconds, cpu_seconds(self.identity), now
+        return self._cpu_seconds != before
 
     def has_ended(self) -> bool:
         """Return whether the process was started and has ended."""
@@ -95,12 +151,23 @@ class RunningService:
             self.process.wait()
         kill_group(self.process.pid)
 
+    def seconds_without_answer(self) -> float:
+        """Return for how long it has said that it is ready and was not: 0 while it has not said so."""
+        return time.monotonic() - self.said_ready_at if self.has_said_ready and not self.is_ready else 0.0
+
+    def kill(self) -> None:
+        """Kill it, and what it has started in its session."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        kill_group(self.process.pid)
+
     def how_it_ended(self) -> str:
         """Return how the process ended, for users."""
         assert self.process is not None
         code = self.process.poll()
         if code is None:
-            return "not ready in time"
+            return "it runs, and is not ready"
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
 
 

@@ -1,5 +1,5 @@
 """Starts services in order, keeps them alive, stops them in reverse. One process, one thread, no polling of pids
-faster than it must: it wakes when a child ends or a signal arrives."""
+faster than it must: it wakes when a child ends, a service says something, or a signal arrives."""
 
 import os
 import select
@@ -11,11 +11,15 @@ from typing import Any
 from deploy.local import code_version
 from deploy.local.errors import StackError
 from deploy.local.folder import DataFolder, read_json, write_json
+from deploy.local.notifications import NotifySocket
 from deploy.local.processes import ProcessIdentity, kill_group
 from deploy.local.service import RunningService, Service, last_lines
 
 PROBE_INTERVAL_SECONDS = 0.05
-HOUSEKEEPING_SECONDS = 5.0
+HOUSEKEEPING_SECONDS = 10.0
+SAY_WAITING_SECONDS = 15.0
+# A service that says that it is ready, and does not answer for so long while the stack starts: it is misconfigured.
+ANSWERS_WITHIN_SECONDS = 120.0
 QUICK_DEATHS = 4  # within the window below: while starting, the stack gives up
 QUICK_DEATH_WINDOW_SECONDS = 60.0
 FIRST_DELAY_SECONDS = 0.25
@@ -31,6 +35,8 @@ class Interrupted(Exception):
 class Supervisor:
     """Runs the services of one data folder.
 
+    A service that ends, or shows no sign of life for its time limit, is started again.
+
     `say` prints a line for the user. With `owner`, the stack stops when that process has ended
     (checked every HOUSEKEEPING_SECONDS).
     """
@@ -44,6 +50,7 @@ class Supervisor:
         self._url = ""
         self._code = code_version.current()
         self._state_is_stale = False
+        self._notifications = NotifySocket()
         self.stop_asked = False
         self._wake_reader, self._wake_writer = os.pipe()
         for end in (self._wake_reader, self._wake_writer):
@@ -69,33 +76,47 @@ class Supervisor:
                 identity.stop(int(entry["stop_signal"]), ORPHAN_GRACE_SECONDS)
 
     def start(self, services: list[Service]) -> None:
-        """Start them together and return when all are ready. A StackError names the one that is not."""
+        """Start them together and return when all are ready. A StackError names the one that is not.
+
+        A service has as much time as it uses: it is given up only when it shows no sign of life, ends again and again,
+        or says that it is ready and does not answer.
+        """
         started = [RunningService(service) for service in services]
         for running in started:
-            running.start()
+            running.start(self._notifications.address)
             self._running.append(running)
         self._write_first_state()
-        deadlines = {r.service.name: time.monotonic() + r.service.ready_within_seconds for r in started}
+        began = said_at = time.monotonic()
         waiting = list(started)
         while waiting:
             self._wait(PROBE_INTERVAL_SECONDS)
             for running in list(waiting):
                 self._revive(running, starting=True)
-                if running.start_again_at is None and not running.has_ended() and running.service.ready():
+                if running.start_again_at is not None or running.has_ended():
+                    continue
+                if running.check_ready():
                     waiting.remove(running)
-                elif time.monotonic() > deadlines[running.service.name]:
+                elif not running.check_alive() or running.seconds_without_answer() > ANSWERS_WITHIN_SECONDS:
                     raise self._failure(running)
+            if waiting and time.monotonic() - said_at > SAY_WAITING_SECONDS:
+                said_at = time.monotonic()
+                names = ", ".join(running.service.name for running in waiting)
+                self._say(f"waiting for {names}, which are at work ({said_at - began:.0f} s so far)")
         self._update_state()
 
     def run(self, url: str) -> None:
         """Keep all services alive until asked to stop, or until the owner has ended."""
         self._status, self._url = "ready", url
         self._update_state()
+        checked_at = time.monotonic()
         while not self.stop_asked and not self.owner_has_ended():
             before = [(r.identity, r.restarts) for r in self._running]
             for running in self._running:
                 self._revive(running, starting=False)
-            self._rotate_logs()
+            if time.monotonic() - checked_at >= HOUSEKEEPING_SECONDS:
+                self._restart_hung(since=checked_at)
+                self._rotate_logs()
+                checked_at = time.monotonic()
             if self._state_is_stale or [(r.identity, r.restarts) for r in self._running] != before:
                 self._update_state()
             pending = [r.start_again_at for r in self._running if r.start_again_at is not None]
@@ -117,6 +138,20 @@ class Supervisor:
         self._running.clear()
         self._status = "stopped"
         self._update_state()
+
+    def _restart_hung(self, since: float) -> None:
+        """Kill services without a sign of life, which `_revive` then starts again. `since`: the last such check."""
+        was_stopped_itself = time.monotonic() - since > 2 * HOUSEKEEPING_SECONDS
+        for running in self._running:
+            if running.start_again_at is not None or running.has_ended():
+                continue
+            if was_stopped_itself:  # such as by SIGSTOP: it has heard nobody
+                running.heard_at = time.monotonic()
+            running.check_ready()
+            if not running.check_alive():
+                seconds = running.service.hung_after_seconds
+                self._say(f"{running.service.name}: no sign of life for {seconds:.0f} s; killing it")
+                running.kill()
 
     def _revive(self, running: RunningService, *, starting: bool) -> None:
         """Start a dead service again, later each time; while starting, give up after a few quick deaths."""
@@ -140,7 +175,7 @@ class Supervisor:
     def _start_again(self, running: RunningService) -> None:
         """Start a service again. What the machine refuses, such as a log on a full disk, is tried again later."""
         try:
-            running.start()
+            running.start(self._notifications.address)
         except OSError as error:
             self._delay_start(running)
             self._say(f"{running.service.name}: cannot be started: {error}; trying again")
@@ -166,8 +201,14 @@ class Supervisor:
             raise Interrupted
 
     def _sleep_until_woken(self, seconds: float) -> None:
-        if select.select([self._wake_reader], [], [], seconds)[0]:
+        awake = select.select([self._wake_reader, self._notifications.fileno()], [], [], seconds)[0]
+        if self._wake_reader in awake:
             os.read(self._wake_reader, 4096)
+        if self._notifications.fileno() in awake:
+            by_pid = {running.identity.pid: running for running in self._running if running.identity}
+            for pid, states in self._notifications.read():
+                if pid in by_pid:
+                    by_pid[pid].take_notification(states)
 
     def _rotate_logs(self) -> None:
         """Keep one older copy. The services append, so truncating in place loses at most a line."""

@@ -31,7 +31,7 @@ def service(folder: DataFolder, port: int, password: str) -> Service:
         environment={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C.UTF-8"},
         working_folder=folder.valkey,
         log=folder.logs / "valkey.log",
-        ready=lambda: answers(port, password),
+        answers=lambda: answers(port, password),
     )
 
 

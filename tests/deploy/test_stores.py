@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
+import psutil
 import psycopg
 import pytest
 from botocore.config import Config
@@ -61,19 +62,30 @@ def bucket(stack: StackHandle) -> tuple[object, str]:
 
 
 def test_a_killed_store_is_started_again_on_its_port(running: StackHandle) -> None:
-    url = settings(running)["DATABASE_URL"]
     before = running.identity("postgres")
     running.kill("postgres")
     running.wait_for_restart("postgres", before)
+    wait_until(lambda: postgres_answers(running), "PostgreSQL answers again")
 
-    def answers() -> bool:
-        try:
-            with psycopg.connect(url, connect_timeout=2) as connection:
-                return connection.execute("SELECT 1").fetchone() == (1,)
-        except psycopg.OperationalError:
-            return False
 
-    wait_until(answers, "PostgreSQL answers again")
+def postgres_answers(stack: StackHandle) -> bool:
+    try:
+        with psycopg.connect(settings(stack)["DATABASE_URL"], connect_timeout=2) as connection:
+            return connection.execute("SELECT 1").fetchone() == (1,)
+    except psycopg.OperationalError:
+        return False
+
+
+def test_postgresql_is_back_although_processes_of_the_killed_server_live_on(running: StackHandle) -> None:
+    """A frozen one holds the shared memory, beside which a new server refuses to start."""
+    before, restarts = running.identity("postgres"), running.state["services"]["postgres"]["restarts"]
+    child = psutil.Process(before.pid).children()[-1]
+    child.suspend()
+    os.kill(before.pid, signal.SIGKILL)
+    running.wait_for_restart("postgres", before)
+    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the frozen process is ended")
+    wait_until(lambda: postgres_answers(running), "PostgreSQL answers again")
+    assert running.state["services"]["postgres"]["restarts"] == restarts + 1, "the first new start succeeds"
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def service(folder: DataFolder) -> Service:
         environment=dict(os.environ),
         working_folder=folder.root,
         log=folder.logs / "sleeper.log",
-        ready=lambda: True,
+        answers=lambda: True,
     )
 
 

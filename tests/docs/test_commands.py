@@ -40,6 +40,10 @@ NOT_RUN = {
     "kubectl config view": "needs a Kubernetes cluster",
     'chmod 600 "$ATHANOR_CLUSTER_CONFIG_DIR/training.kubeconfig"': "needs the file of the command before it",
     "athanor cluster add training.yaml": "needs a Kubernetes cluster; iron.yaml in clusters.md runs the same command",
+    "mkdir -p ~/.config/systemd": "writes to the user's own folder",
+    "python -m deploy.local unit": "tests/deploy/test_systemd.py verifies what it prints",
+    "systemctl --user": "needs systemd",
+    "loginctl": "needs systemd",
     "export ATHANOR_TEST_KUBECONFIG": "needs a Kubernetes cluster",
     ".venv/bin/python -m pytest tests/backends tests/kubernetes/test_real.py": "needs a Kubernetes cluster",
 }

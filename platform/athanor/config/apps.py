@@ -14,7 +14,8 @@ class ConfigConfig(AppConfig):
 
     def ready(self) -> None:
         """Start the Celery app, and grant the runtime role its rights after migrations."""
-        from athanor.config import celery, database_roles  # noqa: F401, PLC0415 - needs the settings, ready only now
+        # Needs the settings, which are ready only now; importing registers the app and the checks.
+        from athanor.config import celery, checks, database_roles  # noqa: F401, PLC0415 - see above
 
         post_migrate.connect(database_roles.grant_after_migrate, sender=apps.get_app_config("accounts"))
 

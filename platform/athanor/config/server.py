@@ -8,6 +8,7 @@ import uvicorn
 
 from athanor.config import env
 from athanor.config.protocol import LimitedProtocol
+from athanor.core.service_notify import ALIVE, READY, interval_seconds, notify
 
 GRACE_SECONDS = 5
 
@@ -23,7 +24,14 @@ def configuration(application: Any, trusted_proxies: str) -> uvicorn.Config:
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=trusted_proxies,
         timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_notify=int(interval_seconds()),
+        callback_notify=_notify,
     )
+
+
+async def _notify() -> None:
+    """Report that this process serves; called from its event loop, at its start and then every `timeout_notify`."""
+    notify(READY, ALIVE)
 
 
 def main() -> None:
