@@ -70,6 +70,7 @@ def for_platform(
         ATHANOR_DASHBOARD_DIR=str(REPOSITORY / "frontend" / "dist"),
     )
     environment.setdefault("ATHANOR_AUDIT_ANCHORS", f"file:{folder.root / 'audit-anchors.jsonl'}")
+    environment.setdefault("ATHANOR_DISKS", str(folder.root))
     environment.setdefault("ATHANOR_SECRET_KEY", secrets["secret_key"])
     # The supervisor's own probes and the trainers on this machine come to 127.0.0.1, whatever the user adds.
     hosts = [*filter(None, os.environ.get("ATHANOR_ALLOWED_HOSTS", "").split(",")), "127.0.0.1", "localhost"]

@@ -29,6 +29,7 @@ BACKENDS = ("account", "container", "object")
 PARTITION_POWER = 4  # 16 partitions: one device needs no more
 REGION_NAME = "us-east-1"
 BLOCK_BYTES = 1024 * 1024
+RESERVE_BYTES = 300 * BLOCK_BYTES  # free space below which it takes no object: the database on the same disk needs it
 MAX_PARTS = 10_000  # of a multipart upload, as on AWS
 MAX_CONNECTIONS = 256
 PIPELINE = (
@@ -55,6 +56,7 @@ def write_configuration(folder: Path, access_key: str, secret_key: str) -> None:
     for name in BACKENDS:
         (etc / f"{name}-server.conf").write_text(
             f"[DEFAULT]\nswift_dir = {etc}\ndevices = {folder / 'srv'}\nmount_check = false\n"
+            f"fallocate_reserve = {RESERVE_BYTES}\n"
             f"log_level = WARNING\n[pipeline:main]\npipeline = {name}-server\n"
             f"[app:{name}-server]\nuse = egg:swift#{name}\n"
             f"disk_chunk_size = {BLOCK_BYTES}\nnetwork_chunk_size = {BLOCK_BYTES}\n"

@@ -6,12 +6,13 @@ from typing import Any
 
 import psycopg
 from django.core.exceptions import PermissionDenied
-from django.db import DataError, OperationalError
+from django.db import DataError, InternalError, OperationalError
 from django.http import Http404, UnreadablePostError
 from rest_framework import exceptions
 from rest_framework.response import Response
 
-from athanor.core.errors import AthanorError, Conflict, TooManyRequests
+from athanor.core.disks import require_space
+from athanor.core.errors import AthanorError, Conflict, TooManyRequests, Unavailable
 from athanor.core.logging import bound_id
 
 log = logging.getLogger(__name__)
@@ -51,9 +52,12 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
         return problem(400, "Bad request", "body_incomplete", "the body broke off", remedy="send it again")
     if isinstance(error, OperationalError):
         log.warning("database unavailable: %s", error)
-        response = problem(503, "Temporarily unavailable", "database_unavailable", "the database does not answer")
-        response["Retry-After"] = "2"
-        return response
+        return _from_operational(error)
+    if isinstance(error, InternalError) and isinstance(error.__cause__, psycopg.errors.ReadOnlySqlTransaction):
+        log.warning("database read-only: %s", error)
+        return _from_athanor(
+            Unavailable("database_read_only", "the database takes no writes", remedy="try again later")
+        )
     if isinstance(error, DataError) and _is_of_nul(error):
         detail = "the request holds a NUL character, which nothing here can contain"
         return problem(422, "Invalid", "invalid_text", detail, remedy="leave it out")
@@ -61,6 +65,18 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
     return problem(
         500, "Internal error", "internal_error", "the platform made an error", remedy="report the request id"
     )
+
+
+def _from_operational(error: OperationalError) -> Response:
+    """Return the problem of a database that does not work, which may be because a disk is full."""
+    try:
+        require_space()
+    except Unavailable as shortage:
+        return _from_athanor(shortage)
+    if isinstance(error.__cause__, psycopg.errors.DiskFull):
+        remedy = "free space on the disk of the database; then send the request again"
+        return _from_athanor(Unavailable("disk_full", "the disk of the database is full", remedy=remedy))
+    return _from_athanor(Unavailable("database_unavailable", "the database does not answer"))
 
 
 def _is_of_nul(error: DataError) -> bool:

@@ -18,6 +18,7 @@ from athanor.api.headers import CSP, page_policy
 from athanor.artifacts import storage
 from athanor.artifacts.rotation import require_master_key
 from athanor.core.clock import require_right_clock
+from athanor.core.disks import require_writable
 from athanor.core.errors import AthanorError
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,8 @@ def healthz(request: HttpRequest) -> JsonResponse:
 
 
 def readyz(request: HttpRequest) -> JsonResponse:
-    """Report within two seconds whether the required services respond, and whether clock and key fit the database.
+    """Report within two seconds whether the required services respond, database and disks can be written, and clock and
+    key fit the database.
 
     The broker is not required: without it jobs run later.
     """
@@ -146,7 +148,8 @@ class _Readiness:
 
 def _database() -> None:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT 1")
+        # Writes to the database's log, which no query does, and no table. Fails on a standby, too.
+        cursor.execute("SELECT pg_logical_emit_message(true, 'athanor.readyz', '')")
 
 
 def _object_store() -> None:
@@ -162,6 +165,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "database": _database,
     "object_store": _object_store,
     "broker": _broker,
+    "disk": require_writable,
     "clock": require_right_clock,
     "master_key": require_master_key,
 }

@@ -17,6 +17,7 @@ from athanor.accounts.models import Team, User
 from athanor.artifacts import keys, storage, usage
 from athanor.artifacts.models import Dataset
 from athanor.core import ids
+from athanor.core.disks import require_space
 from athanor.core.errors import Conflict, Invalid
 from athanor.quotas.selectors import path_of_team
 from trainer.contract.encryption import Encryptor, authenticate
@@ -48,9 +49,10 @@ def upload(
     """Store files as one data set.
 
     Raise Invalid for no file, and, with the place, for one that is empty or does not have its format; Conflict if the
-    team is at its storage limit. A refused upload leaves only unnamed objects, which are deleted. `record` is called
-    with the new row, in its transaction.
+    team is at its storage limit; Unavailable if a disk is full. A refused upload leaves only unnamed objects, which are
+    deleted. `record` is called with the new row, in its transaction.
     """
+    require_space()
     if Dataset.objects.filter(team=team, name=name).exists():
         raise _taken(name)
     place = path_of_team(team)

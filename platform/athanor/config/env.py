@@ -75,6 +75,9 @@ class Environment(BaseModel):
     undo_days: int = Field(7, ge=0, alias="ATHANOR_UNDO_DAYS")
     # Age in hours at which an object under a job's prefix that no manifest names is deleted.
     unreferenced_hours: int = Field(24, ge=2, alias="ATHANOR_UNREFERENCED_HOURS")
+    # Folders, separated by commas, on whose disks the platform's data is; the MiB that new work leaves free there.
+    disks: str = Field("", alias="ATHANOR_DISKS")
+    disk_reserve_mib: int = Field(300, ge=0, alias="ATHANOR_DISK_RESERVE_MIB")
     outbound_allow: str = Field("", alias="ATHANOR_OUTBOUND_ALLOW")
     webhook_allow: str = Field("", alias="ATHANOR_WEBHOOK_ALLOW")
     oidc_issuer: str = Field("", alias="ATHANOR_OIDC_ISSUER")
@@ -85,6 +88,11 @@ class Environment(BaseModel):
     oidc_groups_claim: str = Field("groups", alias="ATHANOR_OIDC_GROUPS_CLAIM")
     oidc_group_roles: str = Field("", alias="ATHANOR_OIDC_GROUP_ROLES")
     log_level: str = Field("INFO", alias="ATHANOR_LOG_LEVEL")
+
+    @property
+    def disk_folders(self) -> list[Path]:
+        """Return the folders of ATHANOR_DISKS."""
+        return [Path(folder.strip()) for folder in self.disks.split(",") if folder.strip()]
 
     @field_validator("audit_anchors")
     @classmethod

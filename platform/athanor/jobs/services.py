@@ -11,6 +11,7 @@ from athanor.accounts import audit
 from athanor.accounts.models import Team, User
 from athanor.clusters.models import Pool
 from athanor.core import task_triggers
+from athanor.core.disks import require_space
 from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.jobs import events, projects, transitions
 from athanor.jobs.models import Dependency, IdempotencyRecord, Job, Label
@@ -90,8 +91,9 @@ def submit(
 ) -> Submitted:
     """Create a queued job, or return the job that this key created from the same body before.
 
-    `check` may refuse the submission within the transaction that creates the job.
+    `check` may refuse the submission within the transaction that creates the job. Raises Unavailable if a disk is full.
     """
+    require_space()
     found_warnings = check_fits(submission.spec, submission.pool)
     try:
         with transaction.atomic():

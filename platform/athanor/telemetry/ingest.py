@@ -16,6 +16,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from athanor.core import task_triggers
+from athanor.core.disks import require_space
 from athanor.core.errors import Conflict, Invalid
 from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
@@ -40,11 +41,14 @@ MAX_DURATION_SECONDS = 10 * 365 * 86_400.0  # of what an event may say that some
 def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
     """Store a batch of `kind` (metrics, logs, progress). Return the next expected sequence number.
 
-    A batch that was stored before is acknowledged; a batch that leaves a gap raises Conflict.
+    A batch that was stored before is acknowledged; a batch that leaves a gap raises Conflict. Metrics and logs raise
+    Unavailable while a disk is full.
     """
     filled = {"metrics": batch.points, "logs": batch.lines, "progress": batch.events}
     if not filled[kind] or any(items for other, items in filled.items() if other != kind):
         raise Invalid("wrong_batch", f"a batch for /{kind} carries that kind of items, and some", remedy="see Batch")
+    if kind != "progress":  # what happens to a job is always stored; the agent keeps the rest, and sends it again
+        require_space()
     if kind == "metrics" and _append_points(attempt, batch):
         return batch.sequence + 1
     with transaction.atomic():
