@@ -77,6 +77,8 @@ def _proxy_configuration(etc: Path, access_key: str, secret_key: str) -> str:
         f"[DEFAULT]\nswift_dir = {etc}\nlog_level = WARNING\n"
         f"[pipeline:main]\npipeline = {' '.join(PIPELINE)} proxy-server\n"
         "[app:proxy-server]\nuse = egg:swift#proxy\naccount_autocreate = true\n"
+        # There is one device: not to ask it for a minute after a full disk would refuse reads, too.
+        "error_suppression_interval = 1\n"
         f"object_chunk_size = {BLOCK_BYTES}\nclient_chunk_size = {BLOCK_BYTES}\n{filters}"
     )
 

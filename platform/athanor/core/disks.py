@@ -14,7 +14,7 @@ from athanor.core.errors import Unavailable
 
 MIB = 2**20
 MIN_FREE_INODES = 1000
-REMEDY = "free space on that disk, or raise its limits; then send the request again"
+REMEDY = "free space on that disk; then send the request again"
 
 
 def require_space() -> None:
