@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 from django.core.exceptions import PermissionDenied
-from django.db import DataError, InternalError, OperationalError
+from django.db import DataError, OperationalError
 from django.http import Http404, UnreadablePostError
 from rest_framework import exceptions
 from rest_framework.response import Response
@@ -53,7 +53,7 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
     if isinstance(error, OperationalError):
         log.warning("database unavailable: %s", error)
         return _from_operational(error)
-    if isinstance(error, InternalError) and isinstance(error.__cause__, psycopg.errors.ReadOnlySqlTransaction):
+    if isinstance(error.__cause__, psycopg.errors.ReadOnlySqlTransaction):
         log.warning("database read-only: %s", error)
         return _from_athanor(
             Unavailable("database_read_only", "the database takes no writes", remedy="try again later")

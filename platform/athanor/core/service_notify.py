@@ -1,4 +1,4 @@
-"""Tell the service manager (systemd, or `deploy.local`) that this process is ready, and that it is not hung.
+"""Notify the service manager (systemd, or `deploy.local`) that this process is ready, and that it is alive.
 
 The protocol is that of sd_notify(3): datagrams to the socket that NOTIFY_SOCKET names, and WATCHDOG_USEC, the time
 without a message after which the service manager restarts the process. Without NOTIFY_SOCKET nothing is sent.
