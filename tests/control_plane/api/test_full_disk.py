@@ -1,4 +1,4 @@
-"""New work is refused in time, and with the right words, when a disk of the platform is full; the rest goes on."""
+"""New work is refused in time, and with the right words, when a disk of the platform is full; running jobs continue."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
