@@ -13,10 +13,10 @@ from rest_framework.test import APIClient
 
 from athanor.accounts.models import Membership, Role, Team, User
 from athanor.accounts.services import issue_token
-from athanor.api import throttling
 from athanor.artifacts import datasets, storage
 from athanor.backends.fake.backend import WORLDS, World
 from athanor.clusters.models import Cluster, Pool
+from athanor.core import valkey
 from athanor.jobs import services
 from athanor.jobs.models import Job
 from athanor.specs.validation import parse_spec
@@ -41,7 +41,7 @@ SPEC: dict[str, Any] = {
 def patient_throttle() -> Iterator[None]:
     """Requests are counted however slow the machine is: the server gives Valkey a fifth of a second."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(throttling, "TIMEOUT_SECONDS", 20.0)
+        patch.setattr(valkey, "TIMEOUT_SECONDS", 20.0)
         yield
 
 

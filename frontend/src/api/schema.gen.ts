@@ -8120,7 +8120,7 @@ export interface components {
             oldest_due_seconds: number | null;
             /**
              * Format: date-time
-             * @description Time of its last run, ISO 8601 in UTC. Null before the first.
+             * @description Time of its last successful run, ISO 8601 in UTC. Null before the first, and without the broker, which keeps it.
              */
             ran_at: string | null;
             /**
@@ -8135,7 +8135,7 @@ export interface components {
             failed_at: string | null;
             /** @description The error of that failure. Empty if it never failed. */
             error: string;
-            /** @description Whether it has not run for five of its intervals. */
+            /** @description Whether it has not run for five of its intervals, which are at least 60 seconds while no work waits. */
             late: boolean;
             /** @description Number of rows whose last try failed unexpectedly; each is retried after a growing pause. */
             rows_failing: number;

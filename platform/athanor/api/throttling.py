@@ -7,23 +7,21 @@ limit of its own, in the database (accounts/throttling.py). The trainer's API is
 import logging
 import time
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponseBase
-from redis import Redis
 from redis.exceptions import RedisError
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
 from athanor.accounts.selectors import Principal
 from athanor.core.errors import TooManyRequests
+from athanor.core.valkey import valkey
 
 log = logging.getLogger(__name__)
 
 WINDOW_SECONDS = 60
-TIMEOUT_SECONDS = 0.2
 PAUSE_SECONDS = 5.0  # after a failure, without asking Valkey: each request would wait for its timeout
 
 
@@ -81,14 +79,7 @@ def _caller(request: Request) -> str:
 
 
 def _count(key: str) -> int:
-    with _valkey().pipeline(transaction=False) as pipe:
+    with valkey().pipeline(transaction=False) as pipe:
         pipe.incr(key)
         pipe.expire(key, 2 * WINDOW_SECONDS)
         return int(pipe.execute()[0])
-
-
-@lru_cache(maxsize=1)
-def _valkey() -> Redis:
-    return Redis.from_url(
-        settings.CELERY_BROKER_URL, socket_connect_timeout=TIMEOUT_SECONDS, socket_timeout=TIMEOUT_SECONDS
-    )

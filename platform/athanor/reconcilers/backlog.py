@@ -1,5 +1,7 @@
 """The backlog and the last runs of every reconciler."""
 
+import json
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +14,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import Count, F, Min, Q, QuerySet
 from django.db.models.functions import Coalesce, Least, Now
 from django.utils import timezone
+from redis.exceptions import RedisError
 
 from athanor.accounts import failures, idempotency, sign_on_checks
 from athanor.artifacts import deletions, unreferenced
@@ -19,11 +22,14 @@ from athanor.artifacts.services import retired_checkpoints
 from athanor.budgets import meter
 from athanor.compliance import erasure
 from athanor.core import clock, task_triggers
+from athanor.core.valkey import valkey
 from athanor.dispatch import finalise, observe, stop, submit
 from athanor.fleet import inventory_sync
 from athanor.jobs import event_feed
-from athanor.reconcilers.models import ReconcilerRun
-from athanor.reconcilers.registry import RECONCILERS, Reconciler
+from athanor.jobs.models import Job
+from athanor.jobs.states import FINAL, JobStatus
+from athanor.reconcilers.models import ReconcilerFailure
+from athanor.reconcilers.registry import IDLE_SECONDS, RECONCILERS, Reconciler
 from athanor.scheduling import services as scheduling
 from athanor.scheduling import simulations
 from athanor.telemetry import compaction, retention
@@ -31,6 +37,10 @@ from athanor.webhooks import delivering
 
 FRESH_FOR = timedelta(seconds=4)  # an attempt observed more recently is not due
 LATE_AFTER_RUNS = 5  # a reconciler that has missed as many runs is late
+RUNS_KEY = "athanor:reconciler-runs"  # a hash in Valkey: the last run of each task, as JSON
+AT_WORK = [status.value for status in JobStatus if status not in {*FINAL, JobStatus.PAUSED}]
+
+log = logging.getLogger(__name__)
 
 
 class Due(NamedTuple):
@@ -44,8 +54,9 @@ class Due(NamedTuple):
 class State:
     """State of one reconciler.
 
-    `oldest_due_seconds`: None when nothing is due. `late`: it has missed LATE_AFTER_RUNS runs. `rows_failing` and
-    `rows_given_up` count single rows (accounts/failures.py).
+    `oldest_due_seconds`: None when nothing is due. `ran_at`: None if it never ran, or since Valkey lost its data.
+    `late`: it has missed LATE_AFTER_RUNS runs, at the longer interval of an idle platform if nothing waits.
+    `rows_failing` and `rows_given_up` count single rows (accounts/failures.py).
     """
 
     reconciler: Reconciler
@@ -106,13 +117,33 @@ DUE: dict[str, Callable[[], list[Due]]] = {
 }
 
 
+class Run(NamedTuple):
+    """The last run of a reconciler that succeeded."""
+
+    ran_at: datetime
+    seconds: float
+
+
 def states() -> list[State]:
     """Return the state of every reconciler, in the order of RECONCILERS."""
-    runs = {run.task: run for run in ReconcilerRun.objects.all()}
-    failed = failures.counts()
+    runs, idle = _runs(), is_idle()
+    failed = {failure.task: failure for failure in ReconcilerFailure.objects.all()}
+    rows = failures.counts()
     return [
-        _state(reconciler, runs.get(reconciler.task), failed.get(reconciler.task, (0, 0))) for reconciler in RECONCILERS
+        _state(each, runs.get(each.task), failed.get(each.task), rows.get(each.task, (0, 0)), idle)
+        for each in RECONCILERS
     ]
+
+
+def is_idle() -> bool:
+    """Return whether no job, event, delivery, meter or simulation needs a reconciler within IDLE_SECONDS."""
+    return not (
+        Job.objects.filter(status__in=AT_WORK).exists()
+        or event_feed.unnumbered().exists()
+        or delivering.due_now().exists()
+        or meter.due(timezone.now()).exists()
+        or simulations.due().exists()
+    )
 
 
 @contextmanager
@@ -127,14 +158,26 @@ def recorded(task: str) -> Iterator[None]:
         yield
     except Exception as error:
         with suppress(DatabaseError):  # the database may be what failed
-            _record(task, {"failed_at": Now(), "error": f"{type(error).__name__}: {error}"[:1000]})
+            row = ReconcilerFailure(task=task, failed_at=Now(), error=f"{type(error).__name__}: {error}"[:1000])
+            ReconcilerFailure.objects.bulk_create(
+                [row], update_conflicts=True, unique_fields=["task"], update_fields=["failed_at", "error"]
+            )
         raise
-    _record(task, {"ran_at": Now(), "seconds": time.monotonic() - began})
+    run = {"task": task, "ran_at": timezone.now().isoformat(), "seconds": time.monotonic() - began}
+    try:
+        valkey().hset(RUNS_KEY, task, json.dumps(run))
+    except (RedisError, OSError) as error:
+        log.warning("the run of %s could not be recorded: %s", task, error)
 
 
-def _record(task: str, facts: dict[str, Any]) -> None:
-    row = ReconcilerRun(task=task, **facts)
-    ReconcilerRun.objects.bulk_create([row], update_conflicts=True, unique_fields=["task"], update_fields=list(facts))
+def _runs() -> dict[str, Run]:
+    try:
+        found = valkey().hgetall(RUNS_KEY)
+    except (RedisError, OSError) as error:
+        log.warning("the last runs of reconcilers are not known: %s", error)
+        return {}
+    known = [json.loads(run) for run in found.values()]
+    return {run["task"]: Run(datetime.fromisoformat(run["ran_at"]), run["seconds"]) for run in known}
 
 
 def _last_migrated_at() -> datetime:
@@ -143,7 +186,10 @@ def _last_migrated_at() -> datetime:
     return applied
 
 
-def _state(reconciler: Reconciler, run: ReconcilerRun | None, failed: tuple[int, int]) -> State:
+def _state(
+    reconciler: Reconciler, run: Run | None, failure: ReconcilerFailure | None, failed: tuple[int, int], idle: bool
+) -> State:
+    interval = max(reconciler.seconds, IDLE_SECONDS) if idle else reconciler.seconds
     now = clock.database_now()
     rows, oldest = 0, None
     for due in DUE[reconciler.task]():
@@ -158,9 +204,9 @@ def _state(reconciler: Reconciler, run: ReconcilerRun | None, failed: tuple[int,
         oldest_due_seconds=max(0.0, (now - oldest).total_seconds()) if oldest else None,
         ran_at=ran_at,
         took_seconds=run.seconds if run else None,
-        failed_at=run.failed_at if run else None,
-        error=run.error if run else "",
-        late=(now - (ran_at or _last_migrated_at())).total_seconds() > LATE_AFTER_RUNS * reconciler.seconds,
+        failed_at=failure.failed_at if failure else None,
+        error=failure.error if failure else "",
+        late=(now - (ran_at or _last_migrated_at())).total_seconds() > LATE_AFTER_RUNS * interval,
         rows_failing=failed[0],
         rows_given_up=failed[1],
     )

@@ -1,14 +1,12 @@
-"""When each reconciler ran last."""
+"""When each reconciler failed last."""
 
 from django.db import models
 
 
-class ReconcilerRun(models.Model):
-    """Result of the last runs of a reconciler, on any worker."""
+class ReconcilerFailure(models.Model):
+    """The last failure of a reconciler, on any worker. Its last run is kept in Valkey (`backlog.py`)."""
 
     task = models.CharField(primary_key=True, max_length=60)
-    ran_at = models.DateTimeField(null=True)
-    seconds = models.FloatField(null=True)
     failed_at = models.DateTimeField(null=True)
     error = models.TextField(blank=True, default="")
 
@@ -16,4 +14,4 @@ class ReconcilerRun(models.Model):
         db_table = "operations_sweeperrun"  # its name before it moved to this app
 
     def __str__(self) -> str:
-        return f"{self.task} at {self.ran_at}"
+        return f"{self.task} at {self.failed_at}"

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from athanor.core import task_triggers
 
+IDLE_SECONDS = 60.0
+"""The interval of all reconcilers that run more often, while no work waits (`backlog.is_idle`)."""
+
 
 @dataclass(frozen=True)
 class Reconciler:

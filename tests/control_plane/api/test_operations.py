@@ -1,5 +1,6 @@
 """/admin: reconcilers and orphans, for platform administrators only."""
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -7,21 +8,29 @@ from typing import Any
 import pytest
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
+from redis import Redis
 
 from athanor.accounts.models import AuditEvent, Team, User
 from athanor.accounts.roles import PlatformRole
 from athanor.backends.fake.backend import World
 from athanor.clusters.models import Cluster
 from athanor.core import leases, task_triggers
+from athanor.core.valkey import valkey
 from athanor.jobs.models import Attempt, Job
 from athanor.reconcilers import backlog
-from athanor.reconcilers.models import ReconcilerRun
+from athanor.webhooks import publishing as webhooks
 from tests.control_plane import drive
 from tests.control_plane.conftest import Api
 from tests.control_plane.roles import as_owner
+from trainer.contract.run import EndClass
 
 pytestmark = pytest.mark.django_db
 Submit = Callable[..., Job]
+
+
+@pytest.fixture(autouse=True)
+def no_runs_yet() -> None:
+    valkey().delete(backlog.RUNS_KEY)
 
 
 @pytest.fixture
@@ -90,7 +99,7 @@ def test_what_waits_for_a_sweeper_is_counted_until_it_has_run(operator: Api, sub
     assert sweeper(operator, task_triggers.FINALISE)["rows_due"] == 1
 
 
-def test_a_run_is_noted_and_so_is_one_that_failed(operator: Api) -> None:
+def test_a_run_is_noted_and_so_is_one_that_failed(operator: Api, submit: Submit, bucket: str) -> None:
     with backlog.recorded(task_triggers.ADMIT):
         pass
     with pytest.raises(ZeroDivisionError), backlog.recorded(task_triggers.ADMIT):
@@ -99,8 +108,47 @@ def test_a_run_is_noted_and_so_is_one_that_failed(operator: Api) -> None:
     assert shown["ran_at"]
     assert not shown["late"]
     assert shown["error"] == "ZeroDivisionError: division by zero"
-    ReconcilerRun.objects.update(ran_at=timezone.now() - timedelta(seconds=11))
+    ran_ago(310)
     assert sweeper(operator, task_triggers.ADMIT)["late"]
+    ran_ago(290)
+    assert not sweeper(operator, task_triggers.ADMIT)["late"], "an idle platform runs it every minute"
+    submit()
+    ran_ago(11)
+    assert sweeper(operator, task_triggers.ADMIT)["late"], "with work, every 2 s"
+
+
+def ran_ago(seconds: float) -> None:
+    with backlog.recorded(task_triggers.ADMIT):
+        pass
+    run = json.loads(valkey().hget(backlog.RUNS_KEY, task_triggers.ADMIT))
+    run["ran_at"] = (timezone.now() - timedelta(seconds=seconds)).isoformat()
+    valkey().hset(backlog.RUNS_KEY, task_triggers.ADMIT, json.dumps(run))
+
+
+def test_without_the_broker_the_last_runs_are_not_known_and_work_is_done(
+    operator: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = []
+    with monkeypatch.context() as without:
+        without.setattr(backlog, "valkey", lambda: Redis(port=1))
+        with backlog.recorded(task_triggers.ADMIT):
+            done.append("work")
+        shown = sweeper(operator, task_triggers.ADMIT)
+    assert (done, shown["ran_at"], shown["took_seconds"]) == (["work"], None, None)
+
+
+def test_a_platform_is_idle_while_nothing_waits(submit: Submit, world: World, bucket: str) -> None:
+    webhooks.publish_due()
+    assert backlog.is_idle()
+    job = submit()
+    assert not backlog.is_idle(), "a job is queued"
+    attempt = drive.start(job)
+    assert not backlog.is_idle(), "a job runs"
+    drive.end(world, attempt, EndClass.COMPLETED)
+    drive.settle()
+    assert not backlog.is_idle(), "its last events have no number"
+    webhooks.publish_due()
+    assert backlog.is_idle()
 
 
 def test_an_object_without_a_live_attempt_is_shown_and_cancelled(

@@ -18,7 +18,7 @@ from athanor.dispatch import submit as dispatch_submit
 from athanor.jobs import services
 from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.states import FINAL
-from athanor.reconcilers.models import ReconcilerRun
+from athanor.reconcilers.models import ReconcilerFailure
 from athanor.scheduling import services as scheduling
 from athanor.telemetry.models import Heartbeat
 from tests.control_plane import drive
@@ -261,7 +261,7 @@ def test_a_worker_whose_clock_is_wrong_decides_nothing(
         with pytest.raises(Misconfigured, match="the clock of this machine is"):
             tasks.watch()
     assert drive.status_of(job)[0] == "running"
-    run = ReconcilerRun.objects.get(task=task_triggers.OBSERVE)
+    run = ReconcilerFailure.objects.get(task=task_triggers.OBSERVE)
     assert "the clock of this machine" in run.error
     assert run.failed_at is not None
     assert abs(run.failed_at - now()) < timedelta(minutes=1), "the database's clock says when"

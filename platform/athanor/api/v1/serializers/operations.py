@@ -22,7 +22,9 @@ class SweeperSerializer(serializers.Serializer[backlog.State]):
         allow_null=True, help_text="Seconds for which the oldest of them has waited. Null if there is none."
     )
     ran_at = serializers.DateTimeField(
-        allow_null=True, help_text="Time of its last run, ISO 8601 in UTC. Null before the first."
+        allow_null=True,
+        help_text="Time of its last successful run, ISO 8601 in UTC. Null before the first, and without the broker, "
+        "which keeps it.",
     )
     took_seconds = serializers.FloatField(
         allow_null=True, help_text="Duration of that run in seconds. Null before the first."
@@ -31,7 +33,9 @@ class SweeperSerializer(serializers.Serializer[backlog.State]):
         allow_null=True, help_text="Time of its last failure, ISO 8601 in UTC. Null if it never failed."
     )
     error = serializers.CharField(allow_blank=True, help_text="The error of that failure. Empty if it never failed.")
-    late = serializers.BooleanField(help_text="Whether it has not run for five of its intervals.")
+    late = serializers.BooleanField(
+        help_text="Whether it has not run for five of its intervals, which are at least 60 seconds while no work waits."
+    )
     rows_failing = serializers.IntegerField(
         help_text="Number of rows whose last try failed unexpectedly; each is retried after a growing pause."
     )
