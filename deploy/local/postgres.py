@@ -174,7 +174,7 @@ class Postgres:
     def _is_ours(self, process: psutil.Process) -> bool:
         """Return whether it is one of PostgreSQL's processes that works in this data folder."""
         try:
-            return process.info["name"] == "postgres" and Path(process.cwd()) == self._folder.postgres
+            return process.info["name"] == "postgres" and Path(process.cwd()) == self._folder.postgres.resolve()
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             return False
 

@@ -144,7 +144,7 @@ def test_a_service_that_notifies_runs_on(folder: DataFolder, supervisor: Supervi
 
 
 def test_no_other_process_speaks_for_a_service(folder: DataFolder, run: Callable) -> None:
-    """The message comes from a child, whose pid is not the service's: the service never becomes ready."""
+    """The message comes from a child process with another pid: the service never becomes ready."""
     script = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {SPEAKS_FOR_ANOTHER!r}]); "
     with pytest.raises(StackError, match="one does not start"):
         run(service(folder, script + "time.sleep(600)"))
@@ -164,7 +164,7 @@ def test_a_service_that_does_nothing_is_given_up(folder: DataFolder, run: Callab
 def test_a_service_that_is_ready_and_never_answers_is_given_up(
     folder: DataFolder, run: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as a web server whose database has another password."""
+    """Such as a web server with the wrong password of its database."""
     monkeypatch.setattr(module, "ANSWERS_WITHIN_SECONDS", 0.5)
     with pytest.raises(StackError, match="one does not start"):
         run(service(folder, NOTIFIES, answers=lambda: False))

@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from deploy.local.environment import REPOSITORY
 from deploy.local.errors import StackError
 from deploy.local.folder import DataFolder
 from deploy.local.handle import StackHandle, wait_until
+from deploy.local.postgres import Postgres
 from deploy.local.supervisor import LOG_BYTES
 
 
@@ -86,6 +88,15 @@ def test_postgresql_is_back_although_processes_of_the_killed_server_live_on(runn
     wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the frozen process is ended")
     wait_until(lambda: postgres_answers(running), "PostgreSQL answers again")
     assert running.state["services"]["postgres"]["restarts"] == restarts + 1, "the first new start succeeds"
+
+
+def test_leftovers_are_found_in_a_data_folder_that_is_a_symbolic_link(running: StackHandle, tmp_path: Path) -> None:
+    """Their working folder is the real one."""
+    link = tmp_path / "link"
+    link.symlink_to(running.data_dir)
+    postgres = Postgres(DataFolder(link), 1, defaultdict(str))
+    (found,) = [each for each in psutil.process_iter(["name"]) if each.pid == running.pid("postgres")]
+    assert postgres._is_ours(found)
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ class Environment(BaseModel):
     undo_days: int = Field(7, ge=0, alias="ATHANOR_UNDO_DAYS")
     # Age in hours at which an object under a job's prefix that no manifest names is deleted.
     unreferenced_hours: int = Field(24, ge=2, alias="ATHANOR_UNREFERENCED_HOURS")
-    # Folders, separated by commas, on whose disks the platform's data is; the MiB that new work leaves free there.
+    # Folders with the platform's data, separated by commas, and the MiB that new work leaves free on their disks.
     disks: str = Field("", alias="ATHANOR_DISKS")
     disk_reserve_mib: int = Field(300, ge=0, alias="ATHANOR_DISK_RESERVE_MIB")
     outbound_allow: str = Field("", alias="ATHANOR_OUTBOUND_ALLOW")
