@@ -26,7 +26,7 @@ def reconciler(task: str) -> Callable[[Callable[[], None]], Any]:
 
     def register(work: Callable[[], None]) -> Any:
         def run(**_: Any) -> None:
-            with recorded(task):
+            with task_triggers.run_of(task), recorded(task):
                 work()
 
         return shared_task(name=task)(run)

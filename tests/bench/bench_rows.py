@@ -31,12 +31,23 @@ def jobs(count: int) -> None:
     many_jobs.settle()
 
 
+def simulated_cluster(slots: int) -> None:
+    """A cluster named `bench` within the worker, whose jobs never end. More jobs than its slots wait in the queue."""
+    from athanor.clusters.models import Cluster, Pool
+
+    cluster = Cluster.objects.create(name="bench", kind="fake", config={"world": "bench"})
+    Pool.objects.create(cluster=cluster, name="cpu", slots_per_node=slots, memory_bytes=1 << 40)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--attempts", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=0)
+    parser.add_argument("--simulated-slots", type=int, default=0)
     options = parser.parse_args()
     django.setup()
+    if options.simulated_slots:
+        simulated_cluster(options.simulated_slots)
     json.dump(attempts(options.attempts), sys.stdout)
     if options.jobs:
         jobs(options.jobs)

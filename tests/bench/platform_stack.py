@@ -97,26 +97,38 @@ def settings_of(stack: StackHandle) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
+def simulate_cluster(stack: StackHandle, slots: int) -> None:
+    """Add a cluster named `bench` whose jobs never end. See bench_rows.py."""
+    _run_bench_rows(stack, "--simulated-slots", str(slots))
+
+
 def made_attempts(stack: StackHandle, count: int, jobs: int = 0) -> list[dict[str, str]]:
     """Attempts of queued jobs that no backend ever sees: job, attempt, token; and more jobs. See bench_rows.py."""
-    command = [sys.executable, "-m", "tests.bench.bench_rows", "--attempts", str(count), "--jobs", str(jobs)]
+    rows: list[dict[str, str]] = json.loads(_run_bench_rows(stack, "--attempts", str(count), "--jobs", str(jobs)))
+    return rows
+
+
+def _run_bench_rows(stack: StackHandle, *arguments: str) -> str:
+    command = [sys.executable, "-m", "tests.bench.bench_rows", *arguments]
     path = os.pathsep.join([str(REPOSITORY / "platform"), str(REPOSITORY)])
     environment = {**os.environ, **settings_of(stack), "DJANGO_SETTINGS_MODULE": "athanor.config.settings"}
     done = subprocess.run(
         command, cwd=REPOSITORY, env={**environment, "PYTHONPATH": path}, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise RuntimeError(f"no attempts were made: {done.stderr[-2000:]}")
-    rows: list[dict[str, str]] = json.loads(done.stdout)
-    return rows
+        raise RuntimeError(f"no rows were made: {done.stderr[-2000:]}")
+    return done.stdout
 
 
-def processor_seconds(stack: StackHandle) -> float:
-    """Return the CPU seconds that web and PostgreSQL have used, which other load on the machine changes little."""
+def processor_seconds(stack: StackHandle, services: tuple[str, ...] = ("web", "postgres")) -> float:
+    """Return the CPU seconds that web and PostgreSQL have used, which other load on the machine changes little.
+
+    `services`: beginnings of the names of other services. Of processes that have ended, their parents know.
+    """
     total = 0.0
     for name in stack.state["services"]:
-        process = stack.identity(name).process() if name.startswith(("web", "postgres")) else None
+        process = stack.identity(name).process() if name.startswith(services) else None
         for one in [process, *process.children(recursive=True)] if process else []:
             times = one.cpu_times()
-            total += times.user + times.system
+            total += times.user + times.system + times.children_user + times.children_system
     return total
