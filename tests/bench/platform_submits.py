@@ -84,8 +84,8 @@ AGAINST = ("ours", "drf", "row")
 def drive(target: tuple[str, str], clients: int, body: bytes, seconds: float, used: Callable[[], float]) -> Figures:
     """Submit from `clients` concurrent clients for `seconds` to `target`, an address and a token.
 
-    Returns the submits per second, p50 and p99 in ms, and the CPU milliseconds a submit, of which `used` tells the sum
-    in seconds.
+    Returns the submits per second, p50 and p99 in ms, and the CPU milliseconds a submit;
+    `used` returns the CPU seconds since some time.
     """
     end, before = time.monotonic() + seconds, used()
     with ThreadPoolExecutor(clients) as pool:

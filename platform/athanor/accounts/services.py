@@ -5,11 +5,11 @@ import json
 import secrets
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import Model, QuerySet
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from athanor.accounts import audit, sign_on_expiry
@@ -17,6 +17,7 @@ from athanor.accounts.models import ApiToken, Team, User
 from athanor.accounts.roles import DEFAULT_SCOPES, PLATFORM_SCOPES, PlatformRole, Scope
 from athanor.accounts.selectors import RecognisedToken
 from athanor.core.errors import Conflict, Forbidden, NotFound
+from athanor.core.rows import loaded
 
 TOKEN_PREFIX = "ath_"  # noqa: S105 - the public start of every token
 # Every request by token pays for this one: the ORM would take five times as long to put the same statement together.
@@ -86,7 +87,7 @@ def recognise_token(secret: str) -> RecognisedToken | None:
     if row is None:
         return None
     identifier, scopes, last_used_at, team_id, team_name, user_id, username, platform_role, *sign_on, role = row
-    user = _loaded(
+    user = loaded(
         User,
         id=user_id,
         username=username,
@@ -98,17 +99,8 @@ def recognise_token(secret: str) -> RecognisedToken | None:
     sign_on_expiry.check_not_expired(user, now)
     if last_used_at is None or now - last_used_at > LAST_USED_RESOLUTION:
         ApiToken.objects.filter(pk=identifier).update(last_used_at=now)
-    team = _loaded(Team, id=team_id, name=team_name)
+    team = loaded(Team, id=team_id, name=team_name)
     return RecognisedToken(identifier, json.loads(scopes), user, team, role)
-
-
-Row = TypeVar("Row", bound=Model)
-
-
-def _loaded(model: type[Row], **columns: Any) -> Row:
-    """Build an instance as the ORM does with `only`: `from_db` takes columns in the order of the model's fields."""
-    names = [field.attname for field in model._meta.concrete_fields if field.attname in columns]
-    return model.from_db(connection.alias, names, [columns[name] for name in names])
 
 
 def rotate_token(row: ApiToken, overlap: timedelta, actor: User, *, by_token: str = "") -> tuple[ApiToken, str]:

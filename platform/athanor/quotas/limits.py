@@ -31,6 +31,8 @@ def check_queue(path: Sequence[QuotaNode], *, exactly: bool = True) -> None:
     transaction of the submission.
     """
     bound = [node for node in path if node.max_queued_jobs is not None]
+    if not bound:
+        return
     limited = lock(bound) if exactly else bound
     waiting = selectors.queued_below(node.id for node in limited)
     for node in limited:

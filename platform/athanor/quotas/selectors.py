@@ -6,12 +6,14 @@ Sums cover the jobs of all teams without naming any.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from django.db import connection
 from django.db.models import Count, F, QuerySet, Sum
 from django.db.models.functions import Least
 
 from athanor.accounts.models import Team
 from athanor.accounts.selectors import Principal, teams_of
 from athanor.core import tenancy
+from athanor.core.rows import columns_of
 from athanor.jobs.models import Job
 from athanor.jobs.states import HOLDING, JobStatus
 from athanor.quotas.models import QuotaNode
@@ -19,6 +21,23 @@ from athanor.quotas.tree import LIMITS, Grant, Node, Tree, ancestors_of
 
 COUNTED = Least("slots", F("pool__nodes") * F("pool__slots_per_node"))  # a job larger than its pool holds the pool
 _HOLDING = [status.value for status in HOLDING]
+PATH_OF_TEAM = f"""
+    WITH RECURSIVE above AS (
+        SELECT id, parent_id, 0 AS height FROM quotas_quotanode WHERE team_id = %s
+        UNION ALL
+        SELECT parent.id, parent.parent_id, above.height + 1
+        FROM quotas_quotanode parent JOIN above ON parent.id = above.parent_id
+    )
+    SELECT {columns_of(QuotaNode, "node")} FROM quotas_quotanode node JOIN above ON above.id = node.id ORDER BY height
+"""  # noqa: S608 - names of our own columns
+TEAMS_BELOW = """
+    WITH RECURSIVE below AS (
+        SELECT id, team_id FROM quotas_quotanode WHERE id = %s
+        UNION ALL
+        SELECT child.id, child.team_id FROM quotas_quotanode child JOIN below ON child.parent_id = below.id
+    )
+    SELECT team_id FROM below WHERE team_id IS NOT NULL
+"""
 
 
 def rows() -> list[QuotaNode]:
@@ -64,14 +83,7 @@ def version() -> int:
 
 def path_of_team(team: Team) -> list[QuotaNode]:
     """Return the path from the team's leaf to the organisation; empty for a team without a leaf."""
-    return list(
-        QuotaNode.objects.raw(
-            "WITH RECURSIVE above AS (SELECT n.*, 0 AS height FROM quotas_quotanode n WHERE n.team_id = %s"
-            " UNION ALL SELECT p.*, above.height + 1 FROM quotas_quotanode p JOIN above ON p.id = above.parent_id)"
-            " SELECT * FROM above ORDER BY height",
-            [team.id],
-        )
-    )
+    return list(QuotaNode.objects.raw(PATH_OF_TEAM, [team.id]))
 
 
 @dataclass
@@ -136,12 +148,9 @@ def queued_below(nodes: Iterable[str]) -> dict[str, int]:
 
 def teams_below(node_id: str) -> list[str]:
     """Return the ids of the teams in the subtree."""
-    found = QuotaNode.objects.raw(
-        "WITH RECURSIVE below AS (SELECT * FROM quotas_quotanode WHERE id = %s"
-        " UNION ALL SELECT c.* FROM quotas_quotanode c JOIN below ON c.parent_id = below.id) SELECT * FROM below",
-        [node_id],
-    )
-    return [row.team_id for row in found if row.team_id]
+    with connection.cursor() as cursor:
+        cursor.execute(TEAMS_BELOW, [node_id])
+        return [team_id for (team_id,) in cursor.fetchall()]
 
 
 def teams_with_leaves(principal: Principal) -> QuerySet[Team]:

@@ -40,6 +40,9 @@ class Answer:
         """Send the response; `send` waits while the connection's buffer is full."""
         try:
             await send({"type": "http.response.start", "status": self.code, "headers": self.headers})
+            if self.file is None and len(self.body) <= PIECE_BYTES:
+                await send({"type": "http.response.body", "body": self.body, "more_body": False})
+                return
             for piece in self.pieces():
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
