@@ -189,7 +189,7 @@ def lines(figures: dict[str, Any]) -> list[str]:
         f"  all services run; jobs of a full simulated cluster; {figures['cores']} cores, clients included; medians of "
         f"{ROUNDS} rounds taken in turn; CPU: of web and PostgreSQL",
         f"  aim: {aim['per_second']}/s, p99 <= {aim['p99_ms']} ms, CPU <= {aim['cpu_of_drf']} x that of the DRF view",
-        "  clients load | ours/s   p50   p99  CPU ms |  DRF/s   p50   p99  CPU ms |  row/s   p50   p99  CPU ms | CPU/DRF",
+        f"  clients load {''.join(f'| {name:>4}/s   p50   p99  CPU ms ' for name in AGAINST)}| CPU/DRF",
     ]
     for row in figures["rows"]:
         parts = " | ".join(

@@ -4,7 +4,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import NoReturn
 
 from django.db.models import Count, F, Q, QuerySet, Sum
 from django.utils import timezone
@@ -141,21 +140,21 @@ def pool_for(cluster_name: str | None, accelerator: str) -> Pool:
     for pool in Pool.objects.raw(POOL_FOR, {"cluster": cluster_name, "accelerator": accelerator}):
         pool.cluster = loaded(Cluster, id=pool.cluster_id, name=vars(pool)["cluster_name"])
         return pool
-    _refuse(list(enabled_pools()), cluster_name, accelerator)
+    raise _no_pool(list(enabled_pools()), cluster_name, accelerator)
 
 
-def _refuse(pools: list[Pool], cluster_name: str | None, accelerator: str) -> NoReturn:
+def _no_pool(pools: list[Pool], cluster_name: str | None, accelerator: str) -> Invalid:
     names = sorted({pool.cluster.name for pool in pools})
     if cluster_name is not None:
         if Cluster.objects.filter(name=cluster_name, enabled=False).exists():
             detail = f"cluster {cluster_name!r} is disabled and takes no new jobs"
             problem = FieldProblem("/resources/cluster", "cluster_disabled", detail)
             remedy = f"name another: {', '.join(names) or 'there is none'}"
-            raise Invalid("invalid_spec", detail, remedy=remedy, problems=(problem,))
+            return Invalid("invalid_spec", detail, remedy=remedy, problems=(problem,))
         if cluster_name not in names:
-            raise _unknown("/resources/cluster", "cluster", cluster_name, names)
+            return _unknown("/resources/cluster", "cluster", cluster_name, names)
         pools = [pool for pool in pools if pool.cluster.name == cluster_name]
-    raise _unknown("/resources/accelerator", "accelerator", accelerator, sorted({p.accelerator for p in pools}))
+    return _unknown("/resources/accelerator", "accelerator", accelerator, sorted({p.accelerator for p in pools}))
 
 
 def _unknown(pointer: str, what: str, value: str, choices: list[str]) -> Invalid:
