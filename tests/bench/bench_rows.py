@@ -22,6 +22,16 @@ def attempts(count: int) -> list[dict[str, str]]:
     return made
 
 
+def running() -> list[dict[str, str]]:
+    """The attempts that a simulated cluster runs, each with a token."""
+    from athanor.dispatch import tokens
+    from athanor.jobs.models import Attempt
+    from athanor.jobs.states import AttemptStatus
+
+    found = Attempt.objects.filter(status=AttemptStatus.SUBMITTED.value).order_by("id")
+    return [{"job": each.job_id, "attempt": each.id, "token": tokens.issue(each.id)} for each in found]
+
+
 def jobs(count: int) -> None:
     """So many jobs like the first that has an attempt (tests/many_jobs.py)."""
     from athanor.jobs.models import Attempt
@@ -44,10 +54,11 @@ if __name__ == "__main__":
     parser.add_argument("--attempts", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=0)
     parser.add_argument("--simulated-slots", type=int, default=0)
+    parser.add_argument("--running", action="store_true")
     options = parser.parse_args()
     django.setup()
     if options.simulated_slots:
         simulated_cluster(options.simulated_slots)
-    json.dump(attempts(options.attempts), sys.stdout)
+    json.dump(running() if options.running else attempts(options.attempts), sys.stdout)
     if options.jobs:
         jobs(options.jobs)

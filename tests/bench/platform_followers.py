@@ -2,8 +2,8 @@
 
 Aims: p95 <= 1 s from the event's own time to its arrival, at most 200 MB more. Half of the followers follow the team,
 half one job each of twenty-five. Fifty service accounts share them, since one user may have twenty in a process.
-Everything, the followers too, is on this machine. The Celery worker is suspended: pausing and resuming jobs that wait
-makes the events.
+Everything, the followers too, is on this machine, and all services run. The jobs wait for a simulated cluster that is
+full; pausing and resuming them makes the events.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from deploy.local.handle import StackHandle
-from tests.bench.platform_stack import api, private_stack, small_job
+from tests.bench.platform_stack import api, private_stack, simulated_attempts, simulated_job
 
 FOLLOWERS = 1000
 OF_ONE_USER = 20
@@ -106,25 +106,22 @@ def _warm_up(stack: StackHandle) -> None:
 
 def measure() -> dict[str, Any]:
     with private_stack() as stack:
-        stack.suspend("worker")
-        try:
-            with api(stack) as client:
-                jobs = [_submit(client) for _ in range(JOBS)]
-                tokens = _tokens(client)
-            _warm_up(stack)
-            before = _memory_mb(stack)
-            figures: dict[str, Any] = {}
+        simulated_attempts(stack, 1)  # it fills the cluster
+        with api(stack) as client:
+            jobs = [_submit(client) for _ in range(JOBS)]
+            tokens = _tokens(client)
+        _warm_up(stack)
+        before = _memory_mb(stack)
+        figures: dict[str, Any] = {}
 
-            async def run() -> tuple[Arrivals, float]:
-                reading = asyncio.create_task(_read_memory(stack, figures))
-                try:
-                    return await _measure(stack, jobs, tokens)
-                finally:
-                    reading.cancel()
+        async def run() -> tuple[Arrivals, float]:
+            reading = asyncio.create_task(_read_memory(stack, figures))
+            try:
+                return await _measure(stack, jobs, tokens)
+            finally:
+                reading.cancel()
 
-            seen, connecting = asyncio.run(run())
-        finally:
-            stack.resume("worker")
+        seen, connecting = asyncio.run(run())
     ordered = sorted(seen.seconds)
     return {
         "followers": FOLLOWERS,
@@ -158,7 +155,7 @@ def _tokens(client: httpx.Client) -> list[str]:
 
 
 def _submit(client: httpx.Client) -> str:
-    answer = client.post("/jobs", json=small_job())
+    answer = client.post("/jobs", json=simulated_job())
     answer.raise_for_status()
     return str(answer.json()["id"])
 

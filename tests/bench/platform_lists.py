@@ -35,7 +35,8 @@ FILTERS = {
 
 def measure() -> dict[str, Any]:
     with private_stack() as stack:
-        stack.suspend("worker")  # it would run the queued ones
+        stack.suspend("supervisor")  # which would start a frozen worker again
+        stack.suspend("worker")  # it would end the rows that no backend knows
         try:
             with api(stack) as client:
                 headers = {"Idempotency-Key": str(uuid.uuid4())}
@@ -54,6 +55,7 @@ def measure() -> dict[str, Any]:
             return found
         finally:
             stack.resume("worker")
+            stack.resume("supervisor")
 
 
 def _pages(reader: Sender, path: str) -> dict[str, Any]:

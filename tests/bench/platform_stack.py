@@ -6,15 +6,17 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 from athanor.core.encryption import new_wrapping_keyset
 from deploy.local.environment import REPOSITORY
-from deploy.local.handle import StackHandle
+from deploy.local.handle import StackHandle, wait_until
 
 
 @contextmanager
@@ -102,6 +104,32 @@ def simulate_cluster(stack: StackHandle, slots: int) -> None:
     _run_bench_rows(stack, "--simulated-slots", str(slots))
 
 
+def simulated_job() -> dict[str, Any]:
+    """A job of that cluster; it takes two slots."""
+    job = small_job()
+    return {**job, "resources": {"processes_per_node": 2, "accelerator": "cpu", "cluster": "bench"}}
+
+
+def started(stack: StackHandle) -> int:
+    """Return how many jobs that cluster has."""
+    with api(stack) as client:
+        found = client.get("/jobs", params={"limit": 200}).raise_for_status().json()["items"]
+    return sum(each["status"] in {"starting", "running"} for each in found)
+
+
+def simulated_attempts(stack: StackHandle, count: int) -> list[dict[str, str]]:
+    """Attempts that a simulated cluster runs while all services work: job, attempt, token."""
+    simulate_cluster(stack, 2 * count)
+    with api(stack) as client:
+        for _ in range(count):
+            headers = {"Idempotency-Key": str(uuid.uuid4())}
+            client.post("/jobs", json=simulated_job(), headers=headers).raise_for_status()
+    wait_until(lambda: started(stack) == count, "the simulated cluster runs all jobs")
+    rows: list[dict[str, str]] = json.loads(_run_bench_rows(stack, "--running"))
+    assert len(rows) == count, len(rows)
+    return rows
+
+
 def made_attempts(stack: StackHandle, count: int, jobs: int = 0) -> list[dict[str, str]]:
     """Attempts of queued jobs that no backend ever sees: job, attempt, token; and more jobs. See bench_rows.py."""
     rows: list[dict[str, str]] = json.loads(_run_bench_rows(stack, "--attempts", str(count), "--jobs", str(jobs)))
@@ -111,7 +139,10 @@ def made_attempts(stack: StackHandle, count: int, jobs: int = 0) -> list[dict[st
 def _run_bench_rows(stack: StackHandle, *arguments: str) -> str:
     command = [sys.executable, "-m", "tests.bench.bench_rows", *arguments]
     path = os.pathsep.join([str(REPOSITORY / "platform"), str(REPOSITORY)])
-    environment = {**os.environ, **settings_of(stack), "DJANGO_SETTINGS_MODULE": "athanor.config.settings"}
+    known = settings_of(stack)
+    # Only the owner of a table may vacuum it.
+    known["DATABASE_URL"] = known["ATHANOR_MIGRATION_DATABASE_URL"]
+    environment = {**os.environ, **known, "DJANGO_SETTINGS_MODULE": "athanor.config.settings"}
     done = subprocess.run(
         command, cwd=REPOSITORY, env={**environment, "PYTHONPATH": path}, capture_output=True, text=True, check=False
     )

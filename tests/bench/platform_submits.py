@@ -28,7 +28,7 @@ import psutil
 
 from deploy.local.environment import REPOSITORY
 from deploy.local.handle import StackHandle, wait_until
-from tests.bench.platform_stack import api, private_stack, processor_seconds, simulate_cluster, small_job
+from tests.bench.platform_stack import private_stack, processor_seconds, simulate_cluster, simulated_job, started
 
 CLIENTS = (1, 8, 32)
 SECONDS = 6.0
@@ -41,9 +41,7 @@ Figures = dict[str, float]
 
 
 def measure() -> dict[str, Any]:
-    body = small_job()
-    body["resources"] = {**body["resources"], "cluster": "bench"}  # type: ignore[dict-item]
-    content = json.dumps(body).encode()
+    content = json.dumps(simulated_job()).encode()
     figures: dict[str, Any] = {"aim": AIM, "cores": os.cpu_count(), "rows": []}
     with private_stack() as stack:
         simulate_cluster(stack, SIMULATED_SLOTS)
@@ -62,7 +60,7 @@ def measure() -> dict[str, Any]:
             ours(8, 2.0)  # warm
             reference("drf", 8, 1.0)
             reference("row", 8, 1.0)
-            wait_until(lambda: _submitted(stack) * 2 == SIMULATED_SLOTS, "the simulated cluster is full")
+            wait_until(lambda: started(stack) * 2 == SIMULATED_SLOTS, "the simulated cluster is full")
             for clients in CLIENTS:
                 rounds = [
                     {"ours": ours(clients), "drf": reference("drf", clients), "row": reference("row", clients)}
@@ -126,13 +124,6 @@ def _submit_until(target: tuple[str, str], body: bytes, end: float) -> list[floa
 def _cpu_seconds(server: subprocess.Popen[bytes]) -> float:
     times = psutil.Process(server.pid).cpu_times()
     return times.user + times.system
-
-
-def _submitted(stack: StackHandle) -> int:
-    """Return how many jobs the cluster has."""
-    with api(stack) as client:
-        found = client.get("/jobs", params={"limit": 200}).json()
-        return sum(each["status"] in {"starting", "running"} for each in found["items"])
 
 
 @contextmanager

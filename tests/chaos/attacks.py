@@ -452,6 +452,7 @@ ATTACKS: list[Callable[[Target], None]] = [
 
 def carry_out(attacks: list[Callable[[Target], None]]) -> Iterator[dict[str, Any]]:
     with private_stack() as stack:
+        stack.suspend("supervisor")  # which would start a frozen worker again
         stack.suspend("worker")  # it would run the attacked job
         try:
             target = _target(stack)
@@ -461,6 +462,7 @@ def carry_out(attacks: list[Callable[[Target], None]]) -> Iterator[dict[str, Any
                 yield {"attack": attack.__name__, "tries": target.tries, "problems": target.problems}
         finally:
             stack.resume("worker")
+            stack.resume("supervisor")
 
 
 def _target(stack: StackHandle) -> Target:
