@@ -98,6 +98,29 @@ def test_a_retry_makes_a_new_job_with_a_key_of_its_own(server, athanor, answer) 
     assert server.seen[-1].headers["Idempotency-Key"].startswith("cli-")
 
 
+def test_a_fork_sends_what_differs(server, athanor, answer) -> None:
+    server.answer("POST /api/v1/jobs/job_1:fork", answer({**JOB, "id": "job_9"}, 201))
+    settings = ["--set", "training.steps=50", "--set", "training.optimizer.lr=0.001", "--set", "labels=null"]
+    result = athanor("fork", "job_1", *settings, "--name", "007", "--idempotency-key", "once")
+    assert result.returncode == 0, result.stderr
+    assert "submitted job_9" in result.stdout
+    training = {"steps": 50, "optimizer": {"lr": 0.001}}
+    assert json.loads(server.seen[-1].body) == {"changes": {"training": training, "labels": None, "name": "007"}}
+    assert server.seen[-1].headers["Idempotency-Key"] == "once"
+
+
+def test_the_list_is_of_one_team(server, athanor, answer) -> None:
+    server.answer("GET /api/v1/jobs", answer({"items": [], "next_cursor": None}))
+    assert athanor("list", "--team", "research").returncode == 0
+    assert "team=research" in server.seen[-1].path
+
+
+def test_a_shell_can_complete_commands(athanor) -> None:
+    script = athanor("--show-completion", "bash")
+    assert script.returncode == 0, script.stderr
+    assert "_ATHANOR_COMPLETE=complete_bash" in script.stdout
+
+
 def test_a_refused_spec_lists_every_field_and_exits_with_2(server, athanor, answer) -> None:
     problem = {
         "status": 422, "code": "invalid_spec", "detail": "The spec has 2 errors.", "remedy": "Correct them.",

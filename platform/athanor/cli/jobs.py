@@ -1,4 +1,4 @@
-"""Submit, list, show, cancel, pause, resume, retry; presets."""
+"""Submit, list, show, cancel, pause, resume, retry, fork; presets."""
 
 import uuid
 from pathlib import Path
@@ -12,7 +12,7 @@ from athanor.cli.options import AsJson, JobId, JobIds, connect
 from athanor.cli.plain import plain
 from athanor.cli.render import console, job_lines, jobs_table, outlook_lines, print_json, time_lines
 from athanor.cli.schema_gen import Job, JobSummary, Plan, Preset
-from athanor.cli.spec_file import apply_settings, read_preset, read_spec
+from athanor.cli.spec_file import apply_settings, read_preset, read_spec, with_name
 from athanor.cli.watching import exit_code, watch
 
 
@@ -36,8 +36,7 @@ def submit(
         raise CliError(ExitCode.USAGE, "give either a FILE or --preset NAME")
     client = connect()
     spec = read_spec(file) if file is not None else read_preset(client, str(preset))
-    changes = [*(settings or []), *([f"name={yaml.safe_dump(name).splitlines()[0]}"] if name else [])]
-    spec = apply_settings(spec, changes)
+    spec = apply_settings(spec, with_name(settings, name))
     if plan:
         _show_plan(client.post("/jobs:plan", spec), as_json=as_json)
         return
@@ -65,14 +64,15 @@ def submit(
 @reports_errors
 def list_jobs(
     status: Annotated[str | None, typer.Option(help="Comma-separated: running,queued.")] = None,
-    project: Annotated[str | None, typer.Option()] = None,
+    team: Annotated[str | None, typer.Option(help="Name or id of a team.")] = None,
+    project: Annotated[str | None, typer.Option(help="Name of a project.")] = None,
     search: Annotated[str | None, typer.Option("--search", "-q", help="Part of a name or id.")] = None,
     label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE; repeatable.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=200)] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, the newest first."""
-    filters: dict[str, Any] = {"status": status, "project": project, "q": search, "limit": limit}
+    filters: dict[str, Any] = {"status": status, "team": team, "project": project, "q": search, "limit": limit}
     for pair in label or []:
         key, separator, value = pair.partition("=")
         if not separator:
@@ -126,9 +126,33 @@ def retry(
     as_json: AsJson = False,
 ) -> None:
     """Submit the spec of an ended job again."""
+    _submit_like(job, "retry", None, idempotency_key, as_json=as_json)
+
+
+@reports_errors
+def fork(
+    job: JobId,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a field: training.steps=50; `null` removes it. Repeatable."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The new job's name.")] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Idempotency key: the same key never creates a second job. Default: random.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Submit the spec of a job again, with changes; the job may still be running."""
+    changes = apply_settings({}, with_name(settings, name))
+    _submit_like(job, "fork", {"changes": changes}, idempotency_key, as_json=as_json)
+
+
+def _submit_like(
+    job: str, action: str, body: dict[str, Any] | None, idempotency_key: str | None, *, as_json: bool
+) -> None:
     client = connect()
     key = idempotency_key or f"cli-{uuid.uuid4()}"
-    found = client.post(f"/jobs/{job}:retry", headers={"Idempotency-Key": key})
+    found = client.post(f"/jobs/{job}:{action}", body, headers={"Idempotency-Key": key})
     if as_json:
         print_json(found)
     else:

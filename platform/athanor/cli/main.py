@@ -39,7 +39,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
 )
 
 
@@ -63,6 +62,7 @@ app.command("cancel")(jobs.cancel)
 app.command("pause")(jobs.pause)
 app.command("resume")(jobs.resume)
 app.command("retry")(jobs.retry)
+app.command("fork")(jobs.fork)
 app.command("profile")(profiles.profile)
 app.command("tensorboard")(event_files.tensorboard)
 app.command("presets")(jobs.presets)

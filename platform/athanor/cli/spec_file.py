@@ -4,6 +4,8 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode
 from athanor.core.documents import load_yaml
@@ -32,6 +34,11 @@ def read_preset(client: Client, name: str) -> dict[str, Any]:
         raise CliError(ExitCode.USAGE, f"no preset {name!r}: there are {', '.join(sorted(presets))}")
     spec: dict[str, Any] = presets[name]["spec"]
     return spec
+
+
+def with_name(settings: list[str] | None, name: str | None) -> list[str]:
+    """Return the settings of `--set`, and that of `--name`, which is text even if it reads like a number."""
+    return [*(settings or []), *([f"name={yaml.safe_dump(name).splitlines()[0]}"] if name else [])]
 
 
 def apply_settings(spec: dict[str, Any], settings: list[str]) -> dict[str, Any]:
