@@ -11,6 +11,7 @@ import pytest
 from deploy.local.handle import wait_until
 from tests.kubernetes.double.cluster import Cluster, running_cluster
 from tests.kubernetes.double.jobs import indexes, written
+from tests.kubernetes.double.loop import Loop
 from tests.kubernetes.test_objects import SIMPLE, plan, rendered
 
 SPACES = "/api/v1/namespaces"
@@ -160,3 +161,13 @@ def test_a_job_is_removed_some_time_after_its_end(api: Api) -> None:
 def test_lists_of_indexes(text: str, found: set[int]) -> None:
     assert indexes(text) == found
     assert written(found) == text
+
+
+def test_the_loop_is_stopped_while_it_ends_by_itself_and_is_asked_for_more_afterwards() -> None:
+    loop = Loop()
+    loop.start()
+    loop.later(0, lambda: setattr(loop, "_is_over", True))
+    loop._thread.join(10)
+    loop.stop()
+    loop.soon("late", lambda: None)
+    loop.later(0, lambda: None)

@@ -23,7 +23,7 @@ class Loop:
         os.set_blocking(self._wake_reader, False)
         os.set_blocking(self._wake_writer, False)
         self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
-        self._is_over = False
+        self._is_over = self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="cluster", daemon=True)
 
     def start(self) -> None:
@@ -50,10 +50,13 @@ class Loop:
         self._selector.register(descriptor, selectors.EVENT_READ, action)
 
     def _wake(self) -> None:
-        try:
-            os.write(self._wake_writer, b"x")
-        except BlockingIOError:
-            return  # it has enough reasons to wake up
+        with self._lock:  # the thread may end meanwhile, and its descriptors be those of other files
+            if self._is_closed:
+                return
+            try:
+                os.write(self._wake_writer, b"x")
+            except BlockingIOError:
+                return  # it has enough reasons to wake up
 
     def _run(self) -> None:
         while not self._is_over:
@@ -62,9 +65,11 @@ class Loop:
                     action()
                 except Exception:
                     log.exception("a controller of the double failed")
-        self._selector.close()
-        os.close(self._wake_reader)
-        os.close(self._wake_writer)
+        with self._lock:
+            self._is_closed = True
+            self._selector.close()
+            os.close(self._wake_reader)
+            os.close(self._wake_writer)
 
     def _ready(self) -> list[Callable[[], None]]:
         with self._lock:
