@@ -6,7 +6,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-MADE = {"id": "dset_1", "name": "books", "size_bytes": 12, "format": "auto"}
+MADE = {"id": "dset_1", "name": "books", "size_bytes": 12, "format": "auto", "text_field": ""}
 JOB = {
     "id": "job_1", "name": "prepare-books", "team": {"id": "team_1", "name": "demo"}, "project": "default",
     "status": "queued", "reason": None, "created_at": "2026-01-02T03:04:05Z", "attempt_count": 0,
@@ -32,12 +32,13 @@ def test_files_are_sent_as_one_tar_and_a_job_tokenises_them(server: Any, athanor
     assert json.loads(result.stdout)["job"]["id"] == "job_1"
     upload, submission = server.seen
     assert "name=books" in upload.path
+    assert "text_field=body" in upload.path
     assert upload.headers["Content-Type"] == "application/x-tar"
     assert members(upload.body) == contents
     sent = json.loads(submission.body)
     assert (sent["name"], sent["team"]) == ("prepare-books", "demo")
     assert sent["prepare"] == {
-        "data": {"source": "dataset:books", "text_field": "body", "validation_fraction": 0.02},
+        "data": {"source": "dataset:books", "validation_fraction": 0.02, "text_field": "body"},
         "tokenizer": {"vocab_size": 4096},
     }
 
@@ -82,3 +83,36 @@ def test_a_data_set_is_tokenised_anew(server: Any, athanor: Any, answer: Any) ->
     absent = athanor("dataset", "prepare", "boks", "--anew")
     assert absent.returncode == 4
     assert "'boks'" in absent.stderr
+
+
+def test_conversations_are_left_to_the_job_that_trains_on_them(server: Any, athanor: Any, answer: Any) -> None:
+    server.answer("POST /api/v1/datasets", answer({**MADE, "format": "chat", "text_field": "messages"}, 201))
+    (athanor.home / "chats.jsonl").write_text("{}")
+    result = athanor("dataset", "add", "books", "chats.jsonl")
+    assert result.returncode == 0, result.stderr
+    assert "12 B, chat in 'messages'" in result.stdout
+    assert "chat template of its model" in result.stdout
+    assert [seen.method for seen in server.seen] == ["POST"]
+
+
+def test_a_data_set_is_shown_with_its_rows_and_jobs(server: Any, athanor: Any, answer: Any) -> None:
+    failed = {**JOB, "status": "failed", "reason": {"message": "Line 3 is no JSON.", "remedy": "Correct it."}}
+    listed = {**MADE, "team": JOB["team"], "origin": "sealed", "text_field": "", "spec_source": "dataset:books"}
+    detail = {
+        **listed, "files": [{"path": "a.txt", "size_bytes": 12}], "digest": "ab" * 32,
+        "preparation": {"state": "failed", "job": failed, "tokens": None},
+        "tokenised_forms": [
+            {"train_tokens": 9, "validation_tokens": 1, "vocab_size": 300, "size_bytes": 40, "job_id": "j"}
+        ],
+    }  # fmt: skip
+    server.answer("GET /api/v1/datasets", answer({"items": [listed], "next_cursor": None}))
+    server.answer("GET /api/v1/datasets/dset_1", answer(detail))
+    preview = {"rows": ["one \x1b[31m[b]line[/b]", {"text": "two"}], "note": ""}
+    server.answer("GET /api/v1/datasets/dset_1/preview", answer(preview))
+    server.answer("GET /api/v1/jobs", answer({"items": [JOB], "next_cursor": None}))
+    result = athanor("dataset", "show", "books")
+    assert result.returncode == 0, result.stderr
+    for text in ("dataset:books: 12 B", "ab" * 32, "Line 3 is no JSON. Correct it.", "9 + 1 tokens", "job_1  queued",
+                 "[b]line[/b]", '{"text": "two"}'):  # fmt: skip
+        assert text in result.stdout
+    assert "\x1b" not in result.stdout

@@ -2,15 +2,64 @@ import { queryOptions } from "@tanstack/react-query";
 
 import { request } from "@/api/client";
 import { submitJob } from "@/api/jobs";
-import type { Dataset, Job, Page } from "@/api/types";
+import type { Dataset, DatasetDetail, Inspection, Job, JobSummary, Page } from "@/api/types";
+import { isFinal } from "@/lib/status";
 import { uniqueKey } from "@/lib/unique-key";
 
 export const datasetsKey = ["datasets"] as const;
+
+const RUNNING_MS = 3_000;
+const SAMPLE_BYTES = 512 * 1024;
+const SHOWN_ROWS = 5;
 
 export function datasetsQuery() {
   return queryOptions({
     queryKey: datasetsKey,
     queryFn: ({ signal }) => request<Page<Dataset>>("/datasets", { query: { limit: 200 }, signal }),
+    refetchInterval: (query) =>
+      query.state.data?.items.some((one) => one.preparation.state === "running") ? RUNNING_MS : false,
+  });
+}
+
+export function datasetQuery(id: string) {
+  return queryOptions({
+    queryKey: [...datasetsKey, id],
+    queryFn: ({ signal }) => request<DatasetDetail>(`/datasets/${encodeURIComponent(id)}`, { signal }),
+    refetchInterval: (query) => (query.state.data?.preparation.state === "running" ? RUNNING_MS : false),
+  });
+}
+
+export function previewQuery(id: string) {
+  return queryOptions({
+    queryKey: [...datasetsKey, id, "preview"],
+    queryFn: ({ signal }) => request<Inspection>(`/datasets/${encodeURIComponent(id)}/preview`, { signal }),
+    staleTime: Infinity, // a data set never changes, and each reading is audited
+    retry: false,
+  });
+}
+
+export function datasetJobsQuery(id: string) {
+  return queryOptions({
+    queryKey: [...datasetsKey, id, "jobs"],
+    queryFn: ({ signal }) => request<Page<JobSummary>>("/jobs", { query: { dataset: id, limit: 50 }, signal }),
+    refetchInterval: (query) =>
+      query.state.data?.items.some((job) => !isFinal(job.status)) ? RUNNING_MS : false,
+  });
+}
+
+/** What a file holds, before it is uploaded: from its beginning, of parquet from its end. */
+export function inspectionQuery(file: File, format: string) {
+  return queryOptions({
+    queryKey: ["inspection", file.name, file.size, file.lastModified, format],
+    queryFn: ({ signal }) =>
+      request<Inspection>("/datasets:inspect", {
+        method: "POST",
+        query: { name: file.name, format, rows: SHOWN_ROWS },
+        body: isParquet(file.name, format) ? file.slice(-SAMPLE_BYTES) : file.slice(0, SAMPLE_BYTES),
+        headers: { "Content-Type": "application/octet-stream" },
+        signal,
+      }),
+    retry: false,
   });
 }
 
@@ -18,27 +67,26 @@ export interface Upload {
   team: string;
   name: string;
   format: string;
+  textField: string;
   file: File;
 }
 
 /** The file is the body as it is: the browser streams it from the disk, however large. */
-export function uploadDataset({ team, name, format, file }: Upload): Promise<Dataset> {
+export function uploadDataset({ team, name, format, textField, file }: Upload): Promise<Dataset> {
   return request<Dataset>("/datasets", {
     method: "POST",
-    query: { team, name, format },
+    query: { team, name, format, text_field: textField },
     body: file,
-    headers: { "Content-Type": contentType(file.name) },
+    headers: { "Content-Type": isParquet(file.name, format) ? "application/vnd.apache.parquet" : "text/plain" },
   });
 }
 
-/** Where the format is `auto`, it goes by this. */
-function contentType(file: string): string {
-  if (/\.(jsonl|ndjson)$/i.test(file)) return "application/jsonl";
-  return /\.parquet$/i.test(file) ? "application/vnd.apache.parquet" : "text/plain";
+function isParquet(name: string, format: string): boolean {
+  return format === "parquet" || (format === "auto" && /\.(parquet|pq)$/i.test(name));
 }
 
 /** The job that tokenises it, with the default tokenizer; without, the first job that needs it does. */
-export function prepareDataset({ name, team }: Dataset): Promise<Job> {
+export function prepareDataset({ name, team }: Pick<Dataset, "name" | "team">): Promise<Job> {
   const spec = {
     version: 1,
     name: `prepare-${name}`.slice(0, 100),
@@ -46,4 +94,9 @@ export function prepareDataset({ name, team }: Dataset): Promise<Job> {
     prepare: { data: { source: `dataset:${name}` } },
   };
   return submitJob(spec, uniqueKey());
+}
+
+/** Returns how many tokenised forms were discarded. */
+export function forgetPreparations(id: string): Promise<{ forgotten: number }> {
+  return request(`/datasets/${encodeURIComponent(id)}/preparations`, { method: "DELETE" });
 }

@@ -803,7 +803,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /**
+         * Show a data set
+         * @description Returns the data set with its files, the digest of its content and its tokenised forms.
+         */
+        get: operations["datasets_show"];
         put?: never;
         post?: never;
         /**
@@ -851,6 +855,46 @@ export interface paths {
          * @description Discards every tokenised form of the data set, so that the next job that needs one tokenises it again. Jobs that use one already continue to use it. Needs the role member in the team.
          */
         delete: operations["datasets_forget_preparations"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/datasets/{dataset_id}/preview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show the first rows of a data set
+         * @description Decrypts the beginning of the first file. The request is recorded in the audit trail. A token needs the scope `artifacts`.
+         */
+        get: operations["datasets_preview"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/datasets:inspect": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Inspect a sample of a file before it is uploaded
+         * @description Send the first 512 KiB of the file, of parquet the last. Returns the detected format, the fields that can be trained on, and the first rows. Nothing is stored. Returns 422 for content that an upload would refuse.
+         */
+        post: operations["datasets_inspect"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -3737,17 +3781,61 @@ export interface components {
             spec_source: string;
             /** @description `sealed` for an upload, which is stored encrypted; `plain` for an S3 prefix that is read in place; `builtin` for text of the platform. */
             origin: string;
-            /** @description `auto` if it is found out when the data set is read, or the format of the files. */
+            /** @description What the files hold: `text`, `jsonl` (text in a field of JSON lines), `chat` (conversations), `preference` (pairs), `parquet`, or `auto` for files of several formats and data that is not an upload. */
             format: string;
+            /** @description Field with the text, or with the messages of a conversation, that jobs read unless their spec names another. Empty if there is none or it is not known. */
+            text_field: string;
+            /** @description Fields of the first line, or columns, that hold text. Null if they are not known. */
+            fields_with_text: string[] | null;
             /** @description Size in bytes; 0 if the data set is not an upload. */
             size_bytes: number;
             /** @description Number of documents. Null if it is not known. */
             documents: number | null;
+            /** @description How tokenising it goes. */
+            preparation: components["schemas"]["Preparation"];
             /**
              * Format: date-time
              * @description Time of creation, ISO 8601 in UTC.
              */
             created_at: string;
+        };
+        /** @description A data set with its files and tokenised forms. */
+        DatasetDetail: {
+            /** @description Identifier. It never changes and is never reused. */
+            id: string;
+            /** @description The team that it belongs to. */
+            team: components["schemas"]["Named"];
+            /** @description Name within the team. Jobs name the data set by it. */
+            name: string;
+            /** @description What a spec writes in `source` to train on it. */
+            spec_source: string;
+            /** @description `sealed` for an upload, which is stored encrypted; `plain` for an S3 prefix that is read in place; `builtin` for text of the platform. */
+            origin: string;
+            /** @description What the files hold: `text`, `jsonl` (text in a field of JSON lines), `chat` (conversations), `preference` (pairs), `parquet`, or `auto` for files of several formats and data that is not an upload. */
+            format: string;
+            /** @description Field with the text, or with the messages of a conversation, that jobs read unless their spec names another. Empty if there is none or it is not known. */
+            text_field: string;
+            /** @description Fields of the first line, or columns, that hold text. Null if they are not known. */
+            fields_with_text: string[] | null;
+            /** @description Size in bytes; 0 if the data set is not an upload. */
+            size_bytes: number;
+            /** @description Number of documents. Null if it is not known. */
+            documents: number | null;
+            /** @description How tokenising it goes. */
+            preparation: components["schemas"]["Preparation"];
+            /**
+             * Format: date-time
+             * @description Time of creation, ISO 8601 in UTC.
+             */
+            created_at: string;
+            /** @description Name of the user who uploaded it. */
+            created_by?: string | null;
+            /** @description SHA-256 over the encrypted content of all files. It never changes, since a data set never changes. Empty for data that is not an upload. */
+            readonly digest: string;
+            /** @description Files of the upload. */
+            files: components["schemas"]["UploadedFile"][];
+            /** @description Tokenised forms that jobs may use, newest first. */
+            readonly tokenised_forms: components["schemas"]["TokenisedForm"][];
         };
         /** @description One page of a list of Dataset objects. */
         DatasetPage: {
@@ -4352,6 +4440,21 @@ export interface components {
             items: components["schemas"]["Incident"][];
             /** @description Send it as `cursor` for the next page. Null on the last page. */
             next_cursor: string | null;
+        };
+        /** @description What a sample of a file shows. */
+        Inspection: {
+            /** @description Detected format: `text`, `jsonl`, `chat`, `preference` or `parquet`. */
+            format: string;
+            /** @description Field to train on, or field with the messages of a conversation. Empty if you have to choose. */
+            text_field: string;
+            /** @description Fields of the first line, or columns, that hold text. Null for plain text. */
+            fields_with_text: string[] | null;
+            /** @description First rows: lines of text, or objects. Texts are cut after 2,000 characters. */
+            rows: unknown[];
+            /** @description Number of rows, if parquet says it. */
+            documents: number | null;
+            /** @description What to know before training on it. Empty if there is nothing. */
+            note: string;
         };
         /** @description An invitation to a team, by link or offered to a user. */
         Invitation: {
@@ -6618,6 +6721,28 @@ export interface components {
         };
         /** @enum {string} */
         PrecisionEnum: "fp32" | "bf16" | "fp8";
+        /** @description How tokenising a data set goes. */
+        Preparation: {
+            /** @description `none`: the first job that trains on it tokenises it. `running`: a job tokenises it now. `ready`: at least one tokenised form is stored. `failed`: the latest job that tokenised it failed. */
+            state: components["schemas"]["PreparationStateEnum"];
+            /** @description The latest job that only tokenises it. Null if none. */
+            job: components["schemas"]["PreparationJob"] | null;
+            /** @description Tokens of the newest tokenised form. Null if there is none. */
+            readonly tokens: number | null;
+        };
+        /** @description A job that only tokenises a data set. */
+        PreparationJob: {
+            /** @description Identifier. It never changes and is never reused. */
+            id: string;
+            /** @description Name of the job. */
+            name: string;
+            /** @description Status of the job. */
+            status: components["schemas"]["JobStatusEnum"];
+            /** @description Why it waits or ended. Null if there is nothing to say. */
+            readonly reason: components["schemas"]["Reason"] | null;
+        };
+        /** @enum {string} */
+        PreparationStateEnum: "none" | "running" | "ready" | "failed";
         /**
          * PrepareSpec
          * @description Data to tokenize, encrypt and store ahead of the jobs that train on it. They find it if their `data` names the
@@ -8390,6 +8515,30 @@ export interface components {
              */
             overlap_seconds: number;
         };
+        /** @description A tokenised form of a data set. */
+        TokenisedForm: {
+            /** @description Digest of all that decides the tokens, such as the tokenizer. */
+            recipe: string;
+            /** @description Digest of the tokens and the tokenizer. */
+            fingerprint: string;
+            /** @description Number of entries in the vocabulary. */
+            vocab_size: number;
+            /** @description Tokens to train on. */
+            train_tokens: number;
+            /** @description Tokens held out for evaluation. */
+            validation_tokens: number;
+            /** @description Number of documents. */
+            documents: number;
+            /** @description Size in the object store, in bytes. */
+            size_bytes: number;
+            /** @description Job that tokenised it. */
+            job_id: string;
+            /**
+             * Format: date-time
+             * @description Time of creation, ISO 8601 in UTC.
+             */
+            created_at: string;
+        };
         /**
          * TokenizerSpec
          * @description How text becomes tokens. All parts of a mixture share one tokenizer.
@@ -8672,6 +8821,13 @@ export interface components {
         Uploaded: {
             /** @description Number of points that were stored. */
             points: number;
+        };
+        /** @description A file of an upload. */
+        UploadedFile: {
+            /** @description Name under which it is stored. */
+            path: string;
+            /** @description Size in bytes. */
+            readonly size_bytes: number;
         };
         /** @description The signed-in user. */
         User: {
@@ -15276,12 +15432,14 @@ export interface operations {
     datasets_upload: {
         parameters: {
             query: {
-                /** @description Format of every file. With `auto`, or without it, it follows from the Content-Type or the names of the files. */
-                format?: "auto" | "jsonl" | "parquet" | "text";
+                /** @description Format of every file. With `auto`, or without it, it is detected from the Content-Type or the names of the files, and from their first lines. */
+                format?: "auto" | "chat" | "jsonl" | "parquet" | "preference" | "text";
                 /** @description Name within the team. Jobs name the data set by it. */
                 name: string;
                 /** @description Name or id of the team. May be left out if you belong to one team only. */
                 team?: string;
+                /** @description Field of JSON lines, or column of parquet, with the text. Without it: detected. Specs that name no `text_field` read this one. */
+                text_field?: string;
             };
             header?: {
                 /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
@@ -15308,6 +15466,146 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Dataset"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    datasets_show: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the data set. */
+                dataset_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A data set with its files and tokenised forms. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DatasetDetail"];
                 };
             };
             /** @description The body is not what its Content-Type says. */
@@ -15731,6 +16029,297 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Forgotten"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    datasets_preview: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of rows to return. */
+                rows?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Id of the data set. */
+                dataset_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What a sample of a file shows. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Inspection"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    datasets_inspect: {
+        parameters: {
+            query: {
+                /** @description Format of the file; `auto`, or without it: detected. */
+                format?: "auto" | "chat" | "jsonl" | "parquet" | "preference" | "text";
+                /** @description Name of the file, with its extension. */
+                name: string;
+                /** @description Maximum number of rows to return. */
+                rows?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/octet-stream": string;
+            };
+        };
+        responses: {
+            /** @description What a sample of a file shows. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Inspection"];
                 };
             };
             /** @description The body is not what its Content-Type says. */
@@ -17560,6 +18149,8 @@ export interface operations {
                 created_after?: string;
                 /** @description The `next_cursor` of the page before. Empty or absent for the first page. */
                 cursor?: string;
+                /** @description Only jobs that read the data set with this id. */
+                dataset?: string;
                 /** @description Fields that lists leave out otherwise, separated by commas. */
                 expand?: string;
                 /** @description Only these fields of each object, separated by commas. */

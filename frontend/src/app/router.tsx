@@ -53,6 +53,10 @@ export const router = createBrowserRouter([
                 ...page(async () => (await import("@/features/datasets/components/datasets-page")).DatasetsPage),
               },
               {
+                path: "/datasets/:datasetId",
+                ...page(async () => (await import("@/features/datasets/components/dataset-page")).DatasetPage),
+              },
+              {
                 path: "/account",
                 ...page(async () => (await import("@/features/account/components/account-page")).AccountPage),
               },

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from difflib import get_close_matches
+from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
@@ -9,10 +10,11 @@ from django.utils import timezone
 from athanor.accounts import audit
 from athanor.accounts.models import Team
 from athanor.artifacts import buckets, manifests, storage
+from athanor.artifacts.inspection import MESSAGES_FIELD
 from athanor.artifacts.models import Dataset, PreparedDataset
 from athanor.core.errors import FieldProblem, Invalid
 from athanor.core.rows import columns_of
-from trainer.contract.data import DataSpec, TokenizerSpec
+from trainer.contract.data import DataSpec, MixturePart, TokenizerSpec
 from trainer.contract.manifest import StoredFile, StoredPart
 from trainer.contract.recipe import dataset_recipes
 from trainer.contract.run import DatasetSource
@@ -62,6 +64,69 @@ def resolve(team: Team, source: str) -> Dataset:
     nearest = get_close_matches(name, names, n=1)
     hint = f"did you mean dataset:{nearest[0]}?" if nearest else "upload it first: athanor dataset add"
     raise _refused("dataset_missing", f"team {team.name} has no data set {name!r}; {hint}")
+
+
+def with_detected_formats(data: DataSpec, rows: list[Dataset], task: str) -> DataSpec:
+    """Return `data` with the format and the field that each upload was found to have, where the spec leaves them open.
+
+    `rows` has the data set of each part. Raises Invalid with each part that cannot be read as the spec says; `task`
+    begins their pointers.
+    """
+    parts: list[MixturePart] = []
+    problems: list[FieldProblem] = []
+    for number, (part, row) in enumerate(zip(data.parts, rows, strict=True)):
+        try:
+            parts.append(_as_detected(part, row))
+        except Invalid as error:
+            place = f"{task}/data/mixture/{number}" if data.mixture else f"{task}/data"
+            problems += [replace(problem, pointer=f"{place}{problem.pointer}") for problem in error.problems]
+    chats = [part.source for part in parts if part.format == "chat"]
+    changes: dict[str, Any] = {}
+    if chats and data.packing != "documents":
+        if "packing" in data.model_fields_set and task == "/training":
+            detail = (
+                f"{', '.join(chats)} contains conversations, which must not see one another; "
+                "set packing to documents, or leave it out"
+            )
+            problems.append(FieldProblem(f"{task}/data/packing", "conflict", detail))
+        changes["packing"] = "documents"
+    if problems:
+        raise Invalid("invalid_spec", problems[0].detail, remedy=problems[0].detail, problems=tuple(problems))
+    if parts == data.parts:
+        return data.model_copy(update=changes)
+    if data.mixture:
+        return data.model_copy(update={"mixture": parts, **changes})
+    return data.model_copy(update={"format": parts[0].format, "text_field": parts[0].text_field, **changes})
+
+
+def _as_detected(part: MixturePart, row: Dataset) -> MixturePart:
+    """Return the part of a spec with the detected format and field. Raises Invalid with pointers below the part."""
+    form = row.format if part.format == "auto" else part.format
+    if row.origin != Dataset.Origin.SEALED or form == "text":
+        return part
+    leaves_field_open = part.text_field == MixturePart.model_fields["text_field"].default
+    if form == "chat":
+        is_usual = row.format != "chat" or row.text_field == MESSAGES_FIELD
+        field = row.text_field if leaves_field_open and not is_usual else part.text_field
+        return part.model_copy(update={"format": "chat", "text_field": field})
+    texts = ", ".join(row.fields or ()) or "none"
+    if form == "preference":
+        detail = (
+            f"{part.source} contains preference pairs, and no task trains on pairs; to train on one text of each line "
+            f"set format to jsonl and text_field to a field with text ({texts})"
+        )
+        raise _refused("no_text_field", detail, "/format")
+    if row.fields is None or part.text_field in row.fields:
+        return part
+    if leaves_field_open and row.text_field in row.fields:
+        return part.model_copy(update={"text_field": row.text_field})
+    if form == "auto":  # files of several formats, such as conversations and plain text
+        return part
+    if row.fields:
+        detail = f"{part.source} has no text in {part.text_field!r}; set text_field to a field with text ({texts})"
+    else:
+        detail = f"{part.source} has no field with text; upload it again with the text in a field, such as 'text'"
+    raise _refused("no_text_field", detail, "/text_field")
 
 
 def sources_for(dataset_ids: list[str], data: DataSpec, tokenizer: TokenizerSpec) -> list[DatasetSource]:

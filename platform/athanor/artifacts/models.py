@@ -1,6 +1,6 @@
 """Keys, secrets, data sets, checkpoints, artifacts, profiles, deletions and stored sizes."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.db import models
 
@@ -114,11 +114,16 @@ class Dataset(models.Model):
     format = models.CharField(max_length=10, default="auto")
     size_bytes = models.BigIntegerField(default=0)
     documents = models.BigIntegerField(null=True)
+    # Of an upload, as its first lines or its columns show (inspection.Inspection). `fields`: null if not known.
+    text_field = models.CharField(max_length=100, blank=True, default="", db_default="")
+    fields = models.JSONField(null=True)
     files = models.JSONField(default=list)
     tag = models.CharField(max_length=1000, blank=True, default="")  # of UploadManifest, for uploads
     deletion = models.ForeignKey(Deletion, null=True, on_delete=models.PROTECT, related_name="+")
     created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
+
+    preparation: Any = None  # previews.Preparation, once previews.load_preparations was called
 
     class Meta:
         constraints: ClassVar[list[models.BaseConstraint]] = [

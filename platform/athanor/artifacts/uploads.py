@@ -1,52 +1,66 @@
 """New data sets: files encrypted part by part as they arrive, each checked to be usable for training.
 
-The content is not interpreted beyond that: text is UTF-8, a line of JSONL a JSON object, parquet begins and ends as
-parquet does. Jobs read the rest.
+Checked are: text is UTF-8, each line of JSONL a JSON object, each line of chat data a conversation, and parquet begins
+and ends as parquet does. What the first lines hold is detected (`inspection.py`), for specs that leave the format open.
 """
 
 import codecs
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import PurePosixPath
+from typing import Any
 
 from django.db import IntegrityError, transaction
 
 from athanor.accounts import audit
 from athanor.accounts.models import Team, User
 from athanor.artifacts import keys, storage, usage
+from athanor.artifacts.inspection import (
+    JSON_LINES,
+    PARQUET_MAGIC,
+    SAMPLE_BYTES,
+    SUFFIXES,
+    Inspection,
+    conversation_problem,
+    format_of,
+    inspect,
+    inspect_footer,
+    parse_line,
+)
 from athanor.artifacts.models import Dataset
 from athanor.core import ids
 from athanor.core.disks import require_space
-from athanor.core.errors import Conflict, Invalid
+from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.quotas.selectors import path_of_team
 from trainer.contract.encryption import Encryptor, authenticate
 from trainer.contract.manifest import PART_PLAINTEXT_BYTES, StoredFile, StoredPart, UploadManifest
 
-SUFFIXES = {"text": (".txt",), "jsonl": (".jsonl", ".ndjson"), "parquet": (".parquet", ".pq")}
-FORMATS = tuple(SUFFIXES)
 MAX_FILES = 10_000
-PARQUET_MAGIC = b"PAR1"
 
 
 @dataclass(frozen=True)
 class NewFile:
-    """A file to upload. `name` is used in errors. Its chunks can be read once, before the next file's."""
+    """A file to upload. `name` is used in errors. Its chunks can be read once, before the next file's.
+
+    `format`: one of FORMATS, or `auto` to detect it.
+    """
 
     name: str
     format: str
     chunks: Iterable[bytes]
 
 
-def format_of(name: str) -> str:
-    """Return the format by the file's extension; text for unknown extensions."""
-    return next((form for form, endings in SUFFIXES.items() if name.lower().endswith(endings)), "text")
-
-
 def upload(
-    team: Team, user: User, name: str, files: Iterable[NewFile], record: Callable[[Dataset], None] | None = None
+    team: Team,
+    user: User,
+    name: str,
+    files: Iterable[NewFile],
+    record: Callable[[Dataset], None] | None = None,
+    *,
+    text_field: str = "",
 ) -> Dataset:
-    """Store files as one data set.
+    """Store files as one data set. `text_field`: the field to train on, if it is not the detected one.
 
     Raise Invalid for no file, and, with the place, for one that is empty or does not have its format; Conflict if the
     team is at its storage limit; Unavailable if a disk is full. A refused upload leaves only unnamed objects, which are
@@ -62,6 +76,8 @@ def upload(
     incoming = _Incoming(encryptor, f"teams/{team.id}/datasets/{identifier}/raw")
     try:
         incoming.take_all(files)
+        if text_field and text_field != incoming.text_field and text_field not in (incoming.fields or ()):
+            raise _no_field(text_field, incoming.fields or [])
         size = sum(part.plaintext_size for part in incoming.parts)
         with transaction.atomic():
             usage.check(place, size)
@@ -74,6 +90,8 @@ def upload(
                 format=incoming.format,
                 size_bytes=size,
                 documents=incoming.documents,
+                text_field=text_field or incoming.text_field,
+                fields=incoming.fields,
                 files=[file.model_dump() for file in incoming.files],
                 tag=authenticate(UploadManifest(dataset_id=identifier, files=incoming.files), encryptor).tag,
                 created_by=user,
@@ -90,6 +108,14 @@ def upload(
         raise
 
 
+def _no_field(text_field: str, fields: list[str]) -> Invalid:
+    detail = (
+        f"text_field={text_field!r}: the first line has no text in it (fields with text: {', '.join(fields) or 'none'})"
+    )
+    problem = FieldProblem("/text_field", "no_text_field", detail)
+    return Invalid("invalid_dataset", detail, remedy="name one of these fields, or none", problems=(problem,))
+
+
 def _check_team_exists(team: Team) -> None:
     """Raise Conflict for a team that was deleted since the upload began, and lock it against deletion."""
     if not Team.objects.select_for_update(no_key=True).filter(pk=team.pk, deleted_at=None).exists():
@@ -101,7 +127,7 @@ class _Incoming:
 
     def __init__(self, encryptor: Encryptor, prefix: str) -> None:
         self._encryptor, self._prefix = encryptor, prefix
-        self._formats: set[str] = set()
+        self._found: list[Inspection] = []
         self.parts: list[StoredPart] = []
         self.files: list[StoredFile] = []
         self.documents: int | None = None
@@ -109,7 +135,20 @@ class _Incoming:
     @property
     def format(self) -> str:
         """Return the format of all files; auto if each has that of its name."""
-        return next(iter(self._formats)) if len(self._formats) == 1 else "auto"
+        formats = {found.format for found in self._found}
+        return next(iter(formats)) if len(formats) == 1 else "auto"
+
+    @property
+    def text_field(self) -> str:
+        """Return the field to read in all files; empty if they differ or the user has to choose."""
+        names = {found.text_field for found in self._found if found.fields is not None}
+        return next(iter(names)) if len(names) == 1 else ""
+
+    @property
+    def fields(self) -> list[str] | None:
+        """Return the fields with text that all files have, in the order of the first file; None if not known."""
+        known = [found.fields for found in self._found if found.fields is not None]
+        return [name for name in known[0] if all(name in fields for fields in known)] if known else None
 
     def take_all(self, files: Iterable[NewFile]) -> None:
         for file in files:
@@ -118,31 +157,43 @@ class _Incoming:
             raise Invalid("invalid_dataset", "the upload holds no file", remedy="upload one at least")
 
     def _take(self, file: NewFile) -> None:
-        path = _stored_name(file)
+        blocks = _blocks(file.chunks)
+        first_block = next(blocks, b"")
+        found = _detect(file, first_block)
+        path = _stored_name(file.name, found.format)
         if len(self.files) == MAX_FILES:
             raise Invalid("invalid_dataset", f"more than {MAX_FILES} files", remedy="join them, or make several sets")
         if any(known.path == path for known in self.files):
             raise Invalid("invalid_dataset", f"two files would be stored as {path}", remedy="rename one")
-        check = CHECKS[file.format](file.name)
+        check = CHECKS[found.format](file.name, found)
         first = len(self.parts)
-        for block in _blocks(file.chunks):
+        for block in chain([first_block] if first_block else [], blocks):
             check.feed(block)
             ciphertext, part = self._encryptor.encrypt(block, f"{self._prefix}-{len(self.parts):05d}")
             self.parts.append(part)
             storage.put(part.key, ciphertext)
         check.finish()
-        self._formats.add(file.format)
+        self._found.append(check.found)
         self.files.append(StoredFile(path=path, parts=self.parts[first:]))
         if check.documents is not None:
             self.documents = (self.documents or 0) + check.documents
 
 
+def _detect(file: NewFile, first_block: bytes) -> Inspection:
+    """Inspect the beginning of a file; the end of parquet is inspected when it has arrived."""
+    is_parquet = file.format == "parquet" or (
+        file.format == "auto" and (format_of(file.name) == "parquet" or first_block[:4] == PARQUET_MAGIC)
+    )
+    return Inspection("parquet") if is_parquet else inspect(file.name, first_block[:SAMPLE_BYTES], file.format, rows=1)
+
+
 class _TextCheck:
     """Checks that a file is not empty and is UTF-8, also across blocks."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, found: Inspection) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._name = name
+        self.found = found
         self._seen = 0
         self._has_text = False
         self.documents: int | None = None
@@ -174,8 +225,8 @@ class _TextCheck:
 class _JsonlCheck(_TextCheck):
     """Checks that each line that is not blank is a JSON object."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, found: Inspection) -> None:
+        super().__init__(name, found)
         self._rest = b""
         self._line = 0
         self.documents = 0
@@ -192,42 +243,61 @@ class _JsonlCheck(_TextCheck):
 
     def _check(self, line: bytes) -> None:
         self._line += 1
-        if not line.strip():
-            return
-        try:
-            document = json.loads(line)
-        except ValueError as error:
-            raise self._refused(f"line {self._line} is not JSON: {error}", "one JSON object a line") from error
-        if not isinstance(document, dict):
-            raise self._refused(f"line {self._line} is not a JSON object", 'write lines like {"text": "..."}')
-        self.documents = (self.documents or 0) + 1
+        if line.strip():
+            self._check_record(parse_line(self._name, self._line, line))
+            self.documents = (self.documents or 0) + 1
+
+    def _check_record(self, record: dict[str, Any]) -> None:
+        """Check what the object of a line has in it."""
+
+
+class _ChatCheck(_JsonlCheck):
+    """Checks that each line has a conversation in the same field."""
+
+    def _check_record(self, record: dict[str, Any]) -> None:
+        field = self.found.text_field
+        problem = conversation_problem(record.get(field))
+        if problem:
+            raise self._refused(
+                f"line {self._line}: {field} {problem}, unlike the first line",
+                "correct or remove the line; for text that is no conversation choose the format jsonl",
+            )
 
 
 class _ParquetCheck(_TextCheck):
-    """Checks that a file begins and ends as parquet does; jobs read what is between."""
+    """Checks that a file begins and ends as parquet does, and reads its columns; jobs read what is between."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, found: Inspection) -> None:
+        super().__init__(name, found)
         self._first, self._last = b"", b""
 
     def feed(self, block: bytes) -> None:
         self._first = (self._first + block)[:4]
-        self._last = (self._last + block[-4:])[-4:]
+        self._last = (self._last + block[-SAMPLE_BYTES:])[-SAMPLE_BYTES:]
         self._seen += len(block)
 
     def finish(self) -> None:
-        if self._first != PARQUET_MAGIC or self._last != PARQUET_MAGIC or self._seen < 3 * len(PARQUET_MAGIC):
+        if self._first != PARQUET_MAGIC or self._last[-4:] != PARQUET_MAGIC or self._seen < 3 * len(PARQUET_MAGIC):
             raise self._refused("is no complete parquet file", "upload it again, or name its format")
+        self.found = inspect_footer(self._name, self._last) or self.found
+        self.documents = self.found.documents
 
 
-CHECKS: dict[str, type[_TextCheck]] = {"text": _TextCheck, "jsonl": _JsonlCheck, "parquet": _ParquetCheck}
+CHECKS: dict[str, type[_TextCheck]] = {
+    "text": _TextCheck,
+    "jsonl": _JsonlCheck,
+    "preference": _JsonlCheck,
+    "chat": _ChatCheck,
+    "parquet": _ParquetCheck,
+}
 
 
-def _stored_name(file: NewFile) -> str:
-    """Return a safe file name whose extension shows its format."""
-    name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in PurePosixPath(file.name).name)
+def _stored_name(file_name: str, form: str) -> str:
+    """Return a safe file name whose extension shows the format of the file, by which a job reads it."""
+    name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in PurePosixPath(file_name).name)
     name = name[-200:] or "data"
-    return name if format_of(name) == file.format else name + SUFFIXES[file.format][0]
+    stored_as = "jsonl" if form in JSON_LINES else form
+    return name if format_of(name) == stored_as else name + SUFFIXES[stored_as][0]
 
 
 def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:

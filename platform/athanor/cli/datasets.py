@@ -1,23 +1,31 @@
-"""`athanor dataset`: add, prepare and list."""
+"""`athanor dataset`: add, prepare, show and list."""
 
+import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, connect
-from athanor.cli.render import console, print_json, size
+from athanor.cli.plain import plain
+from athanor.cli.render import columns, console, print_json, size
 from athanor.cli.watching import exit_code, watch
 
 app = typer.Typer(rich_markup_mode=None)
-FORMATS = {"auto", "text", "jsonl", "parquet"}
+FORMATS = {"auto", "text", "jsonl", "chat", "parquet"}
+# Tokenised by the first job that trains on it: with the chat template of its model, or a field that its spec names.
+NOT_PREPARED_BY_DEFAULT = {"chat", "preference"}
 BLOCK_BYTES = 1024 * 1024
+STATES = {"none": "not yet", "running": "running", "ready": "ready", "failed": "failed"}
 TeamOption = Annotated[str | None, typer.Option("--team", help="Required if you are in several teams.")]
-TextField = Annotated[str, typer.Option("--text-field", help="Field or column with the text.")]
+TextField = Annotated[
+    str | None, typer.Option("--text-field", help="Field or column with the text. Default: the detected one.")
+]
 VocabSize = Annotated[int, typer.Option("--tokenizer", help="Vocabulary size of the tokenizer trained on it.")]
 ValidationFraction = Annotated[
     float, typer.Option("--validation-fraction", help="Share of documents held out for validation.")
@@ -33,13 +41,17 @@ def add(
         list[Path], typer.Argument(help="UTF-8 text, JSON lines or parquet; several files make one data set.")
     ],
     team: TeamOption = None,
-    form: Annotated[str, typer.Option("--format", help="auto (by file extension), text, jsonl, parquet.")] = "auto",
-    text_field: TextField = "text",
+    form: Annotated[str, typer.Option("--format", help="auto (detected), text, jsonl, chat, parquet.")] = "auto",
+    text_field: TextField = None,
     vocab_size: VocabSize = 2048,
     validation_fraction: ValidationFraction = 0.02,
     prepare: Annotated[
-        bool, typer.Option(help="Tokenise it now with a job of its own, or by the first job that needs it.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            help="Tokenise it now with a job of its own, or by the first job that needs it. Default: now, except "
+            "conversations."
+        ),
+    ] = None,
     wait: Wait = False,
     as_json: AsJson = False,
 ) -> None:
@@ -54,12 +66,16 @@ def add(
     made = client.post(
         "/datasets",
         content=archive,
-        params={"name": name, "format": form, **({"team": team} if team else {})},
+        params={"name": name, "format": form, **_given(team=team, text_field=text_field)},
         headers={"Content-Type": "application/x-tar", "Content-Length": str(archive.size)},
     )
     if not as_json:
-        console.print(f"data set {made['name']}: {size(made['size_bytes'])}; use it as dataset:{made['name']}")
+        console.print(f"data set {made['name']}: {_content(made)}; use it as dataset:{made['name']}")
     made["job"] = None
+    if prepare is None:
+        prepare = made["format"] not in NOT_PREPARED_BY_DEFAULT
+        if not prepare and not as_json:
+            console.print("It is tokenised by the first job that trains on it, with the chat template of its model.")
     if prepare:
         task = _task(name, text_field, validation_fraction, vocab_size)
         made["job"] = _prepare(client, name, team, task, wait=wait, as_json=as_json)
@@ -77,7 +93,7 @@ def prepare(
         bool, typer.Option("--again", "--anew", help="Discard earlier results (--anew: deprecated name).")
     ] = False,
     team: TeamOption = None,
-    text_field: TextField = "text",
+    text_field: TextField = None,
     vocab_size: VocabSize = 2048,
     validation_fraction: ValidationFraction = 0.02,
     wait: Wait = False,
@@ -86,12 +102,9 @@ def prepare(
     """Submit the job that tokenises a data set; --again replaces an earlier result, such as a damaged one."""
     client = connect()
     if again:
-        named = [each for each in client.pages("/datasets", team=team) if each["name"] == name]
-        if len(named) != 1:
-            remedy = "name one of `athanor dataset list`" if not named else "name its --team"
-            raise CliError(ExitCode.NOT_FOUND, f"{len(named)} data sets are called {name!r}; {remedy}")
-        team = team or named[0]["team"]["name"]
-        client.delete(f"/datasets/{named[0]['id']}/preparations")
+        found = _find(client, name, team)
+        team = team or found["team"]["name"]
+        client.delete(f"/datasets/{found['id']}/preparations")
     job = _prepare(
         client, name, team, _task(name, text_field, validation_fraction, vocab_size), wait=wait, as_json=as_json
     )
@@ -101,8 +114,32 @@ def prepare(
         raise typer.Exit(exit_code(job))
 
 
-def _task(name: str, text_field: str, validation_fraction: float, vocab_size: int) -> dict[str, Any]:
-    data = {"source": f"dataset:{name}", "text_field": text_field, "validation_fraction": validation_fraction}
+def _find(client: Client, name: str, team: str | None) -> Any:
+    """Return the data set with this name. Raises CliError for none or several."""
+    named = [each for each in client.pages("/datasets", team=team) if each["name"] == name]
+    if len(named) != 1:
+        remedy = "name one of `athanor dataset list`" if not named else "name its --team"
+        raise CliError(ExitCode.NOT_FOUND, f"{len(named)} data sets are called {name!r}; {remedy}")
+    return named[0]
+
+
+def _given(**values: str | None) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value}
+
+
+def _content(dataset: Any) -> str:
+    """Return the size and format of a data set, and the field that is trained on."""
+    field = f" in {dataset['text_field']!r}" if dataset["text_field"] else ""
+    form = "several formats" if dataset["format"] == "auto" else dataset["format"]
+    return f"{size(dataset['size_bytes'])}, {form}{field}"
+
+
+def _task(name: str, text_field: str | None, validation_fraction: float, vocab_size: int) -> dict[str, Any]:
+    data = {
+        "source": f"dataset:{name}",
+        "validation_fraction": validation_fraction,
+        **_given(text_field=text_field),
+    }
     return {"data": data, "tokenizer": {"vocab_size": vocab_size}}
 
 
@@ -123,9 +160,58 @@ def list_datasets(team: Annotated[str | None, typer.Option()] = None, as_json: A
     if as_json:
         print_json(found)
         return
-    for dataset in found:
-        state = dataset.get("status") or dataset.get("origin", "")
-        console.print(f"{dataset['name']:<30} {state:<10} {size(dataset['size_bytes'])}")
+    table = columns("name", "team", "format", "size", "tokenised")
+    for each in found:
+        is_upload = each["origin"] == "sealed"
+        content = (each["format"], size(each["size_bytes"])) if is_upload else (each["origin"], "-")
+        table.add_row(
+            escape(each["name"]), escape(each["team"]["name"]), *content, STATES[each["preparation"]["state"]]
+        )
+    console.print(table)
+
+
+@app.command("show")
+@reports_errors
+def show(
+    name: Annotated[str, typer.Argument(help="Name of an uploaded data set.")],
+    team: TeamOption = None,
+    rows: Annotated[int, typer.Option(min=1, max=100, help="Number of rows to print.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Show a data set: its first rows, its tokenised forms, and the jobs that read it."""
+    client = connect()
+    path = f"/datasets/{_find(client, name, team)['id']}"
+    found = client.get(path)
+    found["preview"] = client.get(f"{path}/preview", rows=rows) if found["origin"] == "sealed" else None
+    found["jobs"] = client.get("/jobs", dataset=found["id"], limit=20)["items"]
+    if as_json:
+        print_json(found)
+        return
+    console.print(escape(f"{found['spec_source']}: {_content(found)}, {len(found['files'])} files"))
+    console.print(escape(f"digest     {found['digest']}"), soft_wrap=True)
+    preparation = found["preparation"]
+    console.print(f"tokenised  {STATES[preparation['state']]}")
+    if preparation["state"] == "failed":
+        reason = preparation["job"]["reason"] or {"message": "", "remedy": ""}
+        console.print(escape(f"  {preparation['job']['id']}: {reason['message']} {reason['remedy']}"), soft_wrap=True)
+    for form in found["tokenised_forms"]:
+        console.print(
+            f"  {form['train_tokens']} + {form['validation_tokens']} tokens, vocabulary {form['vocab_size']}, "
+            f"{size(form['size_bytes'])}, by {form['job_id']}"
+        )
+    for job in found["jobs"]:
+        console.print(escape(f"read by    {job['id']}  {job['status']:<10} {job['name']}"), soft_wrap=True)
+    if found["preview"]:
+        _print_preview(found["preview"])
+
+
+def _print_preview(preview: Any) -> None:
+    for text in (preview["note"], "first rows" if preview["rows"] else ""):
+        if text:
+            console.print(escape(text), soft_wrap=True)
+    for row in preview["rows"]:
+        text = row if isinstance(row, str) else json.dumps(row, ensure_ascii=False)
+        console.print(escape(f"  {plain(text)}"), soft_wrap=True)
 
 
 class _Tar:

@@ -24,7 +24,14 @@ def plain(text: str) -> str:
 
 
 class PlainConsole(Console):
-    """A console on which every string, of a line or of a table's cell, is made plain before it is styled."""
+    """A console on which every string, of a line or of a table's cell, is made plain before it is styled.
+
+    Names such as `dataset:books:` are printed as they are, not as emoji.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        """Create the console."""
+        super().__init__(emoji=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Render text without its control characters."""

@@ -133,6 +133,26 @@ class Label(models.Model):
         return f"{self.key}={self.value} of {self.job_id}"
 
 
+class DatasetUse(models.Model):
+    """A job that reads a data set of its team: the jobs of a data set, found by an index as labels are.
+
+    Jobs on the builtin text have none. `prepares`: the job only tokenises it.
+    """
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="+")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_index=False)
+    dataset_id = models.CharField(max_length=40)
+    prepares = models.BooleanField()
+
+    class Meta:
+        indexes: ClassVar[list[models.Index]] = [
+            models.Index(fields=["dataset_id", "-job"], name="jobs_by_dataset"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} reads {self.dataset_id}"
+
+
 class Dependency(models.Model):
     """`job` starts only after `upstream` has succeeded. Written once, when the job is submitted."""
 

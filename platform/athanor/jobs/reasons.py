@@ -169,7 +169,12 @@ MEANINGS: dict[Reason, Meaning] = {
     ),
     R.BAD_SPEC: Meaning(F, N, Blame.USER, "The spec is not runnable.", "Fix the field named in the message."),
     R.DATA_ERROR: Meaning(
-        F, N, Blame.USER, "The data is unusable.", "Fix the data as the message says, upload it, and fork the job."
+        F,
+        N,
+        Blame.USER,
+        "The data is unusable.",
+        "As the message says, correct the spec and fork the job, or correct the data, upload it under a new name and "
+        "fork the job with that source.",
     ),
     R.USER_ERROR: Meaning(
         F, Retry.CHARGED, Blame.USER, "The training program failed.", "See the last lines of the log."

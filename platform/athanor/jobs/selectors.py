@@ -11,7 +11,7 @@ from athanor.accounts.selectors import Principal
 from athanor.clusters.models import Pool
 from athanor.core import ids, tenancy
 from athanor.core.errors import NotFound
-from athanor.jobs.models import Attempt, Job, JobEvent, Label
+from athanor.jobs.models import Attempt, DatasetUse, Job, JobEvent, Label
 from athanor.jobs.states import HOLDING
 from athanor.jobs.timeline import EVENT_TYPES, Span, timeline
 
@@ -71,6 +71,7 @@ def filtered(
     project: str = "",
     query: str = "",
     labels: dict[str, str],
+    dataset: str = "",
     created_after: datetime | None = None,
 ) -> QuerySet[Job]:
     """Empty values do not filter. `query` matches a part of the name, or an id.
@@ -89,6 +90,8 @@ def filtered(
         jobs = jobs.filter(Q(name__icontains=query) | Q(id=query))
     for key, value in labels.items():
         jobs = jobs.filter(id__in=Label.objects.filter(key=key, value=value).values("job_id"))
+    if dataset:
+        jobs = jobs.filter(id__in=DatasetUse.objects.filter(dataset_id=dataset).values("job_id"))
     if created_after:
         # Ids sort by the time they were made, so the index that gives the order gives the range as well.
         earliest = ids.earliest_id("job", max(created_after, ids.EPOCH + MAX_SUBMIT_DURATION) - MAX_SUBMIT_DURATION)

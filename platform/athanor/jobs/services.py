@@ -14,7 +14,7 @@ from athanor.core import task_triggers
 from athanor.core.disks import require_space
 from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.jobs import events, projects, transitions
-from athanor.jobs.models import Dependency, IdempotencyRecord, Job, Label
+from athanor.jobs.models import DatasetUse, Dependency, IdempotencyRecord, Job, Label
 from athanor.jobs.states import FINAL, Desired, JobStatus
 from athanor.specs import fit, validation
 from athanor.specs.v1 import PRIORITY_VALUES, JobSpec, Schedule
@@ -214,6 +214,11 @@ def _create(submission: Submission, found_warnings: Sequence[FieldProblem]) -> J
     job.save(force_insert=True)
     events.first(job, "job.submitted", actor=submission.user.username, data=_fork(job))
     Label.objects.bulk_create(Label(job=job, team=job.team, key=key, value=value) for key, value in spec.labels.items())
+    DatasetUse.objects.bulk_create(
+        DatasetUse(job=job, team=job.team, dataset_id=dataset_id, prepares=spec.training is None)
+        for part, dataset_id in zip(spec.data.parts, submission.dataset_ids, strict=True)
+        if not part.source.startswith("builtin:")
+    )
     Dependency.objects.bulk_create(Dependency(job=job, upstream=upstream) for upstream in submission.after)
     task_triggers.trigger_after_commit(task_triggers.ADMIT)
     return job

@@ -125,6 +125,7 @@ BODIES: dict[str, Callable[[dict[str, str]], Any]] = {
     "POST jobs:resume": lambda ids: {"ids": [ids["job_id"]]},
     "POST webhooks": lambda ids: {"url": "https://example.org/", "team": ids["team_id"]},
     "POST datasets": lambda ids: None,
+    "POST datasets:inspect": lambda ids: None,
     "POST admin/decisions/<int:decision_id>:replay": lambda ids: {},
     "POST admin/orphans:cancel": lambda ids: {"cluster_id": "cls_0", "backend_name": ids["attempt_id"]},
     "POST admin/orphans:observe": lambda ids: {"attempt_id": ids["attempt_id"]},

@@ -104,8 +104,8 @@ REFUSALS: dict[str, set[str]] = {
     "webhooks_change": {"url"},
     "webhooks_create": {"url", "unknown_team"},
 }
-# A merge patch is right or wrong by what it is applied to; the content of an upload has no schema.
-NO_SCHEMA = {"jobs_fork", "datasets_upload", "series_upload"}
+# A merge patch is right or wrong by what it is applied to; the content of a file has no schema.
+NO_SCHEMA = {"jobs_fork", "datasets_inspect", "datasets_upload", "series_upload"}
 
 
 @pytest.fixture

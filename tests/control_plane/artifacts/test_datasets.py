@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from athanor.artifacts import keys, storage
@@ -90,13 +92,19 @@ def tar_of(**files: bytes) -> bytes:
     return sink.getvalue()
 
 
-PARQUET = b"PAR1" + bytes(20) + b"PAR1"
+def parquet(**columns: list[Any]) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink)
+    return sink.getvalue()
+
+
+PARQUET = parquet(text=["x", "y", "z"])
 
 
 def test_several_files_are_one_data_set_each_with_its_format(api: Any, team: Any, bucket: str) -> None:
     body = tar_of(a__jsonl=b'{"text": "x"}\n{"text": "y"}\n', b__txt="Grüße".encode(), c__parquet=PARQUET)
     made = upload(api, body, content_type="application/x-tar").json()
-    assert (made["format"], made["documents"], made["size_bytes"]) == ("auto", 2, 28 + 7 + 28)
+    assert (made["format"], made["documents"], made["size_bytes"]) == ("auto", 5, 28 + 7 + len(PARQUET))
     row = Dataset.objects.get(pk=made["id"])
     assert [file["path"] for file in row.files] == ["a.jsonl", "b.txt", "c.parquet"]
     encryptor = keys.encryptor(row.id, team)

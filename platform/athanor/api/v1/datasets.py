@@ -1,4 +1,4 @@
-"""/datasets: text to train on, uploaded in one request of any size: a file, a form, or a tar of files."""
+"""/datasets: text to train on, inspected, uploaded in one request of any size (a file, a form, or a tar), previewed."""
 
 import hashlib
 import re
@@ -15,25 +15,37 @@ from rest_framework.views import APIView
 
 from athanor.accounts import idempotency
 from athanor.accounts.models import Team, User
-from athanor.api.access import check_may_write, get_principal, team_to_write
+from athanor.accounts.roles import Permission
+from athanor.api.access import check, check_may_write, get_principal, team_to_write
 from athanor.api.bodies import open_body, read_upload
 from athanor.api.idempotency import IDEMPOTENT, build_answer, build_keyed_request, build_replay, read_key
 from athanor.api.pagination import PAGE_PARAMETERS, paginate, paginated_response
+from athanor.api.parameters import IntegerParameter
 from athanor.api.parsers import RawParser
 from athanor.api.sparse import FIELDS, serialize
 from athanor.api.transfers import transfer
+from athanor.api.v1 import deletions
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
-from athanor.api.v1.serializers.datasets import DatasetSerializer, ForgottenSerializer
-from athanor.artifacts import uploads
+from athanor.api.v1.serializers.datasets import (
+    DatasetDetailSerializer,
+    DatasetSerializer,
+    ForgottenSerializer,
+    InspectionSerializer,
+)
+from athanor.api.v1.serializers.deletions import DeletionSerializer
+from athanor.artifacts import previews, uploads
 from athanor.artifacts.datasets import forget_preparations
+from athanor.artifacts.inspection import FORMATS, SAMPLE_BYTES, SUFFIXES, inspect
 from athanor.artifacts.models import Dataset
 from athanor.artifacts.selectors import dataset_of, datasets_of
-from athanor.artifacts.uploads import FORMATS, SUFFIXES, NewFile, format_of
+from athanor.artifacts.uploads import NewFile
 from athanor.core.errors import Conflict, FieldProblem, Invalid
 
 NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 TAR = "application/x-tar"
 READ_BYTES = 1024 * 1024
+MAX_FILE_NAME = 300
+ROWS = IntegerParameter("rows", "Maximum number of rows to return.", min_value=1, max_value=100, default=10)
 
 
 class DatasetsView(APIView):
@@ -59,6 +71,7 @@ class DatasetsView(APIView):
         Returns the data sets of your teams that were not deleted, newest first."""
         rows = datasets_of(get_principal(request), team=request.query_params.get("team", ""))
         found, next_cursor = paginate(request, rows)
+        previews.load_preparations(found)
         return paginated_response(serialize(request, DatasetSerializer, found, many=True), next_cursor)
 
     @extend_schema(
@@ -77,8 +90,14 @@ class DatasetsView(APIView):
                 "format",
                 str,
                 enum=["auto", *FORMATS],
-                description="Format of every file. With `auto`, or without it, it follows from the Content-Type or the "
-                "names of the files.",
+                description="Format of every file. With `auto`, or without it, it is detected from the Content-Type or "
+                "the names of the files, and from their first lines.",
+            ),
+            OpenApiParameter(
+                "text_field",
+                str,
+                description="Field of JSON lines, or column of parquet, with the text. Without it: detected. Specs "
+                "that name no `text_field` read this one.",
             ),
             *IDEMPOTENT,
         ],
@@ -102,11 +121,96 @@ class DatasetsView(APIView):
         if not NAME.match(name):
             raise _refused("/name", f"name={name!r} is not of letters, digits, dots, dashes and underscores (1 to 100)")
         files = _files(request, _format(request))
+        text_field = request.query_params.get("text_field", "")
         key = read_key(request)
         with transfer(principal.user):
             if key is None:
-                return _created(uploads.upload(team, principal.user, name, files))
-            return _uploaded_once(request, key, team, principal.user, name, files)
+                return _created(uploads.upload(team, principal.user, name, files, text_field=text_field))
+            return _uploaded_once(request, key, team, principal.user, name, files, text_field)
+
+
+class DatasetView(APIView):
+    """Requests to `/datasets/{dataset_id}`."""
+
+    @extend_schema(operation_id="datasets_show", responses={200: DatasetDetailSerializer, **PROBLEMS})
+    def get(self, request: Request, dataset_id: str) -> Response:
+        """Show a data set.
+
+        Returns the data set with its files, the digest of its content and its tokenised forms."""
+        row = dataset_of(get_principal(request), dataset_id)
+        previews.load_preparations([row])
+        return Response(DatasetDetailSerializer(row).data)
+
+    @extend_schema(
+        operation_id="datasets_delete",
+        parameters=[deletions.PERMANENTLY],
+        responses={200: DeletionSerializer, **PROBLEMS},
+    )
+    def delete(self, request: Request, dataset_id: str) -> Response:
+        """Delete a data set.
+
+        Deletes the data set and its tokenised forms. One that an unfinished job needs is refused with 409. The
+        deletion can be undone until the undo window ends. Needs the role member in the team, and the role admin for
+        `permanently`."""
+        return deletions.delete(request, "datasets", dataset_id)
+
+
+class InspectionView(APIView):
+    """Requests to `/datasets:inspect`."""
+
+    parser_classes = (RawParser,)
+
+    @extend_schema(
+        operation_id="datasets_inspect",
+        parameters=[
+            OpenApiParameter(
+                "name",
+                {"type": "string", "minLength": 1},
+                required=True,
+                description="Name of the file, with its extension.",
+            ),
+            OpenApiParameter(
+                "format",
+                str,
+                enum=["auto", *FORMATS],
+                description="Format of the file; `auto`, or without it: detected.",
+            ),
+            ROWS.openapi,
+        ],
+        request={"application/octet-stream": OpenApiTypes.BINARY},
+        responses={200: InspectionSerializer, **PROBLEMS},
+    )
+    def post(self, request: Request) -> Response:
+        """Inspect a sample of a file before it is uploaded.
+
+        Send the first 512 KiB of the file, of parquet the last. Returns the detected format, the fields that can be
+        trained on, and the first rows. Nothing is stored. Returns 422 for content that an upload would refuse."""
+        name = request.query_params.get("name", "")[:MAX_FILE_NAME]
+        if not name:
+            raise _refused("/name", "name is missing; give the name of the file, with its extension")
+        body = open_body(request)
+        sample = body.read(SAMPLE_BYTES + 1) if body is not None else b""
+        if len(sample) > SAMPLE_BYTES:
+            raise _refused("/", f"the sample is larger than {SAMPLE_BYTES} bytes")
+        return Response(InspectionSerializer(inspect(name, sample, _format(request), rows=ROWS.read(request))).data)
+
+
+class PreviewView(APIView):
+    """Requests to `/datasets/{dataset_id}/preview`."""
+
+    @extend_schema(
+        operation_id="datasets_preview", parameters=[ROWS.openapi], responses={200: InspectionSerializer, **PROBLEMS}
+    )
+    def get(self, request: Request, dataset_id: str) -> Response:
+        """Show the first rows of a data set.
+
+        Decrypts the beginning of the first file. The request is recorded in the audit trail. A token needs the scope
+        `artifacts`."""
+        principal = get_principal(request)
+        row = dataset_of(principal, dataset_id)
+        check(principal, Permission.DOWNLOAD, row.team_id)
+        with transfer(principal.user):
+            return Response(InspectionSerializer(previews.preview(row, principal.user, ROWS.read(request))).data)
 
 
 class PreparationsView(APIView):
@@ -151,7 +255,9 @@ class _Fingerprint:
         return self._hash.hexdigest()
 
 
-def _uploaded_once(request: Request, key: str, team: Team, user: User, name: str, files: Iterable[NewFile]) -> Response:
+def _uploaded_once(
+    request: Request, key: str, team: Team, user: User, name: str, files: Iterable[NewFile], text_field: str
+) -> Response:
     """Upload, or return the answer of the upload that this request repeats.
 
     An upload takes as long as its sender and the object store do, so it holds no transaction: its row and the record
@@ -166,7 +272,7 @@ def _uploaded_once(request: Request, key: str, team: Team, user: User, name: str
 
     if not idempotency.has_answer(build_keyed_request(request, key, "")):
         try:
-            return _created(uploads.upload(team, user, name, hashed, record))
+            return _created(uploads.upload(team, user, name, hashed, record, text_field=text_field))
         except Conflict:
             if not idempotency.has_answer(build_keyed_request(request, key, "")):
                 raise
@@ -177,6 +283,7 @@ def _uploaded_once(request: Request, key: str, team: Team, user: User, name: str
 
 
 def _created(row: Dataset) -> Response:
+    previews.load_preparations([row])
     return Response(DatasetSerializer(row).data, status=201)
 
 
@@ -196,11 +303,10 @@ def _files(request: Request, asked: str) -> Iterator[NewFile]:
         if uploaded is None:
             raise _refused("/file", "the form has no field named file")
         named = uploaded.name or "data"
-        yield NewFile(named, format_of(named) if asked == "auto" else asked, uploaded.chunks())
+        yield NewFile(named, asked, uploaded.chunks())
     else:
-        found = next((form for form in ("jsonl", "parquet") if form.removesuffix("l") in content_type), "text")
-        form = found if asked == "auto" else asked
-        yield NewFile(f"data{SUFFIXES[form][0]}", form, _body(request))
+        named = next((form for form in ("jsonl", "parquet") if form.removesuffix("l") in content_type), "text")
+        yield NewFile(f"data{SUFFIXES[named][0] if asked == 'auto' else ''}", asked, _body(request))
 
 
 def _body(request: Request) -> Iterator[bytes]:
@@ -224,8 +330,7 @@ def _members(request: Request, asked: str) -> Iterator[NewFile]:
                 content = archive.extractfile(member) if member.isreg() else None
                 if content is None:
                     raise _refused("/file", f"{member.name} is no ordinary file; send its content")
-                form = format_of(member.name) if asked == "auto" else asked
-                yield NewFile(member.name, form, _member_blocks(content))
+                yield NewFile(member.name, asked, _member_blocks(content))
     except tarfile.TarError as error:
         raise _no_tar(error) from error
 

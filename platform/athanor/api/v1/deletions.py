@@ -162,21 +162,6 @@ class CheckpointView(APIView):
         return delete(request, "checkpoints", checkpoint_id)
 
 
-class DatasetView(APIView):
-    """Requests to `/datasets/{dataset_id}`."""
-
-    @extend_schema(
-        operation_id="datasets_delete", parameters=[PERMANENTLY], responses={200: DeletionSerializer, **PROBLEMS}
-    )
-    def delete(self, request: Request, dataset_id: str) -> Response:
-        """Delete a data set.
-
-        Deletes the data set and its tokenised forms. One that an unfinished job needs is refused with 409. The
-        deletion can be undone until the undo window ends. Needs the role member in the team, and the role admin for
-        `permanently`."""
-        return delete(request, "datasets", dataset_id)
-
-
 class DeletionsView(APIView):
     """Requests to `/deletions`."""
 

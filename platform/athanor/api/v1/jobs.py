@@ -57,6 +57,7 @@ class JobsView(APIView):
             OpenApiParameter(
                 "q", str, description="Only jobs with this in their name (ignoring case), or the job with this id."
             ),
+            OpenApiParameter("dataset", str, description="Only jobs that read the data set with this id."),
             OpenApiParameter(
                 "created_after", OpenApiTypes.DATETIME, description="Only jobs submitted after this time."
             ),
@@ -84,6 +85,7 @@ class JobsView(APIView):
                 for name in parameters
                 if name.startswith("label.")
             },
+            dataset=parameters.get("dataset", ""),
             created_after=time(request, "created_after"),
         )
         details = selectors.summaries_of(principal)

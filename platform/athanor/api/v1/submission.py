@@ -14,6 +14,7 @@ from athanor.jobs.selectors import jobs_of_team
 from athanor.jobs.services import Submission
 from athanor.specs import validation
 from athanor.specs.v1 import JobSpec
+from trainer.contract.data import DataSpec
 
 
 def team_of_spec(principal: Principal, written: Any) -> Team:
@@ -30,6 +31,7 @@ def validate_submission(principal: Principal, team: Team, written: Any, forked_f
         raise validation.invalid(checked.problems, "invalid_spec", "spec")
     problems = []
     pool = None
+    task = "/training" if spec.training else "/prepare"
     data: list[Dataset] = []
     found = jobs_of_team(principal, team, spec.after)
     for number, job_id in enumerate(spec.after):
@@ -45,7 +47,8 @@ def validate_submission(principal: Principal, team: Team, written: Any, forked_f
     except Invalid as error:
         problems += error.problems
     try:
-        data = datasets.resolve_all(team, spec.data, "/training" if spec.training else "/prepare")
+        data = datasets.resolve_all(team, spec.data, task)
+        spec = _with_data(spec, datasets.with_detected_formats(spec.data, data, task))
     except Invalid as error:
         problems += error.problems
     try:
@@ -69,6 +72,15 @@ def validate_submission(principal: Principal, team: Team, written: Any, forked_f
         forked_from=forked_from,
         after=tuple(found.values()),
     )
+
+
+def _with_data(spec: JobSpec, data: DataSpec) -> JobSpec:
+    """Return the spec with this data. Raises Invalid if the rest of the spec does not allow it."""
+    if data == spec.data:
+        return spec
+    name = "training" if spec.training is not None else "prepare"
+    changed = spec.model_copy(update={name: spec.task.model_copy(update={"data": data})})
+    return validation.parse_spec(changed.model_dump(mode="json"))
 
 
 def apply_merge_patch(original: Any, changes: Any) -> Any:

@@ -1,6 +1,7 @@
-import { Button, Text } from "@mantine/core";
+import { Anchor, Button } from "@mantine/core";
 import { useDisclosure } from "@mantine/hooks";
 import { useQuery } from "@tanstack/react-query";
+import { Link } from "react-router";
 
 import { datasetsQuery } from "@/api/datasets";
 import { sessionQuery } from "@/api/session";
@@ -16,16 +17,18 @@ import { Page } from "@/components/page";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { DeletedPanel } from "@/components/deleted-panel";
+import { PreparationPill } from "@/features/datasets/components/preparation-pill";
 import { UploadDialog } from "@/features/datasets/components/upload-dialog";
+import { formatOf } from "@/features/datasets/lib/formats";
 import { bytes, count } from "@/lib/format";
 
 const COLUMNS: Column<Dataset>[] = [
   {
     name: "Name",
     cell: (dataset) => (
-      <Text size="sm" fw={550} component="span">
+      <Anchor component={Link} to={`/datasets/${dataset.id}`} size="sm" fw={550}>
         {dataset.name}
-      </Text>
+      </Anchor>
     ),
   },
   {
@@ -38,9 +41,10 @@ const COLUMNS: Column<Dataset>[] = [
     ),
   },
   { name: "Team", cell: (dataset) => dataset.team.name },
-  { name: "Format", quiet: true, cell: (dataset) => dataset.format },
+  { name: "Format", quiet: true, cell: (dataset) => formatOf(dataset) },
   { name: "Documents", end: true, cell: (dataset) => count(dataset.documents) },
-  { name: "Size", end: true, cell: (dataset) => bytes(dataset.size_bytes) },
+  { name: "Size", end: true, cell: (dataset) => (dataset.origin === "sealed" ? bytes(dataset.size_bytes) : "-") },
+  { name: "State", cell: (dataset) => <PreparationPill preparation={dataset.preparation} /> },
   { name: "Created", end: true, quiet: true, cell: (dataset) => <Moment time={dataset.created_at} /> },
   {
     name: "(Delete)",
@@ -78,7 +82,8 @@ export function DatasetsPage() {
             <DataTable label="Datasets" rows={datasets.data.items} columns={COLUMNS} rowKey={(one) => one.id} />
           ) : (
             <EmptyState title="Nothing uploaded yet">
-              Upload plain text, or JSON lines with a text field. It is stored encrypted with the team's key.
+              Upload plain text, JSON lines with text or conversations, or parquet. It is stored encrypted with the
+              team's key.
             </EmptyState>
           )}
         </Panel>

@@ -1,19 +1,15 @@
-import { Anchor, Button, Checkbox, FileInput, Group, Modal, NativeSelect, Stack, TextInput } from "@mantine/core";
+import { Button, Checkbox, FileInput, Group, Modal, NativeSelect, Stack, Text, TextInput } from "@mantine/core";
 import { notifications } from "@mantine/notifications";
-import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { skipToken, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 
-import { datasetsKey, prepareDataset, uploadDataset } from "@/api/datasets";
-import type { Team } from "@/api/types";
+import { datasetsKey, inspectionQuery, prepareDataset, uploadDataset } from "@/api/datasets";
+import type { Inspection, Team } from "@/api/types";
+import { Notice } from "@/components/notice";
 import { ProblemNotice } from "@/components/problem-notice";
-import { bytes } from "@/lib/format";
-
-const FORMATS = [
-  { value: "auto", label: "By the file's name" },
-  { value: "text", label: "Plain text" },
-  { value: "jsonl", label: "JSON lines" },
-  { value: "parquet", label: "Parquet" },
-];
+import { Rows } from "@/features/datasets/components/rows";
+import { CHOICES, formatLabel } from "@/features/datasets/lib/formats";
+import { bytes, count } from "@/lib/format";
 
 interface UploadDialogProps {
   opened: boolean;
@@ -30,24 +26,34 @@ function nameFrom(file: string): string {
     .slice(0, 100);
 }
 
+/** Whether a job can tokenise it with the defaults; conversations need the template of the model to be fine-tuned. */
+function isTokenisedByDefault(found: Inspection): boolean {
+  return found.format !== "chat" && found.format !== "preference";
+}
+
 export function UploadDialog({ opened, teams, onClose }: UploadDialogProps) {
   const [file, setFile] = useState<File | null>(null);
   const [name, setName] = useState("");
   const [team, setTeam] = useState("");
   const [format, setFormat] = useState("auto");
-  const [prepares, setPrepares] = useState(true);
+  const [chosenField, setChosenField] = useState("");
+  const [prepares, setPrepares] = useState<boolean | null>(null);
   const client = useQueryClient();
+  const inspection = useQuery(file ? inspectionQuery(file, format) : { queryKey: ["inspection"], queryFn: skipToken });
+  const found = inspection.data;
   const prepare = useMutation({
     mutationFn: prepareDataset,
-    onSuccess: (job) => notifications.show({ message: <Anchor href={`/jobs/${job.id}`}>{job.name}</Anchor> }),
-    onError: (error) => notifications.show({ message: `It is not tokenised: ${error.message}`, color: "red" }),
+    onSettled: () => client.invalidateQueries({ queryKey: datasetsKey }),
+    onError: (error) =>
+      notifications.show({ message: `Tokenising was not started: ${error.message}`, color: "red", autoClose: false }),
   });
+  const isPrepared = prepares ?? (found !== undefined && isTokenisedByDefault(found));
   const upload = useMutation({
     mutationFn: uploadDataset,
     onSuccess: (dataset) => {
       void client.invalidateQueries({ queryKey: datasetsKey });
       notifications.show({ message: `${dataset.name} is uploaded.`, color: "teal" });
-      if (prepares) prepare.mutate(dataset);
+      if (isPrepared) prepare.mutate(dataset);
       close();
     },
   });
@@ -55,22 +61,31 @@ export function UploadDialog({ opened, teams, onClose }: UploadDialogProps) {
     upload.reset();
     setFile(null);
     setName("");
+    setFormat("auto");
+    setChosenField("");
+    setPrepares(null);
     onClose();
   };
   const owner = team || (teams[0]?.name ?? "");
+  const fields = found && ["jsonl", "parquet"].includes(found.format) ? found.fields_with_text : null;
+  const textField = chosenField || found?.text_field || "";
+  const isComplete = found !== undefined && name !== "" && (fields === null || textField !== "");
   return (
-    <Modal opened={opened} onClose={close} title="Upload a data set" centered>
+    <Modal opened={opened} onClose={close} title="Upload a data set" centered size="lg">
       <form
         onSubmit={(event) => {
           event.preventDefault();
-          if (file) upload.mutate({ file, name, format, team: owner });
+          if (file && isComplete) {
+            // The detected format: what was shown is what is stored.
+            upload.mutate({ file, name, format: found.format, textField: fields ? textField : "", team: owner });
+          }
         }}
       >
         <Stack>
           <FileInput
             label="File"
             placeholder="Text or JSON lines in UTF-8, or parquet"
-            accept=".txt,.jsonl,.ndjson,.parquet,.md,.text,text/plain"
+            accept=".txt,.jsonl,.ndjson,.json,.parquet,.pq,.md,.text,text/plain"
             value={file}
             clearable
             required
@@ -78,9 +93,43 @@ export function UploadDialog({ opened, teams, onClose }: UploadDialogProps) {
             description={file ? bytes(file.size) : "Choose a file"}
             onChange={(chosen) => {
               setFile(chosen);
+              setChosenField("");
+              upload.reset();
               if (chosen && name === "") setName(nameFrom(chosen.name));
             }}
           />
+          <NativeSelect
+            label="Format"
+            data={CHOICES}
+            value={format}
+            description={found ? `Found: ${formatLabel(found.format)}` : undefined}
+            onChange={(event) => {
+              setFormat(event.currentTarget.value);
+              setChosenField("");
+            }}
+          />
+          {inspection.error ? <ProblemNotice error={inspection.error} /> : null}
+          {fields && fields.length > 0 ? (
+            <NativeSelect
+              label="Field with the text"
+              data={[...(textField ? [] : [{ value: "", label: "Choose a field" }]), ...fields]}
+              value={textField}
+              required
+              withAsterisk={false}
+              onChange={(event) => setChosenField(event.currentTarget.value)}
+            />
+          ) : null}
+          {fields?.length === 0 ? (
+            <Notice tone="bad" title="No field has text">
+              <p>Training reads text from one field of each line or row. Write the text to one, for example `text`.</p>
+            </Notice>
+          ) : null}
+          {found?.note ? (
+            <Notice tone="waiting">
+              <p>{found.note}</p>
+            </Notice>
+          ) : null}
+          {found ? <Sample found={found} /> : null}
           <TextInput
             label="Name"
             value={name}
@@ -90,18 +139,19 @@ export function UploadDialog({ opened, teams, onClose }: UploadDialogProps) {
             required
             withAsterisk={false}
           />
-          <NativeSelect
-            label="Format"
-            data={FORMATS}
-            value={format}
-            onChange={(event) => setFormat(event.currentTarget.value)}
-          />
-          <Checkbox
-            label="Tokenise it now"
-            description="By a job of its own; otherwise by the first job that trains on it."
-            checked={prepares}
-            onChange={(event) => setPrepares(event.currentTarget.checked)}
-          />
+          {found && found.format !== "preference" ? (
+            <Checkbox
+              label="Tokenise it now"
+              description={
+                found.format === "chat"
+                  ? "Without it, the first job that trains on it uses the chat template and tokenizer of its model, which " +
+                    "is right for fine-tuning. Now: a new tokenizer, for training from scratch."
+                  : "By a job of its own, with a new tokenizer; otherwise by the first job that trains on it."
+              }
+              checked={isPrepared}
+              onChange={(event) => setPrepares(event.currentTarget.checked)}
+            />
+          ) : null}
           {teams.length > 1 ? (
             <NativeSelect
               label="Team"
@@ -113,14 +163,32 @@ export function UploadDialog({ opened, teams, onClose }: UploadDialogProps) {
           {upload.error ? <ProblemNotice error={upload.error} /> : null}
           <Group justify="flex-end">
             <Button variant="default" onClick={close} disabled={upload.isPending}>
-              Back
+              Cancel
             </Button>
-            <Button type="submit" loading={upload.isPending} disabled={file === null || name === ""}>
+            <Button type="submit" loading={upload.isPending} disabled={!isComplete}>
               Upload
             </Button>
           </Group>
         </Stack>
       </form>
     </Modal>
+  );
+}
+
+function Sample({ found }: { found: Inspection }) {
+  if (found.format === "parquet") {
+    return (
+      <Text size="sm" c="dimmed">
+        {found.documents === null ? "Rows are shown after the upload." : `${count(found.documents)} rows.`}
+      </Text>
+    );
+  }
+  return (
+    <div>
+      <Text size="sm" fw={500}>
+        First rows
+      </Text>
+      <Rows rows={found.rows} messagesField={found.format === "chat" ? found.text_field : ""} />
+    </div>
   );
 }

@@ -1,0 +1,35 @@
+import type { Dataset } from "@/api/types";
+import type { Tone } from "@/lib/status";
+
+const LABELS: Record<string, string> = {
+  auto: "Several formats",
+  text: "Plain text",
+  jsonl: "JSON lines with text",
+  chat: "Conversations",
+  preference: "Preference pairs",
+  parquet: "Parquet",
+};
+
+export function formatLabel(format: string): string {
+  return LABELS[format] ?? format;
+}
+
+/** What a user may choose at an upload. */
+export const CHOICES = [
+  { value: "auto", label: "Detect it" },
+  ...["text", "jsonl", "chat", "parquet"].map((value) => ({ value, label: formatLabel(value) })),
+];
+
+/** A data set of the platform or of a bucket has one for all its files, which is not known. */
+export function formatOf({ origin, format }: Pick<Dataset, "origin" | "format">): string {
+  return origin === "sealed" ? formatLabel(format) : "Detected when it is read";
+}
+
+type State = Dataset["preparation"]["state"];
+
+export const PREPARATION: Record<State, { label: string; tone: Tone }> = {
+  none: { label: "Not tokenised", tone: "muted" },
+  running: { label: "Tokenising", tone: "active" },
+  ready: { label: "Tokenised", tone: "good" },
+  failed: { label: "Tokenising failed", tone: "bad" },
+};
