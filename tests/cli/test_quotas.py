@@ -30,7 +30,7 @@ NOTHING = {**PREVIEW, "notes": [], "differences": [], "over": [], "preempted": [
 def test_the_tree_is_shown_with_what_is_used_of_it(server: Any, athanor: Any, answer: Any) -> None:
     server.answer("GET /api/v1/quotas", answer(TREE))
     output = athanor("quota", "show").stdout
-    for words in ("organisation", "h100", "10", "7 waiting jobs", "5.0 kB stored bytes, weight 2"):
+    for words in ("organisation", "h100", "10", "waiting jobs 7", "stored data 5000 B, weight 2"):
         assert words in output, output
     assert json.loads(athanor("quota", "show", "--json").stdout) == TREE
     document = {"organisation": {"teams": {"red": {"max_slots": 2}}}}
@@ -46,7 +46,7 @@ def test_how_admission_decides_is_shown_and_changed(server: Any, athanor: Any, a
         "fair share: yes", "backfill: yes", "preempt: no", "half life: 7 d", "age step: 0 s", "protected: 10 min"
     ]  # fmt: skip
     server.answer("PUT /api/v1/quotas/settings", answer({**decides, "preempt": True}))
-    changed = athanor("quota", "settings", "--preempt", "--no-backfill", "--protected-seconds", "60", "--json")
+    changed = athanor("quota", "settings", "--preempt", "--no-backfill", "--protected", "1m", "--json")
     assert json.loads(changed.stdout)["preempt"] is True
     assert json.loads(server.seen[-1].body) == {"backfill": False, "preempt": True, "protected_seconds": 60}
 
@@ -85,6 +85,12 @@ def test_a_node_is_set_as_previewed(server: Any, athanor: Any, answer: Any) -> N
     assert len(server.seen) == count + 1, "only the preview"
     wrong = athanor("quota", "set", "red", "--grant", "h100:8")
     assert (wrong.returncode, "write it like h100=8" in wrong.stderr) == (2, True)
+    done = athanor("quota", "set", "red", "--max-run-time", "1d 12h", "--max-storage", "40GiB")
+    assert done.returncode == 0, done.stderr
+    (sent_change,) = json.loads(server.seen[-1].body)["changes"]
+    assert (sent_change["max_run_seconds"], sent_change["max_storage_bytes"]) == (129_600, 40 * 2**30)
+    wrong = athanor("quota", "set", "red", "--max-run-time", "long")
+    assert (wrong.returncode, "longest run: 'long' is not a duration; write it like 90m" in wrong.stderr) == (2, True)
     wrong = athanor("quota", "set", "red", "--max-slots", "many")
     assert (wrong.returncode, "--max-slots 'many'" in wrong.stderr) == (2, True)
 

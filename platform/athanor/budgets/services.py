@@ -15,9 +15,11 @@ from athanor.budgets import ledger
 from athanor.budgets.ledger import Book
 from athanor.budgets.models import Budget
 from athanor.budgets.periods import Every, bounds, seconds_of
+from athanor.clusters import selectors as clusters
 from athanor.core import task_triggers
 from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound
 from athanor.quotas import services as quotas
+from athanor.quotas.changes import unknown_accelerator
 from athanor.quotas.models import QuotaNode
 
 Precondition = Callable[[Budget], None]
@@ -50,6 +52,10 @@ def create(node_id: str, actor: User, **facts: Any) -> Budget:
     node = QuotaNode.objects.filter(pk=node_id).first()
     if node is None:
         raise _invalid("node_id", "unknown", f"node_id={node_id!r} is no node of the quota tree", "take an id from it")
+    accelerator, known = facts.get("accelerator"), clusters.accelerators()
+    if accelerator and accelerator not in known:
+        detail = unknown_accelerator(accelerator, known)
+        raise _invalid("accelerator", "unknown", detail, "name an accelerator of a pool, or none for all")
     if facts["unit"] == Budget.Unit.MONEY and not facts.get("currency"):
         raise _invalid("currency", "required", "a budget of money needs a currency", "add it, such as USD")
     if facts["unit"] == Budget.Unit.SLOT_HOURS:

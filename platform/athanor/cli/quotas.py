@@ -5,6 +5,7 @@ Changes need a platform administrator's token with the scope `platform:quotas`.
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,20 +17,24 @@ from rich.table import Table
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, connect
 from athanor.cli.plain import plain
-from athanor.cli.render import columns, console, number, print_json, size
+from athanor.cli.render import columns, console, number, print_json
 from athanor.cli.spec_file import read_spec
+from athanor.core.units import duration_text, parse_duration, parse_size, size_text
 
 app = typer.Typer(rich_markup_mode=None)
 TreeFile = Annotated[Path, typer.Argument(help="YAML or JSON, as `athanor quota show --yaml` prints it.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-LIMITS = {
+LABELS = {
     "max_running_jobs": "running jobs",
     "max_queued_jobs": "waiting jobs",
-    "max_slots": "slots",
-    "max_slots_per_job": "slots of a job",
-    "max_run_seconds": "seconds of a run",
-    "max_storage_bytes": "stored bytes",
+    "max_slots": "total slots",
+    "max_slots_per_job": "slots per job",
+    "max_run_seconds": "longest run",
+    "max_storage_bytes": "stored data",
 }
+# How a limit is written and read; others are whole numbers.
+WRITTEN: dict[str, Callable[[int], str]] = {"max_run_seconds": duration_text, "max_storage_bytes": size_text}
+READ: dict[str, Callable[[str], int]] = {"max_run_seconds": parse_duration, "max_storage_bytes": parse_size}
 GRANT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)=(none|\d+(?::(?:\d+|-)?){0,2})$")
 NONE = "none"
 
@@ -74,8 +79,12 @@ def set_node(
     max_queued_jobs: Annotated[str | None, typer.Option(help="A number, or none.")] = None,
     max_slots: Annotated[str | None, typer.Option(help="A number, or none.")] = None,
     max_slots_per_job: Annotated[str | None, typer.Option(help="A number, or none.")] = None,
-    max_run_seconds: Annotated[str | None, typer.Option(help="A number, or none.")] = None,
-    max_storage_bytes: Annotated[str | None, typer.Option(help="A number, or none.")] = None,
+    max_run_seconds: Annotated[
+        str | None, typer.Option("--max-run-time", "--max-run-seconds", help="Such as 12h, or none.")
+    ] = None,
+    max_storage_bytes: Annotated[
+        str | None, typer.Option("--max-storage", "--max-storage-bytes", help="Such as 40GiB, or none.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the effect.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -146,13 +155,22 @@ def admission_settings(
     ] = None,
     preempt: Annotated[bool | None, typer.Option(help="Reclaim lent slots; the borrower checkpoints first.")] = None,
     half_life_seconds: Annotated[
-        int | None, typer.Option(help="Half-life of past usage in fair-share ranking, in seconds.")
+        str | None,
+        typer.Option(
+            "--half-life", "--half-life-seconds", help="Half-life of past usage in fair-share ranking, as 7d."
+        ),
     ] = None,
     age_step_seconds: Annotated[
-        int | None, typer.Option(help="Seconds of waiting that raise a job one priority class; 0 disables ageing.")
+        str | None,
+        typer.Option(
+            "--age-step",
+            "--age-step-seconds",
+            help="Waiting time that raises a job one priority class; 0: none.",
+        ),
     ] = None,
     protected_seconds: Annotated[
-        int | None, typer.Option(help="Minimum run time before a job can be preempted, in seconds.")
+        str | None,
+        typer.Option("--protected", "--protected-seconds", help="Minimum run time before a job can be preempted."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -161,9 +179,9 @@ def admission_settings(
         "fair_share": fair_share,
         "backfill": backfill,
         "preempt": preempt,
-        "half_life_seconds": half_life_seconds,
-        "age_step_seconds": age_step_seconds,
-        "protected_seconds": protected_seconds,
+        "half_life_seconds": _duration("--half-life", half_life_seconds),
+        "age_step_seconds": _duration("--age-step", age_step_seconds),
+        "protected_seconds": _duration("--protected", protected_seconds),
     }
     change = {name: value for name, value in asked.items() if value is not None}
     client = connect()
@@ -225,8 +243,8 @@ def _span(seconds: float) -> str:
 
 def _rows_of(table: Table, node: Any) -> None:
     limits = [
-        f"{size(node[name]) if name == 'max_storage_bytes' else node[name]} {said}"
-        for name, said in LIMITS.items()
+        f"{label} {WRITTEN[name](node[name]) if name in WRITTEN else node[name]}"
+        for name, label in LABELS.items()
         if node[name] is not None
     ]
     if node["weight"] != 1:
@@ -277,9 +295,20 @@ def _tree(file: Path) -> dict[str, Any]:
 def _limit(name: str, text: str) -> int | None:
     if text == NONE:
         return None
-    if not text.isdigit():
+    read = READ.get(name)
+    if read is None and not text.isdigit():
         raise CliError(ExitCode.USAGE, f"--{name.replace('_', '-')} {text!r}: give a whole number, or none")
-    return int(text)
+    try:
+        return read(text) if read else int(text)
+    except ValueError as error:
+        raise CliError(ExitCode.USAGE, f"{LABELS[name]}: {error}, or none") from error
+
+
+def _duration(option: str, text: str | None) -> int | None:
+    try:
+        return None if text is None else parse_duration(text)
+    except ValueError as error:
+        raise CliError(ExitCode.USAGE, f"{option}: {error}") from error
 
 
 def _grant(text: str) -> tuple[str, dict[str, int | None] | None]:

@@ -165,9 +165,9 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Return a size in bytes with a decimal unit."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
+    """Return a size in bytes with a binary unit, as the dashboard does."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
+        count /= 1024
+    return f"{count:.1f} TiB"

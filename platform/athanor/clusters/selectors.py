@@ -135,6 +135,11 @@ def enabled_pools() -> QuerySet[Pool]:
     return Pool.objects.filter(cluster__enabled=True).select_related("cluster").order_by("cluster__name", "name")
 
 
+def accelerators() -> set[str]:
+    """Return the names of the accelerators of all pools, also of disabled clusters."""
+    return set(Pool.objects.values_list("accelerator", flat=True))
+
+
 def pool_for(cluster_name: str | None, accelerator: str) -> Pool:
     """Return the pool for a spec's `resources`; without a cluster, the first one with the accelerator."""
     for pool in Pool.objects.raw(POOL_FOR, {"cluster": cluster_name, "accelerator": accelerator}):

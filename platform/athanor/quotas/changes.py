@@ -2,12 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 from athanor.core import ids
 from athanor.core.errors import FieldProblem, Invalid
+from athanor.core.units import duration_text, size_text
 from athanor.quotas.tree import (
     LIMITS,
     MAX_DEPTH,
@@ -33,9 +34,13 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass
 class _Draft:
-    """A tree while it is changed. `pointers`: by node, the JSON pointer to its last change in the request."""
+    """A tree while it is changed. `pointers`: by node, the JSON pointer to its last change in the request.
+
+    `accelerators`: those that grants may name; None allows all.
+    """
 
     tree: Tree
+    accelerators: frozenset[str] | None = None
     problems: list[FieldProblem] = field(default_factory=list)
     pointers: dict[str, str] = field(default_factory=dict)
 
@@ -55,17 +60,23 @@ class _Draft:
         return self.tree
 
 
-def changed(tree: Tree, changes: Sequence[NodeChange]) -> Tree:
-    """Return the tree with all changes applied. Raises Invalid with every problem."""
-    draft = _Draft(dict(tree))
+def changed(tree: Tree, changes: Sequence[NodeChange], accelerators: Iterable[str] | None = None) -> Tree:
+    """Return the tree with all changes applied. Raises Invalid with every problem.
+
+    `accelerators`: those that exist; new grants must name one of them. None allows all.
+    """
+    draft = _Draft(dict(tree), _allowed(tree, accelerators))
     for number, change in enumerate(changes):
         _apply(draft, change, f"/changes/{number}")
     return draft.result()
 
 
-def declared(tree: Tree, document: TreeDocument) -> Tree:
-    """Return the tree that the document describes. Groups are matched by path, teams by name."""
-    draft = _Draft(dict(tree))
+def declared(tree: Tree, document: TreeDocument, accelerators: Iterable[str] | None = None) -> Tree:
+    """Return the tree that the document describes. Groups are matched by path, teams by name.
+
+    `accelerators` as in `changed`.
+    """
+    draft = _Draft(dict(tree), _allowed(tree, accelerators))
     top = root_of(tree)
     teams = {node.team: node for node in tree.values() if node.team}
     applier = _DocumentApplier(draft, teams, {top.id})
@@ -78,6 +89,21 @@ def declared(tree: Tree, document: TreeDocument) -> Tree:
             draft.add_problem(f"/{ROOT}", "group_not_empty", f"{detail}; add the group, or give them another place")
         del draft.tree[node.id]
     return draft.result()
+
+
+def _allowed(tree: Tree, accelerators: Iterable[str] | None) -> frozenset[str] | None:
+    """Return what grants may name: accelerators that exist, and those that the tree names already."""
+    if accelerators is None:
+        return None
+    return frozenset(accelerators).union(*(node.grants for node in tree.values()))
+
+
+def unknown_accelerator(name: str, known: Collection[str]) -> str:
+    """Return what to say of an accelerator that no pool has."""
+    nearest = get_close_matches(name, list(known), n=1)
+    choices = f"name one of {', '.join(sorted(known))}, or" if known else "first"
+    hint = f"did you mean {nearest[0]}?" if nearest else f"{choices} register a cluster with a pool of it"
+    return f"no pool has the accelerator {name!r}; {hint}"
 
 
 @dataclass
@@ -237,6 +263,8 @@ def _check_node(draft: _Draft, node: Node, pointer: str, own: Mapping[tuple[str,
         draft.add_problem(pointer, "name_taken", f"only the root has the name {ROOT}; choose another name")
     for accelerator, grant in node.grants.items():
         place = f"{pointer}/grants/{accelerator}"
+        if draft.accelerators is not None and accelerator not in draft.accelerators:
+            draft.add_problem(place, "unknown_accelerator", unknown_accelerator(accelerator, draft.accelerators))
         if is_top and (grant.borrow_limit is not None or grant.lend_limit is not None):
             which = "borrow_limit" if grant.borrow_limit is not None else "lend_limit"
             detail = f"the organisation cannot borrow or lend; omit {which} of {accelerator}"
@@ -264,12 +292,18 @@ def differences(before: Tree, after: Tree) -> list[str]:
         was, is_ = (values_of(old) if old else {}), values_of(new)
         for name in sorted({*was, *is_}):
             if was.get(name) != is_.get(name) and not (old is None and is_.get(name) == DEFAULTS.get(name)):
-                change = f"{_format(was.get(name))} -> {_format(is_.get(name))}"
-                lines.append(f"  {path_of(after, node_id)}: {name} {change}")
+                change = f"{_format(name, was.get(name))} -> {_format(name, is_.get(name))}"
+                lines.append(f"  {path_of(after, node_id)}: {_label(name)} {change}")
     return lines
 
 
 DEFAULTS = {"weight": "1"}
+LABELS = {
+    "max_running_jobs": "running jobs", "max_queued_jobs": "waiting jobs", "max_slots": "total slots",
+    "max_slots_per_job": "slots per job", "max_run_seconds": "longest run", "max_storage_bytes": "stored data",
+    "nominal": "own slots", "borrow_limit": "borrow limit", "lend_limit": "lend limit",
+}  # fmt: skip
+UNITS = {"max_run_seconds": duration_text, "max_storage_bytes": size_text}
 
 
 def values_of(node: Node) -> dict[str, int | str]:
@@ -282,5 +316,13 @@ def values_of(node: Node) -> dict[str, int | str]:
     return values
 
 
-def _format(value: int | str | None) -> str:
-    return "none" if value is None else str(value)
+def _label(name: str) -> str:
+    """Return the label of a setting of `values_of`, as forms have it."""
+    accelerator, _, part = name.rpartition(".")
+    return f"{LABELS.get(part, part)} of {accelerator}" if accelerator else LABELS.get(name, name)
+
+
+def _format(name: str, value: int | str | None) -> str:
+    if value is None:
+        return "no limit" if name in LIMITS else "none"
+    return UNITS[name](int(value)) if name in UNITS else str(value)

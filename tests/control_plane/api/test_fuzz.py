@@ -71,7 +71,8 @@ WITH_INPUT = [
 # For each operation the codes of its problems, or the beginnings of their pointers.
 TREE = {  # rules of the whole tree: athanor/quotas/changes.py
     "below_a_team", "either_or", "group_not_empty", "invalid_name", "leaf_of_a_team", "lends_too_much", "name_is_fixed",
-    "name_taken", "team_twice", "too_deep", "top_of_the_tree", "two_names", "unknown_node", "unknown_team",
+    "name_taken", "team_twice", "too_deep", "top_of_the_tree", "two_names", "unknown_accelerator", "unknown_node",
+    "unknown_team",
 }  # fmt: skip
 REFUSALS: dict[str, set[str]] = {
     "budgets_create": {"unknown", "required"},  # a node of the tree; a currency for money

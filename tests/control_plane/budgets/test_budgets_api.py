@@ -253,3 +253,16 @@ def test_a_budget_that_is_no_longer_active_gives_back_what_it_reserved(
     assert admin.send("GET", "budgets").json()["items"] == []
     with transaction.atomic():
         assert ledger.check() == []
+
+
+def test_a_budget_of_an_accelerator_that_no_pool_has_is_refused(
+    admin: Api, team: Team, pool: Pool, make: Callable[..., dict[str, Any]]
+) -> None:
+    body = {"node_id": quotas.leaf_of(team).id, "name": "b", "unit": "slot_hours", "period": "month", "amount": 1}
+    answer = admin.send("POST", "budgets", {**body, "accelerator": "cpuu"})
+    assert answer.status_code == 422
+    (problem,) = answer.json()["errors"]
+    assert (problem["pointer"], problem["detail"]) == (
+        "/accelerator", "no pool has the accelerator 'cpuu'; did you mean cpu?",
+    )  # fmt: skip
+    assert make(1, accelerator="cpu")["accelerator"] == "cpu"

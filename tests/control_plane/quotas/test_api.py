@@ -10,6 +10,7 @@ from athanor.accounts.models import AuditEvent, Team, User
 from athanor.accounts.roles import Scope
 from athanor.accounts.services import issue_token
 from athanor.budgets.models import Budget
+from athanor.clusters.models import Pool
 from athanor.jobs.models import Job
 from athanor.quotas import selectors
 from athanor.quotas.models import QuotaNode
@@ -50,6 +51,28 @@ def test_nothing_is_changed_by_changes_of_which_one_is_wrong(admin: Api, team: T
     assert "did you mean red?" in body["errors"][0]["detail"]
     assert not QuotaNode.objects.filter(max_slots=1).exists()
     assert not AuditEvent.objects.filter(action__startswith="quota.").exists()
+
+
+def test_an_accelerator_that_no_pool_has_is_refused_with_the_nearest(
+    admin: Api, change: Callable, team: Team, pool: Pool
+) -> None:
+    Pool.objects.create(cluster=pool.cluster, name="big", accelerator="h100", slots_per_node=8)
+    typo = {"node": "red", "grants": {"h10O": {"nominal": 1}}}
+    for method, path in (("PATCH", "quotas"), ("POST", "quotas:preview")):
+        answer = admin.send(method, path, {"changes": [typo]})
+        assert answer.status_code == 422, answer.content
+        (problem,) = answer.json()["errors"]
+        assert (problem["pointer"], problem["code"]) == ("/changes/0/grants/h10O", "unknown_accelerator")
+        assert problem["detail"] == "no pool has the accelerator 'h10O'; did you mean h100?"
+    answer = admin.send("PUT", "quotas", {"organisation": {"teams": {"red": {"grants": {"1": {"nominal": 0}}}}}})
+    (problem,) = answer.json()["errors"]
+    assert problem["pointer"] == "/organisation/teams/red/grants/1"
+    assert problem["detail"] == (
+        "no pool has the accelerator '1'; name one of cpu, h100, or register a cluster with a pool of it"
+    )
+    change({"node": "red", "grants": {"h100": {"nominal": 1}}})
+    Pool.objects.filter(accelerator="h100").delete()
+    change({"node": "red", "grants": {"h100": {"nominal": 2}}})  # a grant outlives its pool
 
 
 def test_unknown_fields_are_named(admin: Api, team: Team) -> None:
@@ -194,7 +217,7 @@ def test_a_preview_says_who_would_be_over(admin: Api, change: Callable, submit: 
     assert over[("red", "cpu")] == (3, 2)
     assert over[("red", "max_slots")] == (3, 2)
     assert ("red", "max_running_jobs") not in over
-    assert "  red: max_slots none -> 2" in seen["differences"]
+    assert "  red: total slots no limit -> 2" in seen["differences"]
     assert not QuotaNode.objects.get(team=team).grants.exists()
     unclear = admin.send("POST", "quotas:preview", {})
     assert unclear.json()["errors"][0]["pointer"] == "/changes"

@@ -156,9 +156,9 @@ def test_differences_are_lines_for_people() -> None:
     )
     assert changes.differences(TREE, tree) == [
         "+ field",
-        "  field: h100.nominal none -> 2",
+        "  field: own slots of h100 none -> 2",
         "  blue -> field/blue",
-        "  field/blue: max_slots 4 -> none",
+        "  field/blue: total slots 4 -> no limit",
         "  field/blue: weight 1 -> 2",
     ]
     assert changes.differences(TREE, TREE) == []

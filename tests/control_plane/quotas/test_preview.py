@@ -6,7 +6,7 @@ import pytest
 
 from athanor.accounts.models import Team, User
 from athanor.jobs.models import Job
-from athanor.quotas.models import AdmissionSettings, QuotaNode
+from athanor.quotas.models import AdmissionSettings, QuotaGrant, QuotaNode
 from athanor.quotas.services import settings
 from tests.control_plane import drive
 from tests.control_plane.conftest import SPEC, Api
@@ -62,6 +62,8 @@ def test_who_would_be_asked_to_give_slots_back_is_named(
     ]
     assert Job.objects.get(pk=victim.pk).status == "running"
     assert seen["notes"] == []
+    # Of a cluster that was removed since.
+    QuotaGrant.objects.create(node=QuotaNode.objects.get(team=other_team), accelerator="h100", nominal=1)
     more = preview(admin, {"node": "blue", "grants": {"cpu": {"nominal": 9}, "h100": {"nominal": 1}}})
     assert more["notes"] == [
         "9 slots of cpu are granted in total, and the pools have 8",

@@ -24,6 +24,7 @@ from athanor.api.v1.serializers.quotas import (
     QuotasSerializer,
     QuotaUsageSerializer,
 )
+from athanor.clusters.selectors import accelerators
 from athanor.core.errors import FieldProblem, Forbidden, Invalid
 from athanor.quotas import changes, selectors, services, usage
 from athanor.quotas.models import AdmissionSettings, QuotaNode
@@ -195,9 +196,10 @@ def _proposed_tree(request: Request) -> Any:
         raise Invalid(
             "invalid_quotas", detail, remedy=detail, problems=(FieldProblem("/changes", "either_or", detail),)
         )
+    known = accelerators()
     if document.organisation is None:
-        return partial(changes.changed, changes=document.changes)
-    return partial(changes.declared, document=TreeDocument(organisation=document.organisation))
+        return partial(changes.changed, changes=document.changes, accelerators=known)
+    return partial(changes.declared, document=TreeDocument(organisation=document.organisation), accelerators=known)
 
 
 def _serialize_node(row: usage.NodeUsage) -> dict[str, Any]:

@@ -3,7 +3,7 @@ import { describe, expect, it, vi } from "vitest";
 
 import { ChangeBudgetDialog } from "@/features/budgets/components/change-budget-dialog";
 import { NewBudgetDialog } from "@/features/budgets/components/new-budget-dialog";
-import { budget, quotaNode, quotas } from "@/testing/documents";
+import { budget, page, quotaNode, quotas } from "@/testing/documents";
 import { render } from "@/testing/render";
 import { refuse, server } from "@/testing/server";
 
@@ -12,6 +12,7 @@ const CHANGE = "PATCH /budgets/{budget_id}";
 
 async function openNew() {
   server.answer("GET /quotas", quotas(quotaNode("red", { path: "org/red" })));
+  server.answer("GET /clusters", page());
   const onClose = vi.fn();
   const rendered = render(<NewBudgetDialog onClose={onClose} />);
   await screen.findByRole("option", { name: "org/red" });
@@ -68,6 +69,7 @@ describe("new budget form", () => {
 
   it("cannot be sent when the places of budgets are not known", async () => {
     server.answer("GET /quotas", refuse(503, { code: "down", detail: "no answer" }));
+    server.answer("GET /clusters", page());
     render(<NewBudgetDialog onClose={() => undefined} />);
     expect((await screen.findByRole("alert")).textContent).toContain("No answer");
     expect(makeButton()).toHaveProperty("disabled", true);

@@ -3,6 +3,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import type { SubmitEvent } from "react";
 import { useState } from "react";
 
+import { acceleratorsQuery } from "@/api/accelerators";
 import { Problem } from "@/api/problem";
 import type { Budget } from "@/api/types";
 import { ProblemNotice } from "@/components/problem-notice";
@@ -18,6 +19,7 @@ export function errorAt(error: unknown, pointer: string): string | undefined {
 export function NewBudgetDialog({ onClose }: { onClose: () => void }) {
   const client = useQueryClient();
   const nodes = useQuery(nodesQuery());
+  const accelerators = useQuery(acceleratorsQuery());
   const [unit, setUnit] = useState<Budget["unit"]>("slot_hours");
   const make = useMutation({
     mutationFn: createBudget,
@@ -75,10 +77,10 @@ export function NewBudgetDialog({ onClose }: { onClose: () => void }) {
               <TextInput label="Currency" name="currency" maxLength={3} defaultValue="USD" error={errorAt(make.error, "/currency")} />
             ) : null}
           </Group>
-          <TextInput
+          <NativeSelect
             label="Accelerator"
             name="accelerator"
-            description="The name used in specs; empty for all"
+            data={[{ value: "", label: "All" }, ...(accelerators.data ?? [])]}
             error={errorAt(make.error, "/accelerator")}
           />
           <NumberInput label="Warn at, % spent" name="soft_percent" min={1} max={100} defaultValue={80} />

@@ -1,4 +1,4 @@
-import { ActionIcon, Autocomplete, Button, Group, NumberInput, Stack, Text, Title } from "@mantine/core";
+import { ActionIcon, Button, Group, NativeSelect, NumberInput, Stack, Text, Title } from "@mantine/core";
 
 import { CrossIcon } from "@/components/icons";
 import type { GrantDraft } from "@/features/quotas/lib/draft";
@@ -6,7 +6,7 @@ import { NEW_GRANT } from "@/features/quotas/lib/draft";
 
 interface GrantsEditorProps {
   grants: GrantDraft[];
-  /** Accelerators to choose from; others can be written. */
+  /** Accelerators to choose from. */
   known: string[];
   /** The organisation has nobody to borrow from or lend to. */
   isTop: boolean;
@@ -43,13 +43,16 @@ export function GrantsEditor({ grants, known, isTop, errorAt, onChange }: Grants
       </Group>
       {grants.map((grant, index) => (
         <Group key={index} align="flex-end" gap="xs" role="group" aria-label={`Slots of ${grant.accelerator || "a new accelerator"}`}>
-          <Autocomplete
+          <NativeSelect
             label="Accelerator"
-            data={known}
+            data={[
+              ...(grant.accelerator ? [] : [{ value: "", label: "Choose" }]),
+              ...new Set([...known, ...(grant.accelerator ? [grant.accelerator] : [])]),
+            ]}
             w={{ base: "100%", xs: 130 }}
             value={grant.accelerator}
             error={errorAt(grant.accelerator, "accelerator")}
-            onChange={(accelerator) => edit(index, { accelerator })}
+            onChange={(event) => edit(index, { accelerator: event.currentTarget.value })}
           />
           {parts.map(({ name, label }) => (
             <NumberInput

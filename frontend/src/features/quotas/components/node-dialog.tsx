@@ -5,11 +5,12 @@ import { useState } from "react";
 import { Problem } from "@/api/problem";
 import type { NodeChange, QuotaNode } from "@/api/types";
 import { ProblemNotice } from "@/components/problem-notice";
+import { UnitInput } from "@/components/unit-input";
 import { changeQuotas, previewQuotas, quotaKeys } from "@/features/quotas/api/quotas";
 import { GrantsEditor } from "@/features/quotas/components/grants-editor";
 import { PreviewPanel } from "@/features/quotas/components/preview-panel";
-import type { NodeDraft } from "@/features/quotas/lib/draft";
-import { changeOf, LIMITS, placesFor } from "@/features/quotas/lib/draft";
+import type { LimitName, NodeDraft } from "@/features/quotas/lib/draft";
+import { changeOf, LIMITS, placesFor, toNumber } from "@/features/quotas/lib/draft";
 
 interface NodeDialogProps {
   first: NodeDraft;
@@ -22,6 +23,8 @@ interface NodeDialogProps {
 export function NodeDialog({ first, nodes, accelerators, onClose }: NodeDialogProps) {
   const client = useQueryClient();
   const [draft, setDraft] = useState(first);
+  const [unreadable, setUnreadable] = useState<Partial<Record<LimitName, boolean>>>({});
+  const isReadable = !Object.values(unreadable).some(Boolean);
   const preview = useMutation({ mutationFn: (change: NodeChange) => previewQuotas([change]) });
   const save = useMutation({
     mutationFn: ({ change, version }: { change: NodeChange; version: number }) => changeQuotas([change], version),
@@ -92,18 +95,30 @@ export function NodeDialog({ first, nodes, accelerators, onClose }: NodeDialogPr
           </Text>
         </div>
         <SimpleGrid cols={{ base: 2, sm: 3 }}>
-          {LIMITS.map(({ name, label }) => (
-            <NumberInput
-              key={name}
-              label={label}
-              min={0}
-              thousandSeparator=" "
-              allowDecimal={false}
-              value={draft.limits[name]}
-              error={errorAt(name)}
-              onChange={(value) => edit({ limits: { ...draft.limits, [name]: value } })}
-            />
-          ))}
+          {LIMITS.map(({ name, label, unit }) =>
+            unit ? (
+              <UnitInput
+                key={name}
+                label={label}
+                unit={unit}
+                value={toNumber(draft.limits[name])}
+                error={errorAt(name)}
+                onValid={(valid) => setUnreadable({ ...unreadable, [name]: !valid })}
+                onChange={(value) => edit({ limits: { ...draft.limits, [name]: value ?? "" } })}
+              />
+            ) : (
+              <NumberInput
+                key={name}
+                label={label}
+                min={0}
+                thousandSeparator=" "
+                allowDecimal={false}
+                value={draft.limits[name]}
+                error={errorAt(name)}
+                onChange={(value) => edit({ limits: { ...draft.limits, [name]: value } })}
+              />
+            ),
+          )}
         </SimpleGrid>
         {seen ? <PreviewPanel preview={seen} /> : null}
         {problem !== null ? <ProblemNotice error={problem} /> : null}
@@ -114,12 +129,13 @@ export function NodeDialog({ first, nodes, accelerators, onClose }: NodeDialogPr
           <Button
             variant={seen ? "default" : "filled"}
             loading={preview.isPending}
+            disabled={!isReadable}
             onClick={() => preview.mutate(changeOf(draft))}
           >
             Preview
           </Button>
           <Button
-            disabled={!seen || seen.differences.length === 0}
+            disabled={!seen || !isReadable || seen.differences.length === 0}
             loading={save.isPending}
             onClick={() => {
               if (seen) save.mutate({ change: changeOf(draft), version: seen.version });

@@ -2,7 +2,7 @@ import { screen, waitFor, within } from "@testing-library/react";
 import { describe, expect, it } from "vitest";
 
 import { QuotasPage } from "@/features/quotas/components/quotas-page";
-import { quotaNode, quotaPreview, quotas } from "@/testing/documents";
+import { page, quotaNode, quotaPreview, quotas } from "@/testing/documents";
 import { render } from "@/testing/render";
 import { refuse, server, withHeaders } from "@/testing/server";
 
@@ -20,6 +20,7 @@ const TEAM = quotaNode("red", {
 function open(tree = quotas(LABS, TEAM)) {
   server.answer("GET /quotas", tree);
   server.answer("GET /quotas/usage", { days: [], nodes: [] });
+  server.answer("GET /clusters", page());
   return render(<QuotasPage />);
 }
 
@@ -72,7 +73,7 @@ describe("quotas page", () => {
 describe("quota node dialog", () => {
   it("starts from the node's values", async () => {
     const { dialog } = await openTeam();
-    expect(dialog.getByLabelText("Accelerator", { selector: "input" })).toHaveProperty("value", "gpu");
+    expect(dialog.getByLabelText("Accelerator")).toHaveProperty("value", "gpu");
     expect(dialog.getByLabelText("Own slots")).toHaveProperty("value", "4");
     expect(dialog.getByLabelText("Borrow limit")).toHaveProperty("value", "");
     expect(dialog.getByLabelText("Lend limit")).toHaveProperty("value", "1");
@@ -96,6 +97,21 @@ describe("quota node dialog", () => {
       changes: [{ node: "red", grants: { gpu: { nominal: 42, borrow_limit: null, lend_limit: 1 } } }],
     });
     expect(server.calls(PREVIEW)[0]?.json).toEqual(call?.json);
+  });
+
+  it("takes limits as people write them", async () => {
+    const { user, dialog } = await openTeam();
+    server.answer(PREVIEW, quotaPreview());
+    await user.type(dialog.getByLabelText("Longest run"), "1d 12h");
+    await user.type(dialog.getByLabelText("Stored data"), "40 GB?");
+    expect(dialog.getByRole("button", { name: "Preview" })).toHaveProperty("disabled", true);
+    await user.clear(dialog.getByLabelText("Stored data"));
+    await user.type(dialog.getByLabelText("Stored data"), "40 GiB");
+    await user.click(dialog.getByRole("button", { name: "Preview" }));
+    await dialog.findByText("Nothing would change");
+    expect(server.calls(PREVIEW)[0]?.json).toMatchObject({
+      changes: [{ max_run_seconds: 129_600, max_storage_bytes: 40 * 2 ** 30 }],
+    });
   });
 
   it("asks for a new preview after an edit", async () => {
@@ -153,12 +169,13 @@ describe("quota node dialog", () => {
     const dialog = within(await screen.findByRole("dialog", { name: "New group" }));
     await user.type(dialog.getByLabelText(/^Name/), "science");
     await user.click(dialog.getByRole("button", { name: "Add an accelerator" }));
-    await user.type(dialog.getByLabelText("Accelerator", { selector: "input" }), "cpu");
+    expect(dialog.queryByRole("textbox", { name: "Accelerator" })).toBeNull();
+    await user.selectOptions(dialog.getByLabelText("Accelerator"), "gpu");
     await user.type(dialog.getByLabelText("Own slots"), "5");
     await user.click(dialog.getByRole("button", { name: "Preview" }));
     await dialog.findByText("Nothing would change");
     expect(server.calls(PREVIEW)[0]?.json).toMatchObject({
-      changes: [{ action: "create", node: "science", parent: "org", grants: { cpu: { nominal: 5 } } }],
+      changes: [{ action: "create", node: "science", parent: "org", grants: { gpu: { nominal: 5 } } }],
     });
   });
 
@@ -173,16 +190,20 @@ describe("quota node dialog", () => {
 });
 
 describe("admission settings", () => {
-  it("shows hours, sends seconds, and names the version that was read", async () => {
+  it("shows times with units, sends seconds, and names the version that was read", async () => {
     const settings = { fair_share: true, half_life_seconds: 7200, age_step_seconds: 0, backfill: false, preempt: true, protected_seconds: 3600 };
     const { user } = open();
     server.answer("GET /quotas/settings", withHeaders(settings, { ETag: '"v3"' }));
     server.answer("PUT /quotas/settings", settings);
     await user.click(await screen.findByRole("button", { name: "Admission settings" }));
     const span = await screen.findByLabelText(/^Half-life/);
-    expect(span).toHaveProperty("value", "2");
+    expect(span).toHaveProperty("value", "2h");
     await user.clear(span);
-    await user.type(span, "3.5");
+    await user.type(span, "half a day");
+    expect(screen.getByText("Write it like 90m, 2h or 1d 12h.")).toBeTruthy();
+    expect(screen.getByRole("button", { name: "Save" })).toHaveProperty("disabled", true);
+    await user.clear(span);
+    await user.type(span, "3h 30m");
     await user.click(screen.getByLabelText(/^Backfill/));
     await user.click(screen.getByRole("button", { name: "Save" }));
     await waitFor(() => expect(screen.queryByRole("dialog")).toBeNull());

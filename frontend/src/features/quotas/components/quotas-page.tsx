@@ -2,6 +2,7 @@ import { Button, Group, Text } from "@mantine/core";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 
+import { acceleratorsQuery } from "@/api/accelerators";
 import type { QuotaNode, QuotaUsage } from "@/api/types";
 import { Confirm } from "@/components/confirm";
 import type { Column } from "@/components/data-table";
@@ -17,16 +18,14 @@ import { ShareBars, ShareKey } from "@/features/quotas/components/share-bar";
 import { UsagePanel } from "@/features/quotas/components/usage-panel";
 import type { NodeDraft } from "@/features/quotas/lib/draft";
 import { draftOf, LIMITS, newGroup } from "@/features/quotas/lib/draft";
-import { bytes, duration } from "@/lib/format";
+import { bytes } from "@/lib/format";
 
 const DAYS = 30;
 
 function limitText(node: QuotaNode): string {
-  const limits = LIMITS.flatMap(({ name, label }) => {
+  const limits = LIMITS.flatMap(({ name, label, unit }) => {
     const value = node[name];
-    if (value === null) return [];
-    const text = name === "max_run_seconds" ? duration(value) : name === "max_storage_bytes" ? bytes(value) : value;
-    return [`${label.split(",")[0]?.toLowerCase()}: ${text}`];
+    return value === null ? [] : [`${label.toLowerCase()}: ${unit ? unit.text(value) : value}`];
   });
   if (node.weight !== 1) limits.push(`weight: ${node.weight}`);
   return limits.join(", ");
@@ -128,7 +127,9 @@ export function QuotasPage() {
   const top = tree?.nodes.find((node) => node.kind === "organisation");
   const mayChange = tree?.may_change ?? false;
   const parents = new Set(tree?.nodes.map((node) => node.parent));
-  const accelerators = [...new Set(tree?.nodes.flatMap((node) => node.shares.map((share) => share.accelerator)))];
+  const inPools = useQuery(acceleratorsQuery()).data ?? [];
+  const inTree = tree?.nodes.flatMap((node) => node.grants.map((grant) => grant.accelerator)) ?? [];
+  const accelerators = [...new Set([...inPools, ...inTree])];
   const lead = tree?.whole
     ? "Slots and limits of the organisation, its groups and teams. Changes take effect immediately."
     : "Your teams and the groups above them. Other teams appear only in totals. Platform administrators change quotas.";

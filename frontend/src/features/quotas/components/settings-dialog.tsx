@@ -1,11 +1,13 @@
-import { Button, Group, Modal, NumberInput, Stack, Switch } from "@mantine/core";
+import { Button, Group, Modal, Stack, Switch } from "@mantine/core";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 
 import type { AdmissionSettings } from "@/api/types";
 import { ProblemNotice } from "@/components/problem-notice";
+import { UnitInput } from "@/components/unit-input";
 import type { Read } from "@/features/quotas/api/quotas";
 import { changeSettings, quotaKeys, settingsQuery } from "@/features/quotas/api/quotas";
+import { DURATION } from "@/lib/units";
 
 const SWITCHES = [
   { name: "fair_share", label: "Fair share", description: "Teams that recently used the smallest share of their quota go first, instead of first come, first served." },
@@ -13,11 +15,10 @@ const SWITCHES = [
   { name: "preempt", label: "Reclaim", description: "Owners reclaim borrowed slots; the borrower saves a checkpoint first." },
 ] as const;
 const SPANS = [
-  { name: "half_life_seconds", label: "Half-life of past usage, hours", description: "Past usage counts half after this time in fair-share ranking." },
-  { name: "age_step_seconds", label: "Waiting time per priority class, hours", description: "0: waiting never raises a job." },
-  { name: "protected_seconds", label: "Minimum run time before preemption, hours", description: "From a job's start; doubled each time." },
+  { name: "half_life_seconds", label: "Half-life of past usage", description: "Past usage counts half after this time in fair-share ranking." },
+  { name: "age_step_seconds", label: "Waiting time per priority class", description: "0: waiting never raises a job." },
+  { name: "protected_seconds", label: "Minimum run time before preemption", description: "From a job's start; doubled each time." },
 ] as const;
-const HOUR = 3600;
 
 /** Admission settings. */
 export function SettingsDialog({ onClose }: { onClose: () => void }) {
@@ -33,6 +34,7 @@ export function SettingsDialog({ onClose }: { onClose: () => void }) {
 function SettingsForm({ first, onClose }: { first: Read<AdmissionSettings>; onClose: () => void }) {
   const client = useQueryClient();
   const [values, setValues] = useState(first.value);
+  const [unreadable, setUnreadable] = useState<Record<string, boolean>>({});
   const save = useMutation({
     mutationFn: () => changeSettings(values, first.tag),
     onSuccess: onClose,
@@ -50,14 +52,15 @@ function SettingsForm({ first, onClose }: { first: Read<AdmissionSettings>; onCl
         />
       ))}
       {SPANS.map(({ name, label, description }) => (
-        <NumberInput
+        <UnitInput
           key={name}
           label={label}
           description={description}
-          min={0}
-          decimalScale={2}
-          value={values[name] / HOUR}
-          onChange={(hours) => setValues({ ...values, [name]: Math.round(Number(hours) * HOUR) })}
+          unit={DURATION}
+          required
+          value={values[name]}
+          onValid={(valid) => setUnreadable({ ...unreadable, [name]: !valid })}
+          onChange={(seconds) => setValues({ ...values, [name]: seconds ?? 0 })}
         />
       ))}
       {save.error ? <ProblemNotice error={save.error} /> : null}
@@ -65,7 +68,11 @@ function SettingsForm({ first, onClose }: { first: Read<AdmissionSettings>; onCl
         <Button variant="default" onClick={onClose}>
           Back
         </Button>
-        <Button loading={save.isPending} onClick={() => save.mutate()}>
+        <Button
+          loading={save.isPending}
+          disabled={Object.values(unreadable).some(Boolean)}
+          onClick={() => save.mutate()}
+        >
           Save
         </Button>
       </Group>

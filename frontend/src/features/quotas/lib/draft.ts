@@ -1,15 +1,18 @@
 import type { NodeChange, QuotaNode } from "@/api/types";
+import type { Unit } from "@/lib/units";
+import { DURATION, SIZE } from "@/lib/units";
 
-export const LIMITS = [
+const ALL_LIMITS = [
   { name: "max_running_jobs", label: "Running jobs" },
   { name: "max_queued_jobs", label: "Waiting jobs" },
   { name: "max_slots", label: "Total slots" },
   { name: "max_slots_per_job", label: "Slots per job" },
-  { name: "max_run_seconds", label: "Longest run, seconds" },
-  { name: "max_storage_bytes", label: "Stored bytes" },
-] as const;
+  { name: "max_run_seconds", label: "Longest run", unit: DURATION },
+  { name: "max_storage_bytes", label: "Stored data", unit: SIZE },
+] as const satisfies { name: string; label: string; unit?: Unit }[];
 
-export type LimitName = (typeof LIMITS)[number]["name"];
+export type LimitName = (typeof ALL_LIMITS)[number]["name"];
+export const LIMITS: readonly { name: LimitName; label: string; unit?: Unit }[] = ALL_LIMITS;
 
 /** A number as it is typed; empty where there is no limit. */
 export type Typed = number | string;
@@ -59,7 +62,7 @@ export function newGroup(parent: string): NodeDraft {
 
 export const NEW_GRANT: GrantDraft = { accelerator: "", nominal: 0, borrow_limit: "", lend_limit: "" };
 
-const toNumber = (value: Typed): number | null => (value === "" ? null : Number(value));
+export const toNumber = (value: Typed): number | null => (value === "" ? null : Number(value));
 
 /** The change that applies the draft to the node: every field of the form, and null for removed grants. */
 export function changeOf(draft: NodeDraft): NodeChange {
