@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from athanor.accounts.models import Team, User
+from athanor.clusters.models import Cluster, Pool
 from tests.control_plane.conftest import Api
 
 
@@ -25,7 +26,15 @@ def admin(boss: User) -> Api:
 
 
 @pytest.fixture
-def change(admin: Api) -> Callable[..., Any]:
+def accelerators(db: None) -> None:
+    """A disabled cluster whose pools have a cpu and an h100, for grants; it has no slots to give."""
+    cluster = Cluster.objects.create(name="planned", kind="fake", enabled=False)
+    for name in ("cpu", "h100"):
+        Pool.objects.create(cluster=cluster, name=name, accelerator=name, slots_per_node=8, memory_bytes=1)
+
+
+@pytest.fixture
+def change(admin: Api, accelerators: None) -> Callable[..., Any]:
     """Change the tree over the API and return its nodes by path."""
 
     def make(*wishes: dict[str, Any]) -> dict[str, Any]:

@@ -53,10 +53,7 @@ def test_nothing_is_changed_by_changes_of_which_one_is_wrong(admin: Api, team: T
     assert not AuditEvent.objects.filter(action__startswith="quota.").exists()
 
 
-def test_an_accelerator_that_no_pool_has_is_refused_with_the_nearest(
-    admin: Api, change: Callable, team: Team, pool: Pool
-) -> None:
-    Pool.objects.create(cluster=pool.cluster, name="big", accelerator="h100", slots_per_node=8)
+def test_an_accelerator_that_no_pool_has_is_refused_with_the_nearest(admin: Api, change: Callable, team: Team) -> None:
     typo = {"node": "red", "grants": {"h10O": {"nominal": 1}}}
     for method, path in (("PATCH", "quotas"), ("POST", "quotas:preview")):
         answer = admin.send(method, path, {"changes": [typo]})

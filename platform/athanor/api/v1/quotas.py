@@ -1,6 +1,6 @@
 """/quotas: the quota tree, its use, previews and changes. Members see the path of their teams, with sums of others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,7 @@ from athanor.clusters.selectors import accelerators
 from athanor.core.errors import FieldProblem, Forbidden, Invalid
 from athanor.quotas import changes, selectors, services, usage
 from athanor.quotas.models import AdmissionSettings, QuotaNode
-from athanor.quotas.tree import LIMITS, ChangesDocument, ProposalDocument, Tree, TreeDocument, document_of
+from athanor.quotas.tree import LIMITS, ChangesDocument, NodeChange, ProposalDocument, Tree, TreeDocument, document_of
 from athanor.scheduling import quota_history, quota_preview
 
 PARSERS = (JSONParser, YamlParser, TextYamlParser)
@@ -61,7 +61,7 @@ class QuotasView(APIView):
         limit are not stopped. For platform administrators."""
         principal = manager(request)
         document = parse_document(request, ChangesDocument, "invalid_quotas", "changes")
-        services.change_tree(partial(changes.changed, changes=document.changes), principal.user, _unchanged(request))
+        services.change_tree(_changed(document.changes), principal.user, _unchanged(request))
         return _tree_response(request)
 
     @extend_schema(
@@ -77,7 +77,7 @@ class QuotasView(APIView):
         they are. For platform administrators."""
         principal = manager(request)
         document = parse_document(request, TreeDocument, "invalid_quotas", "tree")
-        services.change_tree(partial(changes.declared, document=document), principal.user, _unchanged(request))
+        services.change_tree(_declared(document), principal.user, _unchanged(request))
         return _tree_response(request)
 
 
@@ -188,7 +188,7 @@ def sees_all(principal: Principal) -> bool:
     return Permission.OVERSEE in principal.platform
 
 
-def _proposed_tree(request: Request) -> Any:
+def _proposed_tree(request: Request) -> Callable[[Tree], Tree]:
     """Return the function that turns the current tree into the proposed one."""
     document = parse_document(request, ProposalDocument, "invalid_quotas", "proposal")
     if (document.organisation is None) == (not document.changes):
@@ -196,10 +196,17 @@ def _proposed_tree(request: Request) -> Any:
         raise Invalid(
             "invalid_quotas", detail, remedy=detail, problems=(FieldProblem("/changes", "either_or", detail),)
         )
-    known = accelerators()
     if document.organisation is None:
-        return partial(changes.changed, changes=document.changes, accelerators=known)
-    return partial(changes.declared, document=TreeDocument(organisation=document.organisation), accelerators=known)
+        return _changed(document.changes)
+    return _declared(TreeDocument(organisation=document.organisation))
+
+
+def _changed(wanted: Sequence[NodeChange]) -> Callable[[Tree], Tree]:
+    return partial(changes.changed, changes=wanted, accelerators=accelerators())
+
+
+def _declared(document: TreeDocument) -> Callable[[Tree], Tree]:
+    return partial(changes.declared, document=document, accelerators=accelerators())
 
 
 def _serialize_node(row: usage.NodeUsage) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 import { Button, Group, Modal, NativeSelect, NumberInput, SimpleGrid, Stack, Text, TextInput, Title } from "@mantine/core";
-import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 
+import { acceleratorsQuery } from "@/api/accelerators";
 import { Problem } from "@/api/problem";
 import type { NodeChange, QuotaNode } from "@/api/types";
 import { ProblemNotice } from "@/components/problem-notice";
@@ -15,16 +16,17 @@ import { changeOf, LIMITS, placesFor, toNumber } from "@/features/quotas/lib/dra
 interface NodeDialogProps {
   first: NodeDraft;
   nodes: QuotaNode[];
-  accelerators: string[];
   onClose: () => void;
 }
 
 /** Edit a node. A change must be previewed before it is saved, and is refused if the tree has changed since. */
-export function NodeDialog({ first, nodes, accelerators, onClose }: NodeDialogProps) {
+export function NodeDialog({ first, nodes, onClose }: NodeDialogProps) {
   const client = useQueryClient();
   const [draft, setDraft] = useState(first);
   const [unreadable, setUnreadable] = useState<Partial<Record<LimitName, boolean>>>({});
   const isReadable = !Object.values(unreadable).some(Boolean);
+  const inPools = useQuery({ ...acceleratorsQuery(), staleTime: 0 }); // a cluster may just have been registered
+  const inTree = nodes.flatMap((each) => each.grants.map((grant) => grant.accelerator));
   const preview = useMutation({ mutationFn: (change: NodeChange) => previewQuotas([change]) });
   const save = useMutation({
     mutationFn: ({ change, version }: { change: NodeChange; version: number }) => changeQuotas([change], version),
@@ -81,7 +83,7 @@ export function NodeDialog({ first, nodes, accelerators, onClose }: NodeDialogPr
         </SimpleGrid>
         <GrantsEditor
           grants={draft.grants}
-          known={accelerators}
+          known={[...new Set([...(inPools.data ?? []), ...inTree])]}
           isTop={isTop}
           errorAt={(accelerator, part) => errorAt(`grants/${accelerator}/${part}`)}
           onChange={(grants) => edit({ grants })}

@@ -2,7 +2,6 @@ import { Button, Group, Text } from "@mantine/core";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 
-import { acceleratorsQuery } from "@/api/accelerators";
 import type { QuotaNode, QuotaUsage } from "@/api/types";
 import { Confirm } from "@/components/confirm";
 import type { Column } from "@/components/data-table";
@@ -127,9 +126,6 @@ export function QuotasPage() {
   const top = tree?.nodes.find((node) => node.kind === "organisation");
   const mayChange = tree?.may_change ?? false;
   const parents = new Set(tree?.nodes.map((node) => node.parent));
-  const inPools = useQuery(acceleratorsQuery()).data ?? [];
-  const inTree = tree?.nodes.flatMap((node) => node.grants.map((grant) => grant.accelerator)) ?? [];
-  const accelerators = [...new Set([...inPools, ...inTree])];
   const lead = tree?.whole
     ? "Slots and limits of the organisation, its groups and teams. Changes take effect immediately."
     : "Your teams and the groups above them. Other teams appear only in totals. Platform administrators change quotas.";
@@ -168,7 +164,6 @@ export function QuotasPage() {
           key={edited.node?.id ?? "new"}
           first={edited}
           nodes={tree.nodes}
-          accelerators={accelerators}
           onClose={() => setEdited(null)}
         />
       ) : null}
