@@ -48,7 +48,7 @@ def governed(page: Page, stack) -> Iterator[None]:
 def test_a_proposal_is_tried_on_made_up_jobs(page: Page, stack, governed: None) -> None:
     page.goto("/simulator")
     expect(page.get_by_role("heading", level=1)).to_have_text("Simulator")
-    page.get_by_text("Generated jobs").click()
+    page.get_by_role("radiogroup", name="Jobs to simulate").get_by_text("Generated jobs").click()
     page.get_by_role("textbox", name="Days", exact=True).fill("3")
     page.get_by_role("textbox", name="Jobs a day").fill("200")
     page.get_by_role("textbox", name="Slots of the largest job").fill("4")
