@@ -83,7 +83,7 @@ def is_clean(page: Page) -> None:
 
 def test_this_machine_is_examined_and_listed_from_the_start(page: Page, stack) -> None:
     sign_in(page, stack)
-    page.get_by_role("link", name="Clusters").click()
+    page.get_by_role("link", name="Administration").click()
     row = page.get_by_role("row", name=re.compile("local"))
     expect(row).to_contain_text("Usable", timeout=60_000)
     expect(row).to_contain_text("1 of 1 ready")

@@ -19,7 +19,7 @@ def two_jobs(stack, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.mark.slow
 def test_jobs_chosen_in_the_table_are_drawn_over_one_another(page: Page, stack, two_jobs: list[str]) -> None:
     sign_in(page, stack)
-    choices = page.get_by_role("checkbox", name="Compare")
+    choices = page.get_by_role("checkbox", name="Select")
     expect(choices.nth(1)).to_be_visible()
     choices.nth(0).check()
     expect(page.get_by_role("link", name="Compare 2 jobs")).to_have_count(0)

@@ -179,8 +179,8 @@ def test_an_open_page_lives_on_when_the_web_server_is_killed(page: Page, stack, 
 
 
 def test_a_page_whose_code_did_not_come_is_loaded_when_the_server_answers(page: Page, stack) -> None:
-    sign_in(page, stack)
-    expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
+    sign_in(page, stack, "/team")
+    expect(page.get_by_role("heading", name="Team", level=1)).to_be_visible()
     away, refused = True, []
 
     def refuse(route: Route) -> None:
@@ -262,14 +262,15 @@ def test_a_data_set_is_uploaded_and_what_is_no_text_is_refused(page: Page, stack
     page.get_by_role("button", name="Upload").click()
     dialog = page.get_by_role("dialog")
     dialog.locator("input[type=file]").set_input_files(bad)
-    dialog.get_by_role("button", name="Upload").click()
-    expect(dialog.get_by_role("alert")).to_contain_text("invalid_dataset")
+    expect(dialog.get_by_role("alert")).to_contain_text("byte 12 is not UTF-8")
+    expect(dialog.get_by_role("button", name="Upload")).to_be_disabled()
     dialog.get_by_role("textbox", name="Name").fill("")
     dialog.locator("input[type=file]").set_input_files(good)
     expect(dialog.get_by_role("textbox", name="Name")).to_have_value("My-corpus-v2")
     dialog.get_by_role("button", name="Upload").click()
     expect(page.get_by_role("row", name=re.compile("My-corpus-v2"))).to_contain_text("56.6 KiB")
-    page.get_by_role("link", name="prepare-My-corpus-v2").click()
+    page.get_by_role("link", name="My-corpus-v2", exact=True).click()
+    page.get_by_role("table", name="Jobs that read it").get_by_role("link", name="prepare-My-corpus-v2").click()
     expect(status_of(page, "succeeded")).to_be_visible(timeout=RUN_MS)
 
 
@@ -419,6 +420,7 @@ def test_an_administrator_sees_the_reconcilers_and_cancels_an_orphan(page: Page,
     backend = LocalBackend(str(stack.folder.jobs), command=command, kill_after_seconds=0.5)
     backend.submit(Submission("athanor-stray", "", {}, {}))
     sign_in(page, stack)
+    page.get_by_role("link", name="Administration").click()
     page.get_by_role("link", name="Operations").click()
     reconcilers = page.get_by_role("table", name="Reconcilers")
     expect(reconcilers.get_by_role("row", name=re.compile("finalise.*The end of an attempt"))).to_contain_text("Runs")

@@ -59,6 +59,7 @@ def test_somebody_is_invited_joins_gets_a_role_and_is_removed(page: Page, browse
     expect(guest.get_by_text("You are not in a team yet")).to_be_visible()
     other.close()
 
+    page.get_by_role("link", name="Team", exact=True).click()
     page.get_by_role("link", name="Audit").click()
     page.get_by_label("Action, such as job.cancel").fill("member.remove")
     expect(page.get_by_role("table", name="Audit").get_by_role("row")).to_have_count(3)

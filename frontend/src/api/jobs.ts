@@ -1,7 +1,7 @@
 import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
 
 import { request } from "@/api/client";
-import type { Job, JobSummary, JsonObject, Page, Plan, Preset, Profile } from "@/api/types";
+import type { BulkResult, Job, JobSummary, JsonObject, Page, Plan, Preset, Profile } from "@/api/types";
 import { isFollowed } from "@/lib/followed";
 import { isFinal } from "@/lib/status";
 
@@ -92,6 +92,16 @@ export type JobAction = "cancel" | "pause" | "resume";
 /** Writes what is wanted; the platform makes it so in its own time. */
 export function actOnJob(id: string, action: JobAction): Promise<Job> {
   return request<Job>(`/jobs/${encodeURIComponent(id)}:${action}`, { method: "POST", json: {} });
+}
+
+/** The same for several jobs, each on its own: some may be refused. */
+export function actOnJobs(ids: string[], action: JobAction): Promise<BulkResult> {
+  return request<BulkResult>(`/jobs:${action}`, { method: "POST", json: { ids } });
+}
+
+/** A new job with the spec of one that has ended. */
+export function retryJob(id: string): Promise<Job> {
+  return request<Job>(`/jobs/${encodeURIComponent(id)}:retry`, { method: "POST", json: {} });
 }
 
 /** Traces of the next few steps of a running job; they come to its outputs when they are there. */

@@ -70,6 +70,7 @@ export type NewWebhook = Schemas["NewWebhookRequest"];
 export type WebhookChanges = Schemas["PatchedWebhookChangesRequest"];
 export type Delivery = Schemas["Delivery"];
 export type FullDelivery = Schemas["FullDelivery"];
+export type BulkResult = Schemas["BulkResult"];
 export type Dataset = Schemas["Dataset"];
 export type DatasetDetail = Schemas["DatasetDetail"];
 export type Inspection = Schemas["Inspection"];

@@ -1,34 +1,16 @@
+import { Button, Menu } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
-import { useEffect, useRef } from "react";
-import { Navigate, NavLink, Outlet, ScrollRestoration, useLocation } from "react-router";
+import { Fragment, useEffect, useRef } from "react";
+import { Link, Navigate, NavLink, Outlet, ScrollRestoration, useLocation } from "react-router";
 
 import { sessionQuery } from "@/api/session";
 import { AccountMenu } from "@/app/account-menu";
+import { groupOf, groupsFor } from "@/app/navigation";
 import { LoadingPage } from "@/app/outcome-pages";
 import { FurnaceMark } from "@/components/icons";
 import { ProblemNotice } from "@/components/problem-notice";
 
 import classes from "./shell.module.css";
-
-const SECTIONS = [
-  { to: "/jobs", name: "Jobs" },
-  { to: "/queue", name: "Queue" },
-  { to: "/datasets", name: "Datasets" },
-  { to: "/tokens", name: "Tokens" },
-  { to: "/team", name: "Team" },
-  { to: "/quotas", name: "Quotas" },
-  { to: "/budgets", name: "Budgets" },
-  { to: "/clusters", name: "Clusters" },
-];
-/** Of a team, and its administrators' business only. */
-const TEAM_SECTIONS = [{ to: "/webhooks", name: "Webhooks" }];
-/** Of those, and of the platform's administrators and auditors. */
-const AUDIT_SECTION = { to: "/audit", name: "Audit" };
-/** Of the platform's administrators and auditors. */
-const SIMULATOR_SECTION = { to: "/simulator", name: "Simulator" };
-
-// For platform administrators; the server refuses it to everybody else.
-const PLATFORM_SECTIONS = [{ to: "/operations", name: "Operations" }];
 
 /** The frame of every page behind the sign-in. */
 export function Shell() {
@@ -59,14 +41,8 @@ export function Shell() {
   if (session.data.second_factor_setup_required && location.pathname !== "/account") {
     return <Navigate to="/account" replace />;
   }
-  const managesATeam = session.data.teams.some((team) => team.role === "admin");
-  const sections = [
-    ...SECTIONS,
-    ...(managesATeam ? TEAM_SECTIONS : []),
-    ...(managesATeam || user.platform_role !== "none" ? [AUDIT_SECTION] : []),
-    ...(user.platform_role !== "none" ? [SIMULATOR_SECTION] : []),
-    ...(user.platform_role === "platform_admin" ? PLATFORM_SECTIONS : []),
-  ];
+  const groups = groupsFor(session.data);
+  const current = groupOf(groups, location.pathname);
   return (
     <>
       <a href="#main" className={classes.skip}>
@@ -78,15 +54,50 @@ export function Shell() {
             <FurnaceMark />
             <span className={classes.word}>athanor</span>
           </NavLink>
-          <nav aria-label="Sections" className={classes.sections}>
-            {sections.map((section) => (
+          <nav aria-label="Groups of sections" className={classes.groups}>
+            {groups.map((group) => (
+              <Link
+                key={group.name}
+                to={group.sections[0]?.to ?? "/"}
+                className={classes.group}
+                aria-current={group.name === current?.name ? "true" : undefined}
+              >
+                {group.name}
+              </Link>
+            ))}
+          </nav>
+          <div className={classes.narrow}>
+            <Menu position="bottom-start" width={220}>
+              <Menu.Target>
+                <Button variant="default" size="compact-md">
+                  Menu
+                </Button>
+              </Menu.Target>
+              <Menu.Dropdown>
+                {groups.map((group) => (
+                  <Fragment key={group.name}>
+                    <Menu.Label>{group.name}</Menu.Label>
+                    {group.sections.map((section) => (
+                      <Menu.Item key={section.to} component={NavLink} to={section.to}>
+                        {section.name}
+                      </Menu.Item>
+                    ))}
+                  </Fragment>
+                ))}
+              </Menu.Dropdown>
+            </Menu>
+          </div>
+          <AccountMenu user={user} teams={session.data.teams} />
+        </div>
+        {current ? (
+          <nav aria-label={`Sections of ${current.name}`} className={classes.sections}>
+            {current.sections.map((section) => (
               <NavLink key={section.to} to={section.to} className={classes.section ?? ""}>
                 {section.name}
               </NavLink>
             ))}
           </nav>
-          <AccountMenu user={user} teams={session.data.teams} />
-        </div>
+        ) : null}
       </header>
       <main id="main" ref={main} tabIndex={-1} className={classes.main}>
         <Outlet />

@@ -1,5 +1,6 @@
 """Detect what a file of training data holds, from a sample of it: its first bytes, and of parquet its last."""
 
+import codecs
 import io
 import json
 from collections.abc import Iterable, Iterator
@@ -66,7 +67,7 @@ def inspect(name: str, sample: bytes, form: str = "auto", *, rows: int = 10) -> 
     if form == "parquet" or (form == "auto" and _is_parquet(name, sample)):
         return _inspect_parquet(name, sample)
     if form == "text" or (form == "auto" and not _is_json_lines(name, sample)):
-        return Inspection("text", rows=_text_rows(sample, rows))
+        return Inspection("text", rows=_text_rows(name, sample, rows))
     found = list(_json_rows(name, sample, rows))
     if not found:
         return Inspection("jsonl" if form == "auto" else form)
@@ -203,10 +204,18 @@ def _json_rows(name: str, sample: bytes, limit: int) -> Iterator[dict[str, Any]]
             count += 1
 
 
-def _text_rows(sample: bytes, limit: int) -> list[str]:
+def _text_rows(name: str, sample: bytes, limit: int) -> list[str]:
     # A character that the end of the sample cuts is left out.
-    lines = sample.decode(errors="ignore").splitlines()
+    try:
+        lines = codecs.getincrementaldecoder("utf-8")().decode(sample).splitlines()
+    except UnicodeDecodeError as error:
+        raise not_utf8(name, error.start) from error
     return [shortened(line) for line in lines if line.strip()][:limit]
+
+
+def not_utf8(name: str, position: int) -> Invalid:
+    """Return the error of a text whose byte at this position is not UTF-8."""
+    return _refused(name, f"byte {position} is not UTF-8", "convert it, for example: iconv -t UTF-8")
 
 
 def _inspect_parquet(name: str, sample: bytes) -> Inspection:

@@ -26,6 +26,7 @@ from athanor.artifacts.inspection import (
     format_of,
     inspect,
     inspect_footer,
+    not_utf8,
     parse_line,
 )
 from athanor.artifacts.models import Dataset
@@ -203,7 +204,7 @@ class _TextCheck:
         try:
             text = self._decoder.decode(block)
         except UnicodeDecodeError as error:
-            raise self._not_utf8(self._seen - pending + error.start) from error
+            raise not_utf8(self._name, self._seen - pending + error.start) from error
         self._seen += len(block)
         self._has_text = self._has_text or bool(text.strip())
 
@@ -211,12 +212,9 @@ class _TextCheck:
         try:
             self._decoder.decode(b"", final=True)
         except UnicodeDecodeError as error:
-            raise self._not_utf8(self._seen - len(error.object)) from error
+            raise not_utf8(self._name, self._seen - len(error.object)) from error
         if not self._has_text:
             raise self._refused("holds no text", "upload a file that is not empty")
-
-    def _not_utf8(self, position: int) -> Invalid:
-        return self._refused(f"byte {position} is not UTF-8", "convert it, for example: iconv -t UTF-8")
 
     def _refused(self, what: str, remedy: str) -> Invalid:
         return Invalid("invalid_dataset", f"{self._name}: {what}", remedy=remedy)

@@ -84,6 +84,7 @@ def test_the_first_rows_are_returned_with_long_texts_cut_and_only_as_many_as_ask
         ("a.jsonl", lines({"text": "x"}), "chat", "no list of messages"),
         ("a.jsonl", lines({"messages": [{"role": "user"}]}), "chat", "messages [0] has no text in 'content'"),
         ("a.parquet", b"PAR1" + bytes(20) + b"PAR1", "auto", "no readable parquet file"),
+        ("a.txt", b"so weit g\xfct", "auto", "byte 9 is not UTF-8"),
         ("a.txt", b"x" * (inspection.SAMPLE_BYTES + 1), "auto", "the sample is larger"),
     ],
 )

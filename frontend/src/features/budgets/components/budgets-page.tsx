@@ -68,21 +68,11 @@ export function BudgetsPage() {
   const budgets = useQuery(budgetsQuery(all));
   const session = useQuery(sessionQuery());
   const administers = session.data?.user?.platform_role === "platform_admin";
-  const actions = (
-    <>
-      <Button component={Link} to="/costs" variant="default">
-        Costs
-      </Button>
-      <Button component={Link} to="/prices" variant="default">
-        Prices
-      </Button>
-      {administers ? (
-        <Button leftSection={<PlusIcon size={16} />} onClick={() => setMaking(true)}>
-          New budget
-        </Button>
-      ) : null}
-    </>
-  );
+  const actions = administers ? (
+    <Button leftSection={<PlusIcon size={16} />} onClick={() => setMaking(true)}>
+      New budget
+    </Button>
+  ) : null;
   return (
     <Page title="Budgets" lead="Spending limits per period, spending to date, and forecasts." actions={actions}>
       {budgets.error ? (

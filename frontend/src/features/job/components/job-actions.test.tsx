@@ -41,10 +41,17 @@ describe("job actions", () => {
     ["paused", { desired: "pause" }, ["Fork", "Resume", "Cancel"]],
     ["stopping", { desired: "stop" }, ["Fork"]],
     ["running", { desired: "stop", progress: progress(1, 10) }, ["Fork", "Cancelling"]],
-    ["failed", {}, ["Fork", "Delete what tiny stored"]],
-    ["cancelled", {}, ["Fork", "Delete what tiny stored"]],
+    ["failed", {}, ["Fork", "Retry", "Delete what tiny stored"]],
+    ["cancelled", {}, ["Fork", "Retry", "Delete what tiny stored"]],
   ])("offers for %s with %j exactly %j", (status, part, expected) => {
     expect(actionsOf({ status, ...part })).toEqual(expected);
+  });
+
+  it("retries a failed job and opens the new one", async () => {
+    server.answer("POST /jobs/{job_id}:retry", job({ id: "job_new" }));
+    const { user, address } = render(<JobActions job={job({ status: "failed" })} />);
+    await user.click(screen.getByRole("button", { name: "Retry" }));
+    await waitFor(() => expect(address()).toBe("/jobs/job_new"));
   });
 
   it("offers the model of a job that succeeded", async () => {

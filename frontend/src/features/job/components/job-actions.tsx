@@ -2,9 +2,9 @@ import { Button, Text } from "@mantine/core";
 import { useDisclosure } from "@mantine/hooks";
 import { notifications } from "@mantine/notifications";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import { Link } from "react-router";
+import { Link, useNavigate } from "react-router";
 
-import { actOnJob, jobKeys, profileJob, type JobAction } from "@/api/jobs";
+import { actOnJob, jobKeys, profileJob, retryJob, type JobAction } from "@/api/jobs";
 import type { Job } from "@/api/types";
 import { Confirm } from "@/components/confirm";
 import { DeleteButton } from "@/components/delete-button";
@@ -16,6 +16,7 @@ import { canCancel, isFinal } from "@/lib/status";
 export function JobActions({ job }: { job: Job }) {
   const [asking, { open, close }] = useDisclosure(false);
   const client = useQueryClient();
+  const navigate = useNavigate();
   const cancel = useMutation({
     mutationFn: () => actOnJob(job.id, "cancel"),
     onSuccess: (after) => {
@@ -30,6 +31,14 @@ export function JobActions({ job }: { job: Job }) {
     onSuccess: (after) => {
       client.setQueryData(jobKeys.detail(job.id), after);
       void client.invalidateQueries({ queryKey: jobKeys.lists });
+    },
+    onError: (error) => notifications.show({ message: error.message, color: "red" }),
+  });
+  const retry = useMutation({
+    mutationFn: () => retryJob(job.id),
+    onSuccess: (made) => {
+      void client.invalidateQueries({ queryKey: jobKeys.lists });
+      void navigate(`/jobs/${made.id}`);
     },
     onError: (error) => notifications.show({ message: error.message, color: "red" }),
   });
@@ -54,6 +63,11 @@ export function JobActions({ job }: { job: Job }) {
       >
         Fork
       </Button>
+      {isFinal(job.status) && job.status !== "succeeded" ? (
+        <Button variant="default" loading={retry.isPending} onClick={() => retry.mutate()}>
+          Retry
+        </Button>
+      ) : null}
       {model ? (
         <Button component="a" href={archiveAddress(model.id)} download leftSection={<DownloadIcon size={16} />}>
           Download model

@@ -136,11 +136,11 @@ describe("jobs page", () => {
     server.answer("GET /session", session());
     server.answer(LIST, page(jobSummary({ id: "job_1", name: "first" }), jobSummary({ id: "job_2", name: "second" })));
     const { user } = open();
-    await user.click(await screen.findByRole("checkbox", { name: /Compare first/ }));
+    await user.click(await screen.findByRole("checkbox", { name: /Select first/ }));
     expect(screen.queryByRole("link", { name: /Compare/ })).toBeNull();
-    await user.click(screen.getByRole("checkbox", { name: /Compare second/ }));
+    await user.click(screen.getByRole("checkbox", { name: /Select second/ }));
     expect(screen.getByRole("link", { name: "Compare 2 jobs" }).getAttribute("href")).toBe("/compare?jobs=job_1,job_2");
-    await user.click(screen.getByRole("checkbox", { name: /Compare first/ }));
+    await user.click(screen.getByRole("checkbox", { name: /Select first/ }));
     expect(screen.queryByRole("link", { name: /Compare/ })).toBeNull();
   });
 

@@ -11,6 +11,7 @@ import { PlusIcon } from "@/components/icons";
 import { Page } from "@/components/page";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
+import { BulkActions } from "@/features/jobs/components/bulk-actions";
 import { FilterBar } from "@/features/jobs/components/filter-bar";
 import { JobsTable, JobsTableSkeleton } from "@/features/jobs/components/jobs-table";
 import { useJobFilters } from "@/features/jobs/hooks/use-job-filters";
@@ -39,11 +40,7 @@ export function JobsPage() {
       title="Jobs"
       actions={
         <>
-          {chosen.size > 1 ? (
-            <Button component={Link} to={`/compare?jobs=${[...chosen].join(",")}`} variant="default">
-              Compare {chosen.size} jobs
-            </Button>
-          ) : null}
+          {chosen.size > 0 ? <BulkActions ids={[...chosen]} onDone={() => setChosen(new Set())} /> : null}
           {create}
         </>
       }

@@ -88,7 +88,7 @@ function JobRow({ job, now, chosen, onChoose }: JobRowProps) {
         <Checkbox
           size="xs"
           className={classes.choice}
-          aria-label={`Compare ${job.name}, ${shortId(job.id)}`}
+          aria-label={`Select ${job.name}, ${shortId(job.id)}`}
           checked={chosen}
           onChange={() => onChoose(job.id)}
         />

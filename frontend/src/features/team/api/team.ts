@@ -51,6 +51,14 @@ export function projectsQuery(teamId: string, teamName: string) {
   });
 }
 
+export function createTeam(name: string): Promise<TeamOfPlatform> {
+  return request("/teams", { method: "POST", json: { name } });
+}
+
+export function createProject(team: string, name: string): Promise<Project> {
+  return request("/projects", { method: "POST", json: { team, name } });
+}
+
 export function setRole(teamId: string, userId: string, role: Role): Promise<Member> {
   return request(path(teamId, `members/${encodeURIComponent(userId)}`), { method: "PATCH", json: { role } });
 }

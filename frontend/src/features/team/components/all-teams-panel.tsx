@@ -1,5 +1,7 @@
-import { Anchor } from "@mantine/core";
-import { useQuery } from "@tanstack/react-query";
+import { Anchor, Button } from "@mantine/core";
+import { useDisclosure } from "@mantine/hooks";
+import { notifications } from "@mantine/notifications";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 
 import { certificateAddress, deletionsQuery } from "@/api/deletions";
 import type { Deletion, TeamOfPlatform } from "@/api/types";
@@ -7,9 +9,10 @@ import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
 import { DeleteButton } from "@/components/delete-button";
 import { Moment } from "@/components/moment";
+import { NameDialog } from "@/components/name-dialog";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
-import { allTeamsQuery } from "@/features/team/api/team";
+import { allTeamsQuery, createTeam, teamKeys } from "@/features/team/api/team";
 
 const TEAMS: Column<TeamOfPlatform>[] = [
   { name: "Name", cell: (team) => team.name },
@@ -42,17 +45,48 @@ const ERASED: Column<Deletion>[] = [
 export function AllTeamsPanel() {
   const teams = useQuery(allTeamsQuery());
   const deletions = useQuery(deletionsQuery());
+  const [naming, { open, close }] = useDisclosure(false);
+  const client = useQueryClient();
+  const create = useMutation({
+    mutationFn: createTeam,
+    onSuccess: (team) => {
+      close();
+      notifications.show({ message: `Team ${team.name} is created. Add its members, or invite them.`, color: "teal" });
+    },
+    onSettled: () => client.invalidateQueries({ queryKey: teamKeys.all }),
+  });
+  const tools = (
+    <Button size="compact-sm" variant="default" onClick={open}>
+      New team
+    </Button>
+  );
   const erased = (deletions.data?.items ?? []).filter(
     (row) => row.kind === "team" && (row.state === "purged" || row.state === "purging"),
   );
   return (
     <>
-      <Panel title="All teams" flush>
+      <Panel title="All teams" tools={tools} flush>
         {teams.error ? <ProblemNotice error={teams.error} onRetry={() => void teams.refetch()} /> : null}
         {teams.data ? (
           <DataTable label="All teams" rows={teams.data.items} columns={TEAMS} rowKey={(row) => row.id} />
         ) : null}
       </Panel>
+      {naming ? (
+        <NameDialog
+          title="New team"
+          description="Unique on the platform"
+          pattern="[A-Za-z0-9_\-]+"
+          rule="Letters, digits, hyphen and underscore"
+          maxLength={63}
+          busy={create.isPending}
+          error={create.error}
+          onCreate={(name) => create.mutate(name)}
+          onClose={() => {
+            create.reset();
+            close();
+          }}
+        />
+      ) : null}
       {erased.length > 0 ? (
         <Panel title="Erased teams" flush>
           <DataTable label="Erased teams" rows={erased} columns={ERASED} rowKey={(row) => row.id} />

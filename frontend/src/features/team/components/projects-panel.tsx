@@ -1,4 +1,5 @@
 import { Button } from "@mantine/core";
+import { useDisclosure } from "@mantine/hooks";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 
 import type { Project } from "@/api/types";
@@ -6,11 +7,12 @@ import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
 import { DeleteButton } from "@/components/delete-button";
 import { EmptyState } from "@/components/empty-state";
+import { NameDialog } from "@/components/name-dialog";
 import { Panel } from "@/components/panel";
 import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
 import { TimeAgo } from "@/components/time-ago";
-import { changeProject, projectsQuery, teamKeys } from "@/features/team/api/team";
+import { changeProject, createProject, projectsQuery, teamKeys } from "@/features/team/api/team";
 import { useNow } from "@/lib/use-now";
 
 const DEFAULT_PROJECT = "default"; // takes jobs that name no project
@@ -62,15 +64,42 @@ export function ProjectsPanel({ teamId, teamName, writes, manages }: ProjectsPan
         ]
       : []),
   ];
+  const [naming, { open, close }] = useDisclosure(false);
+  const create = useMutation({
+    mutationFn: (name: string) => createProject(teamName, name),
+    onSuccess: close,
+    onSettled: () => client.invalidateQueries({ queryKey: teamKeys.of(teamId, "projects") }),
+  });
+  const tools = writes ? (
+    <Button size="compact-sm" variant="default" onClick={open}>
+      New project
+    </Button>
+  ) : null;
   const problem = projects.error ?? change.error;
   return (
-    <Panel title="Projects" flush>
+    <Panel title="Projects" tools={tools} flush>
       {problem ? <ProblemNotice error={problem} onRetry={() => void projects.refetch()} /> : null}
       {projects.data?.items.length === 0 ? (
         <EmptyState title="No projects yet">A project is created by the first job that uses it.</EmptyState>
       ) : null}
       {projects.data && projects.data.items.length > 0 ? (
         <DataTable label="Projects" rows={projects.data.items} columns={columns} rowKey={(row) => row.id} />
+      ) : null}
+      {naming ? (
+        <NameDialog
+          title="New project"
+          description="A job names it in `project`"
+          pattern="[A-Za-z0-9][A-Za-z0-9._\-]*"
+          rule="Letters, digits, dot, hyphen and underscore; the first a letter or digit"
+          maxLength={100}
+          busy={create.isPending}
+          error={create.error}
+          onCreate={(name) => create.mutate(name)}
+          onClose={() => {
+            create.reset();
+            close();
+          }}
+        />
       ) : null}
     </Panel>
   );

@@ -17,6 +17,11 @@ export function createToken(token: TokenRequest): Promise<NewToken> {
   return request<NewToken>("/tokens", { method: "POST", json: token });
 }
 
+/** A successor with the same name and scopes; the old token works for another hour. */
+export function rotateToken(id: string): Promise<NewToken> {
+  return request<NewToken>(`/tokens/${encodeURIComponent(id)}:rotate`, { method: "POST", json: {} });
+}
+
 /** All of the signed-in user's, in all teams. */
 export function revokeAllTokens(): Promise<{ revoked: number }> {
   return request("/tokens:revoke-all", { method: "POST" });

@@ -50,7 +50,22 @@ describe("new token dialog", () => {
     await user.selectOptions(screen.getByLabelText("Lifetime"), "90");
     await user.click(screen.getByRole("button", { name: "Create" }));
     expect(await screen.findByText("ath_only-now")).toBeTruthy();
-    expect(server.calls(CREATE)[0]?.json).toEqual({ name: "ci", team: "red", expires_in_days: 90 });
+    expect(server.calls(CREATE)[0]?.json).toEqual({
+      name: "ci",
+      team: "red",
+      expires_in_days: 90,
+      scopes: ["read", "submit", "artifacts", "admin"],
+    });
+  });
+
+  it("makes a token that can only do what is ticked", async () => {
+    server.answer(CREATE, TOKEN);
+    const { user } = render(<Opener />);
+    await user.type(screen.getByLabelText("Name"), "ci");
+    for (const label of [/^Submit and stop/, /^Download/, /^Manage/]) await user.click(screen.getByLabelText(label));
+    await user.click(screen.getByRole("button", { name: "Create" }));
+    expect(await screen.findByText("ath_only-now")).toBeTruthy();
+    expect(server.calls(CREATE)[0]?.json).toMatchObject({ scopes: ["read"] });
   });
 
   it("forgets the token with the dialog", async () => {

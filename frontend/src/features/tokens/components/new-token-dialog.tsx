@@ -1,4 +1,4 @@
-import { Button, Group, Modal, MultiSelect, NativeSelect, Stack, Text, TextInput } from "@mantine/core";
+import { Button, Checkbox, Group, Modal, MultiSelect, NativeSelect, Stack, Text, TextInput } from "@mantine/core";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import type { SubmitEvent } from "react";
 import { useState } from "react";
@@ -19,7 +19,13 @@ const LIFETIMES = [
 
 type Scope = NonNullable<TokenRequest["scopes"]>[number];
 
-const TEAM_SCOPES: Scope[] = ["read", "submit", "artifacts", "admin"];
+const TEAM_SCOPES: { value: Scope; label: string }[] = [
+  { value: "read", label: "Read" },
+  { value: "submit", label: "Submit and stop jobs, upload data" },
+  { value: "artifacts", label: "Download models and data" },
+  { value: "admin", label: "Manage the team" },
+];
+const ALL_TEAM_SCOPES = TEAM_SCOPES.map(({ value }) => value);
 const PLATFORM_PARTS: { value: Scope; label: string }[] = [
   { value: "platform:clusters", label: "Clusters and operations" },
   { value: "platform:quotas", label: "Quotas" },
@@ -38,6 +44,7 @@ interface NewTokenDialogProps {
 
 export function NewTokenDialog({ opened, teams, hasPlatformRole, onClose }: NewTokenDialogProps) {
   const client = useQueryClient();
+  const [scopes, setScopes] = useState<Scope[]>(ALL_TEAM_SCOPES);
   const [parts, setParts] = useState<Scope[]>([]);
   const create = useMutation({
     mutationFn: createToken,
@@ -49,13 +56,14 @@ export function NewTokenDialog({ opened, teams, hasPlatformRole, onClose }: NewT
     create.mutate({
       name: field("name"),
       team: field("team"),
-      ...(parts.length === 0 ? {} : { scopes: [...TEAM_SCOPES, ...parts] }),
+      scopes: [...scopes, ...parts],
       ...(days === "" ? {} : { expires_in_days: Number(days) }),
     });
   };
   // The secret leaves the memory of the page with the dialog.
   const close = () => {
     create.reset();
+    setScopes(ALL_TEAM_SCOPES);
     setParts([]);
     onClose();
   };
@@ -98,6 +106,19 @@ export function NewTokenDialog({ opened, teams, hasPlatformRole, onClose }: NewT
               withAsterisk={false}
             />
             <NativeSelect name="days" label="Lifetime" error={errorAt("/expires_in_days")} data={LIFETIMES} />
+            <Checkbox.Group
+              label="Scopes"
+              description="What the token may do, within your role in the team"
+              value={scopes}
+              onChange={setScopes}
+              error={errorAt("/scopes")}
+            >
+              <Stack gap={6} mt={6}>
+                {TEAM_SCOPES.map(({ value, label }) => (
+                  <Checkbox key={value} value={value} label={label} />
+                ))}
+              </Stack>
+            </Checkbox.Group>
             {hasPlatformRole ? (
               <MultiSelect
                 label="Platform role"
@@ -119,7 +140,7 @@ export function NewTokenDialog({ opened, teams, hasPlatformRole, onClose }: NewT
               <Button variant="default" onClick={close}>
                 Back
               </Button>
-              <Button type="submit" loading={create.isPending} disabled={teams.length === 0}>
+              <Button type="submit" loading={create.isPending} disabled={teams.length === 0 || scopes.length + parts.length === 0}>
                 Create
               </Button>
             </Group>

@@ -1,4 +1,4 @@
-import { Button, Group, Text } from "@mantine/core";
+import { Button, Group, Modal, Text } from "@mantine/core";
 import { useDisclosure } from "@mantine/hooks";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
@@ -15,8 +15,9 @@ import { Page } from "@/components/page";
 import { Panel } from "@/components/panel";
 import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
+import { ShownOnce } from "@/components/shown-once";
 import { TimeAgo } from "@/components/time-ago";
-import { revokeAllTokens, revokeToken, tokensKey, tokensQuery } from "@/features/tokens/api/tokens";
+import { revokeAllTokens, revokeToken, rotateToken, tokensKey, tokensQuery } from "@/features/tokens/api/tokens";
 import { NewTokenDialog } from "@/features/tokens/components/new-token-dialog";
 import type { Tone } from "@/lib/status";
 import { useNow } from "@/lib/use-now";
@@ -37,6 +38,11 @@ export function TokensPage() {
   const revoke = useMutation({
     mutationFn: (token: ApiToken) => revokeToken(token.id),
     onSuccess: () => setDoomed(null),
+    onSettled: () => client.invalidateQueries({ queryKey: tokensKey }),
+  });
+
+  const rotate = useMutation({
+    mutationFn: (token: ApiToken) => rotateToken(token.id),
     onSettled: () => client.invalidateQueries({ queryKey: tokensKey }),
   });
 
@@ -74,6 +80,22 @@ export function TokensPage() {
     },
     { name: "Last used", quiet: true, cell: (token) => <TimeAgo time={token.last_used_at} now={now} /> },
     { name: "Expires", quiet: true, cell: (token) => (token.expires_at ? <Moment time={token.expires_at} /> : "never") },
+    {
+      name: "(Rotate)",
+      end: true,
+      cell: (token) =>
+        condition(token, now).tone === "good" ? (
+          <Button
+            size="compact-sm"
+            variant="subtle"
+            loading={rotate.isPending && rotate.variables.id === token.id}
+            onClick={() => rotate.mutate(token)}
+            aria-label={`Rotate ${token.name}`}
+          >
+            Rotate
+          </Button>
+        ) : null,
+    },
     {
       name: "(Revoke)",
       end: true,
@@ -123,6 +145,20 @@ export function TokensPage() {
         hasPlatformRole={(session.data?.user?.platform_role ?? "none") !== "none"}
         onClose={close}
       />
+      {rotate.error ? <ProblemNotice error={rotate.error} /> : null}
+      <Modal
+        opened={rotate.data !== undefined}
+        onClose={() => rotate.reset()}
+        title={`Copy the new token ${rotate.data?.name ?? ""} now`}
+        centered
+        closeOnClickOutside={false}
+      >
+        {rotate.data ? (
+          <ShownOnce secret={rotate.data.token} onDone={() => rotate.reset()}>
+            It is shown once. The old token continues to work for another hour: replace it where it is used.
+          </ShownOnce>
+        ) : null}
+      </Modal>
       <Confirm
         opened={doomed !== null}
         title={`Revoke ${doomed?.name ?? ""}?`}
