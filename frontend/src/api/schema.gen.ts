@@ -1317,9 +1317,29 @@ export interface paths {
         };
         /**
          * Read the log of a job
-         * @description Returns lines in order, or the last ones with `tail`. A page may contain few lines or none and still not be the last, because a search stops after a while: continue with `next_after` until it no longer changes.
+         * @description Returns lines in order, or the last ones with `tail`. A page may contain few lines or none and still not be the last, because a search stops after a while: continue with `next_after` until it no longer changes. For the lines before a page that was read with `tail`, send its `next_before` as `before`, until it is null.
          */
         get: operations["jobs_logs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/jobs/{job_id}/logs:download": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Download the log of a job
+         * @description Streams all matching lines as text, each with its time, attempt and rank.
+         */
+        get: operations["jobs_logs_download"];
         put?: never;
         post?: never;
         delete?: never;
@@ -5260,6 +5280,8 @@ export interface components {
             items: components["schemas"]["LogLine"][];
             /** @description Position up to which the log was searched. Send it as `after` for the next page. */
             next_after: number;
+            /** @description Send it as `before`, with `tail`, for the lines before these. Null if there are none, or without `tail`. */
+            next_before: number | null;
         };
         /**
          * LoraSpec
@@ -19602,6 +19624,8 @@ export interface operations {
                 after?: number;
                 /** @description Only lines of the attempt with this number. */
                 attempt?: number;
+                /** @description With `tail`: only lines before this position. */
+                before?: number;
                 /** @description Only lines that contain this text. */
                 grep?: string;
                 /** @description Maximum number of lines per page. */
@@ -19627,6 +19651,153 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["LogPage"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    jobs_logs_download: {
+        parameters: {
+            query?: {
+                /** @description Only lines of the attempt with this number. */
+                attempt?: number;
+                /** @description Only lines that contain this text. */
+                grep?: string;
+                /** @description Only lines of this rank; -1 is the agent of a node. */
+                rank?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The lines. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/plain": string;
                 };
             };
             /** @description The body is not what its Content-Type says. */

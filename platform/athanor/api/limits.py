@@ -37,7 +37,9 @@ class RequestLimits:
 
 
 # Long transfers: bodies and responses are streamed. The thread waits for the client, which must reach a least rate.
-_TRANSFER = re.compile(r"^/api/v1/(datasets|datasets/[^/]+/preview|audit:export|artifacts/[^/]+/archive)$")
+_TRANSFER = re.compile(
+    r"^/api/v1/(datasets|datasets/[^/]+/preview|jobs/[^/]+/logs:download|audit:export|artifacts/[^/]+/archive)$"
+)
 _OTHER_BODIES = (
     (re.compile(r"^/api/v1/series(/|$)"), SERIES_BODY_BYTES),
     (re.compile(r"^/api/v1/(session|session:second-factor|invitations:accept|second-factors.*)$"), SIGN_IN_BODY_BYTES),

@@ -50,12 +50,20 @@ class Sought:
         return (self.rank is None or rank == self.rank) and self.grep in text
 
 
+EVERYTHING = Sought()
+
+
 @dataclass(frozen=True)
 class Page:
-    """Lines, and `next_after`: the cursor up to which everything was searched; pass it to get the next page."""
+    """Lines, and the positions up to and down to which everything was searched.
+
+    `next_after` leads to the next page. `next_before` leads to the lines before the page; None if there are none, or
+    for a page that was read forwards.
+    """
 
     lines: list[Line]
     next_after: int
+    next_before: int | None = None
 
 
 def forwards(job: Job, sought: Sought, *, after: int, limit: int) -> Page:
@@ -79,35 +87,42 @@ def forwards(job: Job, sought: Sought, *, after: int, limit: int) -> Page:
     return Page(found, max(seen, newest))
 
 
-def backwards(job: Job, sought: Sought, *, after: int, limit: int) -> Page:
-    """Return the last `limit` lines with a cursor greater than `after`."""
+def backwards(job: Job, sought: Sought, *, after: int, limit: int, before: int | None = None) -> Page:
+    """Return the last `limit` lines with a cursor greater than `after`, and less than `before` if it is given."""
     found: list[Line] = []
     newest, opened = max(after, _last_line(job, sought)), 0
+    reached = newest + 1 if before is None else min(before, newest + 1)
     for attempt in reversed(_attempts(job, sought)):
-        before = newest + 1
         while opened < MAX_OPENED_CHUNKS and len(found) < limit:
-            rows = _chunks(attempt, sought).filter(last_line__gt=after, last_line__lt=before + MAX_STORED_CHUNK_LINES)
-            chunks = list(rows.filter(first_line__lt=before).order_by("-last_line")[:PAGE_CHUNKS])
+            rows = _chunks(attempt, sought).filter(last_line__gt=after, last_line__lt=reached + MAX_STORED_CHUNK_LINES)
+            chunks = list(rows.filter(first_line__lt=reached).order_by("-last_line")[:PAGE_CHUNKS])
             for chunk in chunks:
-                here = [line for line in _lines(chunk, attempt.number, sought) if after < line.cursor < before]
+                here = [line for line in _lines(chunk, attempt.number, sought) if after < line.cursor < reached]
                 found = here + found
-                before, opened = chunk.first_line, opened + 1
+                reached, opened = chunk.first_line, opened + 1
                 if len(found) >= limit:
                     break
             if len(chunks) < PAGE_CHUNKS:
                 break
-    return Page(found[-limit:] if limit else [], newest)
+    is_complete = opened < MAX_OPENED_CHUNKS and len(found) < limit
+    if len(found) > limit:
+        reached = found[-limit].cursor
+    return Page(found[-limit:] if limit else [], newest, None if is_complete or reached <= after + 1 else reached)
 
 
-def every_line(attempt: Attempt) -> Iterator[Line]:
-    """Yield all lines of an attempt in order, with only a few chunks in memory."""
+def every_line(attempt: Attempt, sought: Sought = EVERYTHING) -> Iterator[Line]:
+    """Yield all matching lines of an attempt in order, with only a few chunks in memory."""
     seen = -1
-    while chunks := list(
-        LogChunk.objects.filter(attempt=attempt, last_line__gt=seen).order_by("last_line")[:PAGE_CHUNKS]
-    ):
+    while chunks := list(_chunks(attempt, sought).filter(last_line__gt=seen).order_by("last_line")[:PAGE_CHUNKS]):
         for chunk in chunks:
-            yield from _lines(chunk, attempt.number, Sought())
+            yield from _lines(chunk, attempt.number, sought)
         seen = chunks[-1].last_line
+
+
+def every_line_of_job(job: Job, sought: Sought) -> Iterator[Line]:
+    """Yield all matching lines of a job in order, with only a few chunks in memory."""
+    for attempt in _attempts(job, sought):
+        yield from every_line(attempt, sought)
 
 
 def parts(rows: list[Any]) -> Iterator[list[Any]]:

@@ -70,6 +70,48 @@ def test_logs_are_read_forwards_from_a_cursor_and_backwards_from_the_end(attempt
     assert texts_of(forwards(job, attempt=2)) == []
 
 
+def all_pages_backwards(job: Job, limit: int, **sought: object) -> list[int]:
+    """Return the cursors of all matching lines, page by page from the end, in order."""
+    found: list[int] = []
+    before: int | None = None
+    while True:
+        page = logs.backwards(job, Sought(**sought), after=-1, limit=limit, before=before)  # type: ignore[arg-type]
+        found = [line.cursor for line in page.lines] + found
+        if page.next_before is None:
+            return found
+        assert before is None or page.next_before < before
+        before = page.next_before
+
+
+def test_earlier_lines_are_reached_page_by_page_from_the_end(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f"step {number} of many" for number in range(1000)]
+    for sequence, start in enumerate(range(0, 1000, 40)):
+        send(attempt, sequence, texts[start : start + 40])
+    job = attempt.job
+    assert all_pages_backwards(job, 170) == list(range(1000))
+    assert all_pages_backwards(job, 1000) == list(range(1000))
+    assert logs.backwards(job, Sought(), after=-1, limit=2000).next_before is None
+    assert logs.backwards(job, Sought(), after=-1, limit=10, before=0).lines == []
+    monkeypatch.setattr(logs, "MAX_OPENED_CHUNKS", 1)  # a search stops before it has found enough
+    assert all_pages_backwards(job, 50, grep="step 33") == [33, *range(330, 340)]
+    send(attempt, 25, ["new"])
+    assert 1000 not in [line.cursor for line in logs.backwards(job, Sought(), after=-1, limit=5, before=1000).lines]
+
+
+def test_a_log_is_downloaded_with_its_filters(api: Api, attempt: Attempt) -> None:
+    send(attempt, 0, ["first line", "second line"])
+    send(attempt, 0, ["of rank one"], rank=1)
+    path = f"/api/v1/jobs/{attempt.job_id}/logs:download"
+    answer = api.get(path)
+    assert answer["Content-Disposition"] == f'attachment; filename="{attempt.job_id}.log"'
+    lines = b"".join(answer.streaming_content).decode().splitlines()
+    assert lines[0] == f"{NOW.isoformat()} attempt=1 rank=0 first line"
+    assert [line.split(" ", 3)[3] for line in lines] == ["first line", "second line", "of rank one"]
+    assert b"".join(api.get(f"{path}?rank=1").streaming_content).decode().endswith("rank=1 of rank one\n")
+    assert b"".join(api.get(f"{path}?grep=second").streaming_content).count(b"\n") == 1
+    assert b"".join(api.get(f"{path}?attempt=2").streaming_content) == b""
+
+
 @pytest.mark.parametrize("batch", [pytest.param(3, marks=pytest.mark.slow), 60, 400, 1700])
 def test_nothing_is_lost_or_doubled_by_compaction(attempt: Attempt, batch: int) -> None:
     texts = [f"step {number} of many" for number in range(3400)]

@@ -155,6 +155,7 @@ urlpatterns = [
     path("jobs/<id:job_id>/metrics", metrics.MetricsView.as_view()),
     path("metrics:query", metrics.MetricsQueryView.as_view()),
     path("jobs/<id:job_id>/logs", telemetry.LogsView.as_view()),
+    path("jobs/<id:job_id>/logs:download", telemetry.LogsDownloadView.as_view()),
     path("jobs/<id:job_id>/attempts/<int:attempt_number>/output", telemetry.OutputView.as_view()),
     path("jobs/<id:job_id>/checkpoints", artifacts.CheckpointsView.as_view()),
     path("jobs/<id:job_id>/artifacts", artifacts.ArtifactsView.as_view()),

@@ -1,7 +1,7 @@
 import type { QueryClient } from "@tanstack/react-query";
 import { keepPreviousData, queryOptions } from "@tanstack/react-query";
 
-import { request } from "@/api/client";
+import { address, request } from "@/api/client";
 import { jobKeys } from "@/api/jobs";
 import type { Artifact, Checkpoint, EventPage, Job, JobEvent, LogLine, LogPage, Metrics, Page, Profile, Timeline } from "@/api/types";
 import type { Zoom } from "@/charts/plot-options";
@@ -43,7 +43,7 @@ const LOG_TAIL = 500;
 const OUTPUT_POLL_MS = 5_000;
 const OUTPUT_NEXT_MS = 200;
 const OUTPUT_KEPT = 500_000;
-const LOG_LINES_KEPT = 5_000;
+const LOG_LINES_KEPT = 50_000;
 
 export function isSettling(job: Job): boolean {
   if (!isFinal(job.status)) return true;
@@ -151,32 +151,53 @@ export function timelineQuery(job: Job) {
 export interface LogFilter {
   grep: string;
   rank: string;
+  attempt: string;
 }
 
 export interface LogView {
   lines: LogLine[];
   /** Null before the first answer. */
   next: number | null;
+  /** Where the lines before these are; null if there are none. */
+  before: number | null;
 }
+
+const NO_LINES: LogView = { lines: [], next: null, before: null };
 
 export function logsQuery(job: Job, filter: LogFilter, client: QueryClient) {
   const key = jobKeys.part(job.id, "logs", filter);
   return queryOptions({
     queryKey: key,
     queryFn: async ({ signal }): Promise<LogView> => {
-      const before = client.getQueryData<LogView>(key) ?? { lines: [], next: null };
-      const from = before.next === null ? { tail: LOG_TAIL } : { after: before.next, limit: LOG_TAIL };
+      const shown = client.getQueryData<LogView>(key) ?? NO_LINES;
+      const from = shown.next === null ? { tail: LOG_TAIL } : { after: shown.next, limit: LOG_TAIL };
       const fresh = await request<LogPage>(path(job, "logs"), {
         query: { ...filter, ...from },
         signal,
       });
-      return {
-        lines: [...before.lines, ...fresh.items].slice(-LOG_LINES_KEPT),
-        next: fresh.next_after,
-      };
+      // Earlier lines may have been added meanwhile.
+      const now = client.getQueryData<LogView>(key) ?? NO_LINES;
+      const lines = [...now.lines, ...fresh.items].slice(-LOG_LINES_KEPT);
+      const before = shown.next === null ? fresh.next_before : now.before;
+      return { lines, next: fresh.next_after, before: lines.length === LOG_LINES_KEPT ? (lines[0]?.cursor ?? null) : before };
     },
     refetchInterval: poll(job, LOG_POLL_MS),
   });
+}
+
+/** Put the lines before those that are shown in front of them. */
+export async function loadEarlierLines(job: Job, filter: LogFilter, client: QueryClient): Promise<void> {
+  const key = jobKeys.part(job.id, "logs", filter);
+  const before = client.getQueryData<LogView>(key)?.before;
+  if (before == null) return;
+  const found = await request<LogPage>(path(job, "logs"), { query: { ...filter, tail: LOG_TAIL, before } });
+  client.setQueryData<LogView>(key, (shown) =>
+    shown?.before === before ? { ...shown, lines: [...found.items, ...shown.lines], before: found.next_before } : shown,
+  );
+}
+
+export function logAddress(job: Job, filter: LogFilter): string {
+  return address(path(job, "logs:download"), { ...filter });
 }
 
 export function checkpointsQuery(job: Job) {

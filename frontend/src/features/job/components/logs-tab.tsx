@@ -1,13 +1,13 @@
 import { Button, Group, NativeSelect, Switch, TextInput } from "@mantine/core";
 import { useDebouncedValue } from "@mantine/hooks";
-import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { useEffect, useRef, useState } from "react";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useEffect, useLayoutEffect, useRef, useState } from "react";
 
 import type { Job, LogLine } from "@/api/types";
 import { SearchIcon } from "@/components/icons";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
-import { logsQuery } from "@/features/job/api/queries";
+import { loadEarlierLines, logAddress, logsQuery } from "@/features/job/api/queries";
 import { clock, localAndUtc } from "@/lib/format";
 import { plain, splitMatches } from "@/lib/text";
 
@@ -36,27 +36,40 @@ export function LogsTab({ job }: { job: Job }) {
   const [follow, setFollow] = useState(true);
   const [grep] = useDebouncedValue(typed, TYPING_PAUSE_MS);
   const frame = useRef<HTMLDivElement>(null);
-  const logs = useQuery(logsQuery(job, { grep, rank }, useQueryClient()));
+  const [attempt, setAttempt] = useState("");
+  const client = useQueryClient();
+  const filter = { grep, rank, attempt };
+  const logs = useQuery(logsQuery(job, filter, client));
   const lines = logs.data?.lines ?? [];
   const last = lines.at(-1)?.cursor;
+  const first = lines.at(0)?.cursor;
+  /** Height of the lines before earlier ones were put in front of them. */
+  const heightBefore = useRef<number | null>(null);
 
   useEffect(() => {
     if (follow && frame.current) frame.current.scrollTop = frame.current.scrollHeight;
-  }, [follow, last, grep, rank]);
+  }, [follow, last, grep, rank, attempt]);
+
+  // The line that was at the top stays there.
+  useLayoutEffect(() => {
+    if (heightBefore.current === null || frame.current === null) return;
+    frame.current.scrollTop += frame.current.scrollHeight - heightBefore.current;
+    heightBefore.current = null;
+  }, [first]);
+
+  const earlier = useMutation({
+    mutationFn: () => {
+      setFollow(false);
+      heightBefore.current = frame.current?.scrollHeight ?? null;
+      return loadEarlierLines(job, filter, client);
+    },
+  });
 
   const noticeScroll = () => {
     const element = frame.current;
     if (element === null) return;
     const end = element.scrollHeight - element.scrollTop - element.clientHeight < AT_THE_END_PX;
     if (end !== follow) setFollow(end);
-  };
-  const save = () => {
-    const text = lines.map((line) => `${line.time} rank=${line.rank} ${plain(line.text)}`).join("\n");
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([text, "\n"], { type: "text/plain" }));
-    link.download = `${job.name}.log`;
-    link.click();
-    URL.revokeObjectURL(link.href);
   };
 
   return (
@@ -77,19 +90,38 @@ export function LogsTab({ job }: { job: Job }) {
           value={rank}
           onChange={(event) => setRank(event.currentTarget.value)}
         />
+        {job.attempt_count > 1 ? (
+          <NativeSelect
+            aria-label="Attempt"
+            data={[
+              { value: "", label: "All attempts" },
+              ...job.attempts.map(({ number }) => ({ value: String(number), label: `Attempt ${number}` })),
+            ]}
+            value={attempt}
+            onChange={(event) => setAttempt(event.currentTarget.value)}
+          />
+        ) : null}
         <Switch
           label="Follow"
           checked={follow}
           onChange={(event) => setFollow(event.currentTarget.checked)}
         />
-        <Button variant="subtle" size="compact-sm" onClick={save} disabled={lines.length === 0}>
-          Download lines
+        <Button variant="subtle" size="compact-sm" component="a" href={logAddress(job, filter)} download>
+          Download log
         </Button>
       </Group>
       {logs.error ? <ProblemNotice error={logs.error} onRetry={() => void logs.refetch()} /> : null}
+      {earlier.error ? <ProblemNotice error={earlier.error} onRetry={() => earlier.mutate()} /> : null}
       {/* A scrolled region is reached by the keyboard only when it can have the focus. */}
       {/* eslint-disable-next-line jsx-a11y/no-noninteractive-tabindex */}
       <div ref={frame} className={classes.frame} onScroll={noticeScroll} tabIndex={0} role="log" aria-label="Log">
+        {logs.data && logs.data.before !== null ? (
+          <div className={classes.nothing}>
+            <Button variant="subtle" size="compact-sm" loading={earlier.isPending} onClick={() => earlier.mutate()}>
+              Load earlier lines
+            </Button>
+          </div>
+        ) : null}
         {lines.map((line) => (
           <Line key={line.cursor} line={line} needle={grep} />
         ))}

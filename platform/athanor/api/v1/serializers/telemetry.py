@@ -35,5 +35,10 @@ LOG_PAGE = build_serializer(
         "next_after": serializers.IntegerField(
             help_text="Position up to which the log was searched. Send it as `after` for the next page."
         ),
+        "next_before": serializers.IntegerField(
+            allow_null=True,
+            help_text="Send it as `before`, with `tail`, for the lines before these. Null if there are none, or "
+            "without `tail`.",
+        ),
     },
 )
