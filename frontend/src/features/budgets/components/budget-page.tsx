@@ -10,6 +10,7 @@ import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
 import { EmptyState } from "@/components/empty-state";
 import { Page } from "@/components/page";
+import { PageSkeleton } from "@/components/page-skeleton";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { budgetQuery, statementAddress, statementQuery } from "@/features/budgets/api/budgets";
@@ -140,8 +141,9 @@ export function BudgetPage() {
     () => (budget && statement.data ? linesOf(budget, statement.data, updatedAt) : []),
     [budget, statement.data, updatedAt],
   );
-  if (read.error) return <ProblemNotice error={read.error} onRetry={() => void read.refetch()} />;
-  if (read.data === undefined || budget === undefined) return null;
+  if (read.error || read.data === undefined || budget === undefined) {
+    return <PageSkeleton title="Budget" error={read.error} onRetry={() => void read.refetch()} />;
+  }
   const administers = session.data?.user?.platform_role === "platform_admin";
   const lead = (
     <Group gap="xs">

@@ -6,6 +6,7 @@ import { useParams, useSearchParams } from "react-router";
 import type { FullCluster } from "@/api/types";
 import { Notice } from "@/components/notice";
 import { Page } from "@/components/page";
+import { PageSkeleton } from "@/components/page-skeleton";
 import { Panel } from "@/components/panel";
 import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
@@ -44,14 +45,7 @@ export function ClusterPage() {
   });
   const sync = useMutation({ mutationFn: () => syncTeams(clusterId) });
   const cluster = query.data?.cluster;
-  if (!cluster) {
-    if (query.error === null) return null;
-    return (
-      <Page title="Cluster">
-        <ProblemNotice error={query.error} onRetry={() => void query.refetch()} />
-      </Page>
-    );
-  }
+  if (!cluster) return <PageSkeleton title="Cluster" error={query.error} onRetry={() => void query.refetch()} />;
   const condition = clusterCondition(cluster);
   const setup = cluster.setup;
   const lead = (

@@ -23,6 +23,7 @@ import { EmptyState } from "@/components/empty-state";
 import { Moment } from "@/components/moment";
 import { Notice } from "@/components/notice";
 import { Page } from "@/components/page";
+import { PageSkeleton } from "@/components/page-skeleton";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { StatusBadge } from "@/components/status-badge";
@@ -231,35 +232,32 @@ export function DatasetPage() {
   const id = useParams()["datasetId"] ?? "";
   const read = useQuery(datasetQuery(id));
   const dataset = read.data;
+  if (dataset === undefined) {
+    return <PageSkeleton title="Data set" error={read.error} onRetry={() => void read.refetch()} />;
+  }
   return (
     <Page
-      title={dataset?.name ?? "Data set"}
+      title={dataset.name}
       lead={
-        dataset ? (
-          <Group gap="xs">
-            <PreparationPill preparation={dataset.preparation} />
-            <span className="mono">{dataset.spec_source}</span>
-            <CopyButton value={dataset.spec_source} label="Copy the source for a spec" />
-          </Group>
-        ) : null
+        <Group gap="xs">
+          <PreparationPill preparation={dataset.preparation} />
+          <span className="mono">{dataset.spec_source}</span>
+          <CopyButton value={dataset.spec_source} label="Copy the source for a spec" />
+        </Group>
       }
       actions={
-        dataset?.origin === "sealed" ? (
+        dataset.origin === "sealed" ? (
           <DeleteButton collection="datasets" id={dataset.id} name={dataset.name} size="sm" />
         ) : null
       }
     >
       {read.error ? <ProblemNotice error={read.error} onRetry={() => void read.refetch()} /> : null}
-      {dataset ? (
-        <>
-          <Panel>
-            <Facts dataset={dataset} />
-          </Panel>
-          {dataset.origin === "sealed" ? <Preview id={id} /> : null}
-          <Tokenised dataset={dataset} />
-          {dataset.origin !== "builtin" ? <Jobs id={id} /> : null}
-        </>
-      ) : null}
+      <Panel>
+        <Facts dataset={dataset} />
+      </Panel>
+      {dataset.origin === "sealed" ? <Preview id={id} /> : null}
+      <Tokenised dataset={dataset} />
+      {dataset.origin !== "builtin" ? <Jobs id={id} /> : null}
     </Page>
   );
 }

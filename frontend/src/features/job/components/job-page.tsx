@@ -7,6 +7,7 @@ import { jobQuery } from "@/api/jobs";
 import { useLiveJob } from "@/api/live";
 import { ProblemNotice } from "@/components/problem-notice";
 import { Page } from "@/components/page";
+import { PageSkeleton } from "@/components/page-skeleton";
 import { JobActions } from "@/features/job/components/job-actions";
 import { JobFacts, JobOutcome } from "@/features/job/components/job-header";
 import { LogsTab } from "@/features/job/components/logs-tab";
@@ -30,14 +31,7 @@ export function JobPage() {
   useLiveJob(jobId);
   const [tab, setTab] = useTab();
   const job = query.data;
-  if (!job) {
-    if (query.error === null) return null;
-    return (
-      <Page title="Job">
-        <ProblemNotice error={query.error} onRetry={() => void query.refetch()} />
-      </Page>
-    );
-  }
+  if (!job) return <PageSkeleton title="Job" error={query.error} onRetry={() => void query.refetch()} />;
   return (
     <Page title={job.name} lead={<JobFacts job={job} />} actions={<JobActions job={job} />}>
       {query.error ? <ProblemNotice error={query.error} onRetry={() => void query.refetch()} /> : null}

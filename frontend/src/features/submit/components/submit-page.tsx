@@ -5,7 +5,7 @@ import { jobQuery, presetsQuery } from "@/api/jobs";
 import type { Job, Preset } from "@/api/types";
 import { EmptyState } from "@/components/empty-state";
 import { Page } from "@/components/page";
-import { ProblemNotice } from "@/components/problem-notice";
+import { PageSkeleton } from "@/components/page-skeleton";
 import { SubmitForm } from "@/features/submit/components/submit-form";
 import { setField, toYaml } from "@/lib/spec-yaml";
 
@@ -33,15 +33,10 @@ export function SubmitPage() {
   const parent = useQuery({ ...jobQuery(fork ?? ""), enabled: fork !== null, refetchInterval: false });
   const title = fork === null ? "New job" : "Fork a job";
   const error = presets.error ?? parent.error;
-  if (error) {
+  if (error || !presets.data || (fork !== null && !parent.data)) {
     const retry = () => void (presets.error ? presets.refetch() : parent.refetch());
-    return (
-      <Page title={title}>
-        <ProblemNotice error={error} onRetry={retry} />
-      </Page>
-    );
+    return <PageSkeleton title={title} error={error} onRetry={retry} />;
   }
-  if (!presets.data || (fork !== null && !parent.data)) return null;
   if (presets.data.items.length === 0 && fork === null) {
     return (
       <Page title={title}>
