@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -23,6 +24,9 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
 
 
+ID_LOOKUP = re.compile(r"q=(job_[0-9a-z]{1,9})&fields=")
+
+
 @dataclass
 class Seen:
     method: str
@@ -32,7 +36,10 @@ class Seen:
 
 
 class ScriptedServer:
-    """A server with a list of responses for each `METHOD /path`; the last one is repeated."""
+    """A server with a list of responses for each `METHOD /path`; the last one is repeated.
+
+    It finds each job by an id such as `job_1`, which is no complete one; these requests are not in `seen`.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[str, list[Answer]] = {}
@@ -42,10 +49,15 @@ class ScriptedServer:
         class Handler(BaseHTTPRequestHandler):
             def _serve(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                path = self.path.partition("?")[0]
+                path, _, query = self.path.partition("?")
+                if sought := ID_LOOKUP.match(query):
+                    self._reply(Answer({"items": [{"id": sought[1], "name": "x"}], "next_cursor": None}))
+                    return
                 outer.seen.append(Seen(self.command, self.path, dict(self.headers), body))
                 answers = outer.answers.get(f"{self.command} {path}", [Answer({"code": "not_found"}, 404)])
-                answer = answers.pop(0) if len(answers) > 1 else answers[0]
+                self._reply(answers.pop(0) if len(answers) > 1 else answers[0])
+
+            def _reply(self, answer: Answer) -> None:
                 if not answer.status:  # the connection breaks before the answer
                     self.close_connection = True
                     return

@@ -281,3 +281,23 @@ def test_show_adds_up_where_the_time_went(server, athanor, answer) -> None:
         "    8m 20s  paused",
         "     7.0 s  lost, not saved",
     ]
+
+
+def test_a_job_is_found_by_its_name_or_a_part_of_its_id(server, athanor, answer) -> None:
+    first, second = f"job_{'01M85RP8ER4W57CYDNTAGVW9B9'}", f"job_{'01M85RP8ER4W57CYDNTAGVW9C7'}"
+    listed = [
+        {"id": job_id, "name": name, "status": "queued", "created_at": "2026-01-02T03:04:05Z"}
+        for job_id, name in ((first, "demo"), (second, "demo-2"))
+    ]
+    server.answer("GET /api/v1/jobs", answer({"items": listed, "next_cursor": None}))
+    server.answer(f"GET /api/v1/jobs/{first}", answer({**JOB, "id": first}))
+    for text in ("demo", "VW9B9", "vw9b9", first):
+        shown = athanor("show", text)
+        assert (shown.returncode, first in shown.stdout) == (0, True), shown.stderr
+    assert sum(seen.path.startswith("/api/v1/jobs?") for seen in server.seen) == 3, "a complete id needs no search"
+    several = athanor("cancel", "job_01M85RP8ER")
+    assert (several.returncode, "2 jobs match 'job_01M85RP8ER', give an id" in several.stderr) == (4, True)
+    assert first in several.stderr and second in several.stderr
+    none = athanor("show", "dem")
+    assert (none.returncode, "no job has the name 'dem'" in none.stderr) == (4, True)
+    assert all(seen.method == "GET" for seen in server.seen)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from athanor.cli.errors import CliError, ExitCode, reports_errors
-from athanor.cli.options import AsJson, JobIds, connect
+from athanor.cli.options import AsJson, JobIds, connect, find_job
 from athanor.cli.render import console, print_json
 
 POINTS = 5000  # of a curve; longer ones keep the lowest and the highest value of each stretch
@@ -29,7 +29,7 @@ def tensorboard(
         raise CliError(ExitCode.USAGE, "this needs the package tensorboard: pip install 'athanor[tensorboard]'")
     client = connect()
     written = {}
-    for job_id in jobs:
+    for job_id in [find_job(client, text) for text in jobs]:
         job = client.get(f"/jobs/{job_id}")
         series = client.get(f"/jobs/{job_id}/metrics", points=POINTS)["series"]
         folder = output / re.sub(r"[^\w.-]+", "-", f"{job['name']}-{job_id[-6:].lower()}")

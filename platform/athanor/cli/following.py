@@ -7,7 +7,7 @@ import typer
 from athanor.cli.client import Client
 from athanor.cli.errors import reports_errors
 from athanor.cli.job_events import JobEvents
-from athanor.cli.options import AsJson, JobId, connect
+from athanor.cli.options import AsJson, JobId, connect, find_job
 from athanor.cli.render import console, job_lines, print_json
 from athanor.cli.times import clock
 from athanor.cli.watching import FINAL, PATIENCE_SECONDS, exit_code, watch
@@ -24,7 +24,8 @@ def watch_job(
     as_json: AsJson = False,
 ) -> None:
     """Show a job's progress until it ends. Ctrl-C does not stop the job."""
-    last = watch(connect(), job, as_json=as_json, until_seconds=timeout)
+    client = connect()
+    last = watch(client, find_job(client, job), as_json=as_json, until_seconds=timeout)
     if as_json:
         print_json(last, one_line=True)
     else:
@@ -46,6 +47,7 @@ def logs(
 ) -> None:
     """Print the log of a job's processes."""
     client = connect()
+    job = find_job(client, job)
     filters: dict[str, Any] = {"attempt": attempt, "rank": rank, "grep": grep}
     events = JobEvents(client, job) if follow else None
     after = _print_page(client, job, as_json, {**filters, "tail": tail, "limit": PAGE_LINES})

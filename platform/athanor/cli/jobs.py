@@ -8,7 +8,7 @@ import typer
 import yaml
 
 from athanor.cli.errors import CliError, ExitCode, reports_errors
-from athanor.cli.options import AsJson, JobId, JobIds, connect
+from athanor.cli.options import AsJson, JobId, JobIds, connect, find_job
 from athanor.cli.plain import plain
 from athanor.cli.render import console, job_lines, jobs_table, outlook_lines, print_json, time_lines
 from athanor.cli.schema_gen import Job, JobSummary, Plan, Preset
@@ -90,7 +90,8 @@ def list_jobs(
 @reports_errors
 def show(job: JobId, as_json: AsJson = False) -> None:
     """Show one job, and where its time went."""
-    found = connect().get(f"/jobs/{job}")
+    client = connect()
+    found = client.get(f"/jobs/{find_job(client, job)}")
     if as_json:
         print_json(found)
     else:
@@ -152,7 +153,7 @@ def _submit_like(
 ) -> None:
     client = connect()
     key = idempotency_key or f"cli-{uuid.uuid4()}"
-    found = client.post(f"/jobs/{job}:{action}", body, headers={"Idempotency-Key": key})
+    found = client.post(f"/jobs/{find_job(client, job)}:{action}", body, headers={"Idempotency-Key": key})
     if as_json:
         print_json(found)
     else:
@@ -162,14 +163,15 @@ def _submit_like(
 def _act(jobs: list[str], action: str, as_json: bool) -> None:
     """Print one job in full, several as one line each; any refusal makes the command fail."""
     client = connect()
-    if len(jobs) == 1:
-        found = client.post(f"/jobs/{jobs[0]}:{action}")
+    ids = [find_job(client, job) for job in jobs]
+    if len(ids) == 1:
+        found = client.post(f"/jobs/{ids[0]}:{action}")
         if as_json:
             print_json(found)
         else:
             console.print(_wanted(found))
         return
-    items = client.post(f"/jobs:{action}", {"ids": jobs})["items"]
+    items = client.post(f"/jobs:{action}", {"ids": ids})["items"]
     if as_json:
         print_json(items)
     for item in [] if as_json else items:

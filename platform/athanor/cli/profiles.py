@@ -9,7 +9,7 @@ from athanor.cli.client import Client
 from athanor.cli.downloading import Download
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.job_events import JobEvents
-from athanor.cli.options import AsJson, JobId, connect
+from athanor.cli.options import AsJson, JobId, connect, find_job
 from athanor.cli.render import console, print_json, size
 from athanor.cli.schema_gen import Profile
 from athanor.cli.watching import PATIENCE_SECONDS
@@ -30,6 +30,7 @@ def profile(
     """Profile the next steps of a running job: one trace per rank for Perfetto or chrome://tracing. These steps take
     longer; the job continues."""
     client = connect()
+    job = find_job(client, job)
     events = JobEvents(client, job) if wait else None
     asked: Profile = client.post(f"/jobs/{job}:profile", {"steps": steps})
     if events is None:

@@ -1,5 +1,6 @@
 """Queries of jobs for the API, scoped by the teams of the caller."""
 
+import re
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
@@ -27,6 +28,9 @@ TIMELINE_EVENTS = Prefetch(
     .order_by("seq"),
     to_attr="timeline_events",
 )
+ID_LENGTH = len(ids.earliest_id("job", ids.EPOCH))
+ID_BEGINNING = re.compile(rf"job_[0-9A-Z]{{4,{ID_LENGTH - len('job_')}}}")
+ID_END = re.compile(r"[0-9A-Za-z]{6,26}")
 # Between the making of an id and of `created_at`.
 MAX_SUBMIT_DURATION = timedelta(minutes=5)
 
@@ -74,7 +78,7 @@ def filtered(
     dataset: str = "",
     created_after: datetime | None = None,
 ) -> QuerySet[Job]:
-    """Empty values do not filter. `query` matches a part of the name, or an id.
+    """Empty values do not filter. `query` matches a part of the name, or the beginning or end of an id.
 
     Each filter is one that an index answers, under row security too (jobs/models.py).
     """
@@ -87,7 +91,7 @@ def filtered(
     if project:
         jobs = jobs.filter(project=project)
     if query:
-        jobs = jobs.filter(Q(name__icontains=query) | Q(id=query))
+        jobs = jobs.filter(Q(name__icontains=query) | _id_like(query))
     for key, value in labels.items():
         jobs = jobs.filter(id__in=Label.objects.filter(key=key, value=value).values("job_id"))
     if dataset:
@@ -97,6 +101,13 @@ def filtered(
         earliest = ids.earliest_id("job", max(created_after, ids.EPOCH + MAX_SUBMIT_DURATION) - MAX_SUBMIT_DURATION)
         jobs = jobs.filter(created_at__gt=created_after, id__gte=earliest)
     return jobs
+
+
+def _id_like(query: str) -> Q:
+    """Return the condition that an id begins with `query`, or ends with it (as the dashboard shortens ids)."""
+    if ID_BEGINNING.fullmatch(query):
+        return Q(id__gte=query.ljust(ID_LENGTH, "0"), id__lte=query.ljust(ID_LENGTH, "Z"))
+    return Q(id__endswith=query.upper()) if ID_END.fullmatch(query) else Q(id=query)
 
 
 def events_of(job: Job, after: int, limit: int) -> list[JobEvent]:

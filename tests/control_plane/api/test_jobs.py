@@ -171,6 +171,11 @@ def test_lists_page_by_cursor_and_filter(api: Any, spec: dict, world: World) -> 
     odd = api.send("GET", "jobs?label.kind=odd").json()["items"]
     assert [item["name"] for item in odd] == ["run-3", "run-1"]
     assert len(api.send("GET", "jobs?q=RUN-2").json()["items"]) == 1
+    wanted = api.send("GET", "jobs?q=RUN-2").json()["items"][0]["id"]
+    for part in (wanted, wanted[-6:], wanted[-8:].lower()):
+        assert [item["id"] for item in api.send("GET", f"jobs?q={part}").json()["items"]] == [wanted], part
+    assert wanted in [item["id"] for item in api.send("GET", f"jobs?q={wanted[:16]}").json()["items"]]
+    assert api.send("GET", "jobs?q=job_00000000").json()["items"] == []
     assert api.send("GET", "jobs?status=running,failed").json()["items"] == []
     assert len(api.send("GET", "jobs?created_after=2020-01-01T00:00:00Z").json()["items"]) == 5
 

@@ -55,7 +55,9 @@ class JobsView(APIView):
             OpenApiParameter("team", str, description="Only jobs of the team with this name or id."),
             OpenApiParameter("project", str, description="Only jobs of the project with this name."),
             OpenApiParameter(
-                "q", str, description="Only jobs with this in their name (ignoring case), or the job with this id."
+                "q",
+                str,
+                description="Only jobs with this in their name (ignoring case), or whose id begins or ends with it.",
             ),
             OpenApiParameter("dataset", str, description="Only jobs that read the data set with this id."),
             OpenApiParameter(
