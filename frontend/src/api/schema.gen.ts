@@ -18181,7 +18181,7 @@ export interface operations {
                 limit?: number;
                 /** @description Only jobs of the project with this name. */
                 project?: string;
-                /** @description Only jobs with this in their name (ignoring case), or whose id begins or ends with it. */
+                /** @description Only jobs with this in their name (ignoring case), or with an id that begins or ends with it. */
                 q?: string;
                 /** @description Only jobs with one of these statuses, separated by commas. */
                 status?: string;

@@ -10,7 +10,7 @@ interface PageSkeletonProps {
   onRetry: () => void;
 }
 
-/** A page whose content is being read, or could not be read. */
+/** Stands for a page until its content is loaded, and shows why it could not be loaded. */
 export function PageSkeleton({ title, error, onRetry }: PageSkeletonProps) {
   return (
     <Page title={title}>

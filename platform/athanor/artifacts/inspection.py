@@ -15,7 +15,7 @@ SAMPLE_BYTES = 512 * 1024
 PARQUET_MAGIC = b"PAR1"
 SUFFIXES = {"text": (".txt",), "jsonl": (".jsonl", ".ndjson"), "parquet": (".parquet", ".pq")}
 JSON_LINES = ("jsonl", "chat", "preference")
-"""Formats whose files are JSON lines."""
+"""Formats of files of JSON lines."""
 FORMATS = ("text", *JSON_LINES, "parquet")
 
 MESSAGES_FIELD = "messages"
@@ -65,7 +65,7 @@ def inspect(name: str, sample: bytes, form: str = "auto", *, rows: int = 10) -> 
     a JSON document that is not one object in each line.
     """
     if form == "parquet" or (form == "auto" and _is_parquet(name, sample)):
-        return _inspect_parquet(name, sample)
+        return inspect_footer(name, sample) or Inspection("parquet")
     if form == "text" or (form == "auto" and not _is_json_lines(name, sample)):
         return Inspection("text", rows=_text_rows(name, sample, rows))
     found = list(_json_rows(name, sample, rows))
@@ -116,7 +116,7 @@ def inspect_footer(name: str, tail: bytes) -> Inspection | None:
     format").
     """
     import pyarrow  # noqa: PLC0415 - half a second and 40 MB, for one kind of file
-    import pyarrow.parquet  # noqa: PLC0415
+    import pyarrow.parquet  # noqa: PLC0415 - see above
 
     length = int.from_bytes(tail[-8:-4], "little")
     if tail[-4:] != PARQUET_MAGIC:
@@ -124,7 +124,7 @@ def inspect_footer(name: str, tail: bytes) -> Inspection | None:
     if length + 8 > len(tail):
         return None
     try:
-        # With the magic number before them the metadata alone are a parquet file, whose rows cannot be read.
+        # With the magic number before them the metadata alone are a parquet file without rows that can be read.
         metadata = pyarrow.parquet.read_metadata(io.BytesIO(PARQUET_MAGIC + tail[-length - 8 :]))
         schema = metadata.schema.to_arrow_schema()
     except (pyarrow.ArrowException, OSError, ValueError) as error:
@@ -214,12 +214,8 @@ def _text_rows(name: str, sample: bytes, limit: int) -> list[str]:
 
 
 def not_utf8(name: str, position: int) -> Invalid:
-    """Return the error of a text whose byte at this position is not UTF-8."""
+    """Return the error of a text with a byte, at this position, that is not UTF-8."""
     return _refused(name, f"byte {position} is not UTF-8", "convert it, for example: iconv -t UTF-8")
-
-
-def _inspect_parquet(name: str, sample: bytes) -> Inspection:
-    return inspect_footer(name, sample) or Inspection("parquet")
 
 
 def _is_other_chat(value: Any) -> bool:

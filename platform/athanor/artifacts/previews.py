@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from django.db import transaction
@@ -14,7 +13,7 @@ from django.db import transaction
 from athanor.accounts import audit
 from athanor.accounts.models import User
 from athanor.artifacts import keys, manifests, parquet_rows, storage
-from athanor.artifacts.inspection import PARQUET_MAGIC, SAMPLE_BYTES, Inspection, inspect, inspect_footer, shortened
+from athanor.artifacts.inspection import PARQUET_MAGIC, SAMPLE_BYTES, Inspection, inspect, inspect_footer
 from athanor.artifacts.models import Dataset, PreparedDataset
 from athanor.core.errors import Conflict, Invalid, Unavailable
 from athanor.jobs.models import DatasetUse, Job
@@ -124,10 +123,9 @@ def _parquet(row: Dataset, file: StoredFile, first: bytes, limit: int) -> Inspec
 
 def _parquet_rows(content: bytes, limit: int) -> tuple[list[Any], str]:
     """Return the first rows of a parquet file, and a note if they cannot be read."""
-    program = Path(parquet_rows.__file__)
     try:
         ended = subprocess.run(
-            [sys.executable, "-I", str(program), str(limit), str(PARQUET_MEMORY_BYTES)],
+            [sys.executable, "-I", "-m", parquet_rows.__name__, str(limit), str(PARQUET_MEMORY_BYTES)],
             input=content, capture_output=True, timeout=PARQUET_SECONDS, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -137,4 +135,4 @@ def _parquet_rows(content: bytes, limit: int) -> tuple[list[Any], str]:
     if ended.returncode != 0:
         reason = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         return [], ROWS_UNREADABLE + (reason or f"exit status {ended.returncode}")
-    return [shortened(json.loads(line)) for line in ended.stdout.splitlines()], ""
+    return [json.loads(line) for line in ended.stdout.splitlines()], ""

@@ -291,7 +291,7 @@ CHECKS: dict[str, type[_TextCheck]] = {
 
 
 def _stored_name(file_name: str, form: str) -> str:
-    """Return a safe file name whose extension shows the format of the file, by which a job reads it."""
+    """Return a safe file name. Jobs read the file in the format that its extension shows."""
     name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in PurePosixPath(file_name).name)
     name = name[-200:] or "data"
     stored_as = "jsonl" if form in JSON_LINES else form

@@ -18,8 +18,11 @@ from athanor.cli.watching import exit_code, watch
 
 app = typer.Typer(rich_markup_mode=None)
 FORMATS = {"auto", "text", "jsonl", "chat", "parquet"}
-# Tokenised by the first job that trains on it: with the chat template of its model, or a field that its spec names.
-NOT_PREPARED_BY_DEFAULT = {"chat", "preference"}
+# Formats that are not tokenised by default, with the reason.
+NOT_PREPARED = {
+    "chat": "It is tokenised by the first job that trains on it, with the chat template of its model.",
+    "preference": "No task trains on preference pairs; to train on one field, set format to jsonl, and text_field.",
+}
 BLOCK_BYTES = 1024 * 1024
 STATES = {"none": "not yet", "running": "running", "ready": "ready", "failed": "failed"}
 TeamOption = Annotated[str | None, typer.Option("--team", help="Required if you are in several teams.")]
@@ -73,9 +76,9 @@ def add(
         console.print(f"data set {made['name']}: {_content(made)}; use it as dataset:{made['name']}")
     made["job"] = None
     if prepare is None:
-        prepare = made["format"] not in NOT_PREPARED_BY_DEFAULT
+        prepare = made["format"] not in NOT_PREPARED
         if not prepare and not as_json:
-            console.print("It is tokenised by the first job that trains on it, with the chat template of its model.")
+            console.print(NOT_PREPARED[made["format"]])
     if prepare:
         task = _task(name, text_field, validation_fraction, vocab_size)
         made["job"] = _prepare(client, name, team, task, wait=wait, as_json=as_json)

@@ -3,6 +3,7 @@
 import importlib
 import io
 import json
+import subprocess
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from django.db import connection
 from athanor.accounts.models import AuditEvent
 from athanor.accounts.roles import Scope
 from athanor.accounts.services import issue_token
-from athanor.artifacts import inspection, previews, storage
+from athanor.artifacts import inspection, parquet_rows, previews, storage
 from athanor.artifacts.models import Dataset
 from athanor.dispatch.services import spec_of
 from athanor.jobs.models import DatasetUse, Job
@@ -238,6 +239,28 @@ def test_rows_that_would_fill_the_memory_are_not_shown(api: Any, bucket: str, mo
     found = api.send("GET", f"datasets/{made['id']}/preview?rows=100").json()
     assert (found["rows"], found["documents"]) == ([], 8)
     assert "could not be read within the limits of a preview" in found["note"]
+
+
+def test_long_rows_of_parquet_are_cut_before_they_reach_the_web_server(
+    api: Any, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    run = subprocess.run
+
+    def measured(*arguments: Any, **options: Any) -> Any:
+        ended = run(*arguments, **options)
+        sizes.append(len(ended.stdout))
+        return ended
+
+    monkeypatch.setattr("athanor.artifacts.previews.subprocess.run", measured)
+    long = parquet(text=["0" * 2**25] * 4)
+    made = upload(api, long, content_type="application/vnd.apache.parquet").json()
+    rows = api.send("GET", f"datasets/{made['id']}/preview").json()["rows"]
+    assert [len(row["text"]) for row in rows] == [inspection.MAX_PREVIEW_CHARACTERS + 1] * 4
+    nested = parquet(lists=[[["0" * 2000] * 20] * 20] * 20)  # 20 rows of 800 kB, each within what is shown of a list
+    made = upload(api, nested, name="nested", content_type="application/vnd.apache.parquet").json()
+    assert 0 < len(api.send("GET", f"datasets/{made['id']}/preview?rows=20").json()["rows"]) < 20
+    assert max(sizes) <= parquet_rows.MAX_OUTPUT_CHARACTERS + 20
 
 
 def test_a_data_set_that_is_damaged_in_the_store_has_no_preview(api: Any, bucket: str) -> None:

@@ -27,7 +27,7 @@ def admin(boss: User) -> Api:
 
 @pytest.fixture
 def accelerators(db: None) -> None:
-    """A disabled cluster whose pools have a cpu and an h100, for grants; it has no slots to give."""
+    """A disabled cluster with pools of cpu and h100, so that grants can name them; it provides no slots."""
     cluster = Cluster.objects.create(name="planned", kind="fake", enabled=False)
     for name in ("cpu", "h100"):
         Pool.objects.create(cluster=cluster, name=name, accelerator=name, slots_per_node=8, memory_bytes=1)

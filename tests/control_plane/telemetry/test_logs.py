@@ -75,7 +75,7 @@ def all_pages_backwards(job: Job, limit: int, **sought: object) -> list[int]:
     found: list[int] = []
     before: int | None = None
     while True:
-        page = logs.backwards(job, Sought(**sought), after=-1, limit=limit, before=before)  # type: ignore[arg-type]
+        page = logs.backwards(job, Sought(**sought), after=-1, limit=limit, before=before)  # type: ignore[arg-type] # of any name
         found = [line.cursor for line in page.lines] + found
         if page.next_before is None:
             return found

@@ -57,7 +57,8 @@ class JobsView(APIView):
             OpenApiParameter(
                 "q",
                 str,
-                description="Only jobs with this in their name (ignoring case), or whose id begins or ends with it.",
+                description="Only jobs with this in their name (ignoring case), or with an id that begins or "
+                "ends with it.",
             ),
             OpenApiParameter("dataset", str, description="Only jobs that read the data set with this id."),
             OpenApiParameter(
