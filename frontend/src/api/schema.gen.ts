@@ -4917,6 +4917,8 @@ export interface components {
              * @description Time of the job's first start; before that, of its submission. ISO 8601 in UTC.
              */
             origin: string;
+            /** @description Tokens read after each step, by the job's batch size; null for a job that does not train. */
+            tokens: components["schemas"]["TokenCounts"] | null;
             /** @description Series by name. A series that the job does not have is absent. */
             series: {
                 [key: string]: components["schemas"]["Curve"];
@@ -5518,6 +5520,8 @@ export interface components {
             last_step: number;
             /** @description Names of all series that the job has. */
             names: string[];
+            /** @description Tokens read after each step, by the job's batch size; null for a job that does not train. */
+            tokens: components["schemas"]["TokenCounts"] | null;
         };
         /** @description Series of several jobs. */
         MetricsAnswer: {
@@ -5525,6 +5529,8 @@ export interface components {
             items: components["schemas"]["JobCurves"][];
             /** @description Maximum number of points per series in this response: fewer than requested if there are very many series. */
             points: number;
+            /** @description Names of all series that any of the jobs has. */
+            names: string[];
         };
         /**
          * MixturePart
@@ -8510,6 +8516,13 @@ export interface components {
             revoked_at: string | null;
             /** @description Id of the token that created this one; revoking it revokes this one too. Null if a person created it. */
             parent: string | null;
+        };
+        /** @description Tokens read after some steps: two arrays of equal length. Between two of the steps the count is linear. */
+        TokenCounts: {
+            /** @description Steps, ascending, from 0 to the last. */
+            steps: number[];
+            /** @description Tokens that all steps up to each of these have read. */
+            tokens: number[];
         };
         /** @description One page of a list of Token objects. */
         TokenPage: {

@@ -38,6 +38,8 @@ export type LogPage = Schemas["LogPage"];
 export type Series = Omit<Schemas["Series"], "values"> & { values: (number | null)[] };
 export type Metrics = Omit<Schemas["Metrics"], "series"> & { series: Record<string, Series> };
 
+export type TokenCounts = Schemas["TokenCounts"];
+
 export type Curve = Schemas["Curve"];
 export type JobCurves = Schemas["JobCurves"];
 export type MetricsAnswer = Schemas["MetricsAnswer"];

@@ -4,8 +4,8 @@ import type { Unit } from "@/charts/units";
 import { tick } from "@/charts/units";
 import { count, day, duration } from "@/lib/format";
 
-/** Steps; seconds since a beginning; or days, as seconds since 1970 in UTC. */
-export type Axis = "step" | "time" | "day";
+/** Steps; tokens; seconds since a beginning; or days, as seconds since 1970 in UTC. */
+export type Axis = "step" | "tokens" | "time" | "day";
 
 export interface Line {
   label: string;
@@ -42,7 +42,7 @@ export interface PlotLook {
 // eslint-disable-next-line @typescript-eslint/no-unsafe-enum-assignment -- the number is all there is at run time
 const LOGARITHMIC = 3 as uPlot.Scale.Distr;
 
-const INTEGERS = Array.from({ length: 11 }, (_, power) => [1, 2, 5].map((lead) => lead * 10 ** power)).flat();
+const INTEGERS = Array.from({ length: 15 }, (_, power) => [1, 2, 5].map((lead) => lead * 10 ** power)).flat();
 
 const MINUTE = 60;
 const HOUR = 60 * MINUTE;
@@ -83,6 +83,41 @@ function range(_plot: uPlot, low: number, high: number): uPlot.Range.MinMax {
   return [low >= 0 ? Math.max(0, low - pad) : low - pad, high + pad];
 }
 
+/** Half a decade around a single value; otherwise a little more than the values, as on a linear scale. */
+function logRange(_plot: uPlot, low: number, high: number): uPlot.Range.MinMax {
+  if (!Number.isFinite(low) || !Number.isFinite(high) || low <= 0) return [1, 10];
+  const pad = (high / low) ** 0.08;
+  return pad > 1 ? [low / pad, high * pad] : [low / 2, high * 2];
+}
+
+const FEW_TICKS = 3;
+const MANY_TICKS = 7;
+
+/** Ticks of a logarithmic axis: decades; with 2 and 5 where there is room; evenly spaced within a decade. */
+export function logTicks(low: number, high: number): number[] {
+  const first = Math.floor(Math.log10(low));
+  const powers = Array.from({ length: Math.ceil(Math.log10(high)) - first + 1 }, (_, at) => first + at);
+  const of = (leads: number[]) =>
+    powers.flatMap((power) => leads.map((lead) => Number(`${lead}e${power}`))).filter((at) => at >= low && at <= high);
+  const decades = of([1]);
+  if (decades.length > MANY_TICKS) {
+    const stride = Math.ceil(decades.length / MANY_TICKS);
+    return decades.filter((_, at) => at % stride === 0);
+  }
+  if (decades.length > FEW_TICKS) return decades;
+  const finer = of([1, 2, 5]);
+  return finer.length >= FEW_TICKS ? finer : evenTicks(low, high);
+}
+
+function evenTicks(low: number, high: number): number[] {
+  const rough = (high - low) / MANY_TICKS;
+  const power = Math.floor(Math.log10(rough));
+  const lead = [1, 2, 5, 10].find((one) => one * 10 ** power >= rough) ?? 10;
+  const first = Math.ceil(low / (lead * 10 ** power));
+  const last = Math.floor(high / (lead * 10 ** power));
+  return Array.from({ length: last - first + 1 }, (_, at) => Number(`${(first + at) * lead}e${power}`));
+}
+
 function cursorOf(plot: uPlot): Cursor | null {
   const { idx, idxs } = plot.cursor;
   return idx == null ? null : { axis: idx, lines: idxs?.slice(1) ?? [] };
@@ -93,13 +128,14 @@ export function plotOptions(
   size: { width: number; height: number },
   onCursor: (cursor: Cursor | null) => void,
   onZoom: (plot: uPlot) => void,
+  zoom: Zoom | null,
 ): uPlot.Options {
   const ink = property("--ink-soft");
   const rule = { stroke: property("--line"), width: 1 };
   const font = '11px "Geist Variable", system-ui, sans-serif';
   const showX = (at: number) => {
     if (look.axis === "day") return day(at);
-    return at < 0 ? "" : at === 0 ? "0" : look.axis === "step" ? count(at) : duration(at);
+    return at < 0 ? "" : at === 0 ? "0" : look.axis === "time" ? duration(at) : count(at);
   };
   return {
     ...size,
@@ -116,8 +152,8 @@ export function plotOptions(
       },
     },
     scales: {
-      x: { time: false },
-      y: look.logarithmic ? { distr: LOGARITHMIC } : { range },
+      x: zoom ? { time: false, min: zoom.from, max: zoom.to } : { time: false },
+      y: look.logarithmic ? { distr: LOGARITHMIC, range: logRange } : { range },
     },
     axes: [
       {
@@ -128,7 +164,7 @@ export function plotOptions(
         size: 30,
         space: 64,
         // There is no half step, and no minute of a hundred seconds.
-        incrs: { step: INTEGERS, time: CLOCKWISE, day: DAILY }[look.axis],
+        incrs: { step: INTEGERS, tokens: INTEGERS, time: CLOCKWISE, day: DAILY }[look.axis],
         values: (_plot, splits) => splits.map(showX),
       },
       {
@@ -137,8 +173,10 @@ export function plotOptions(
         grid: rule,
         ticks: { show: false },
         size: 58,
-        // A logarithmic axis passes null for the ticks it leaves blank.
-        values: (_plot, splits) => splits.map((split: number | null) => tick(split, look.unit)),
+        ...(look.logarithmic
+          ? { splits: (_plot, _axis, low, high) => logTicks(low, high), filter: (_plot, splits) => splits }
+          : {}),
+        values: (_plot, splits) => splits.map((split) => tick(split, look.unit)),
       },
     ],
     series: [{}, ...look.lines.map(line)],

@@ -17,6 +17,8 @@ interface PlotProps {
   onCursor: (cursor: Cursor | null) => void;
   /** Null: the full axis is shown. */
   onZoom?: ((zoom: Zoom | null) => void) | undefined;
+  /** What to show when the plot is made; afterwards the reader zooms. */
+  zoom?: Zoom | null;
 }
 
 /** Whether the reader has zoomed in: then new points must not move what is looked at. */
@@ -33,18 +35,22 @@ function zoomOf(plot: uPlot): Zoom | null {
 }
 
 /** uPlot, made once per look and fed with data: only a change of axes or colours recreates it. */
-export function Plot({ look, data, height, summary, onCursor, onZoom }: PlotProps) {
+export function Plot({ look, data, height, summary, onCursor, onZoom, zoom = null }: PlotProps) {
   const frame = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot>(null);
   const newest = useRef(data);
+  const drawn = useRef(data);
   const report = useRef({ onCursor, onZoom });
+  const shown = useRef(zoom);
   const scheme = useComputedColorScheme("light");
   // The look is rebuilt by each render of the page; only its content decides.
   const lookKey = JSON.stringify(look);
 
   useEffect(() => {
+    newest.current = data;
     report.current = { onCursor, onZoom };
-  }, [onCursor, onZoom]);
+    shown.current = zoom;
+  }, [data, onCursor, onZoom, zoom]);
 
   useEffect(() => {
     const element = frame.current;
@@ -55,11 +61,13 @@ export function Plot({ look, data, height, summary, onCursor, onZoom }: PlotProp
         { width: element.clientWidth, height },
         (cursor) => report.current.onCursor(cursor),
         (plot) => report.current.onZoom?.(zoomOf(plot)),
+        shown.current,
       ),
       newest.current,
       element,
     );
     plot.current = made;
+    drawn.current = newest.current;
     const observer = new ResizeObserver(() => made.setSize({ width: element.clientWidth, height }));
     observer.observe(element);
     return () => {
@@ -70,8 +78,9 @@ export function Plot({ look, data, height, summary, onCursor, onZoom }: PlotProp
   }, [lookKey, height, scheme]);
 
   useEffect(() => {
-    newest.current = data;
-    if (plot.current === null) return;
+    // What the plot was made with needs no second drawing, which would end its zoom.
+    if (plot.current === null || drawn.current === data) return;
+    drawn.current = data;
     plot.current.setData(data, !isZoomed(plot.current));
   }, [data]);
 

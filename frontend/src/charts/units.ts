@@ -20,11 +20,23 @@ const WRITTEN: Record<Unit, (value: number) => string> = {
   plain: plainNumber,
 };
 
+const ENDINGS: [string, Unit][] = [
+  ["_seconds", "seconds"],
+  ["_bytes", "bytes"],
+  ["_per_second", "count"],
+  ["loss", "loss"],
+];
+
+/** The unit that the name of a series says. */
+export function unitOf(series: string): Unit {
+  if (/mfu/.test(series)) return "fraction";
+  return ENDINGS.find(([ending]) => series.endsWith(ending))?.[1] ?? "plain";
+}
+
 export function reading(value: number | null | undefined, unit: Unit): string {
   return value == null ? NOTHING : WRITTEN[unit](value);
 }
 
-export function tick(value: number | null, unit: Unit): string {
-  if (value === null) return "";
+export function tick(value: number, unit: Unit): string {
   return unit === "loss" ? plainNumber(value) : WRITTEN[unit](value);
 }

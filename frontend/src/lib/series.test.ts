@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import type { Metrics, Series } from "@/api/types";
-import { align, downsample, firstTime, longest, overTime, refine, smooth, splice, spliceMetrics } from "@/lib/series";
+import { align, downsample, firstTime, longest, overTime, refine, smooth, splice, spliceMetrics, overTokens, stepAfter } from "@/lib/series";
 
 const at = (second: number) => new Date(Date.UTC(2026, 0, 1, 0, 0, second)).toISOString();
 
@@ -45,12 +45,12 @@ describe("splice", () => {
 });
 
 it("splices each metric by itself and keeps those that sent nothing", () => {
-  const head: Metrics = { series: { a: series([1, 2]), b: series([1]) }, last_step: 2, names: ["a", "b"] };
-  const tail: Metrics = { series: { a: series([3]), c: series([3]) }, last_step: 3, names: ["a", "b", "c"] };
+  const head: Metrics = { series: { a: series([1, 2]), b: series([1]) }, last_step: 2, names: ["a", "b"], tokens: null };
+  const tail: Metrics = { series: { a: series([3]), c: series([3]) }, last_step: 3, names: ["a", "b", "c"], tokens: null };
   const both = spliceMetrics(head, tail);
   expect(both.series).toEqual({ a: series([1, 2, 3]), b: series([1]), c: series([3]) });
   expect([both.last_step, longest(both)]).toEqual([3, 3]);
-  expect(spliceMetrics(both, { series: {}, last_step: -1, names: [] }).last_step).toBe(3);
+  expect(spliceMetrics(both, { series: {}, last_step: -1, names: [], tokens: null }).last_step).toBe(3);
 });
 
 describe("downsample", () => {
@@ -105,4 +105,19 @@ it("puts points at the seconds since the first of all series", () => {
   const [early, late] = [series([5, 6]), series([7])];
   expect(overTime(late, firstTime([late, early])).steps).toEqual([2]);
   expect(firstTime([])).toBe(0);
+});
+
+describe("tokens", () => {
+  // A batch size ramp over four steps, then 100 tokens a step.
+  const counts = { steps: [0, 2, 4, 10], tokens: [0, 50, 200, 800] };
+
+  it("places points by the tokens read up to their step", () => {
+    const { steps, values } = overTokens({ steps: [0, 1, 3, 5, 10], values: [9, 8, 7, 6, 5] }, counts);
+    expect(steps).toEqual([0, 25, 125, 300, 800]);
+    expect(values).toEqual([9, 8, 7, 6, 5]);
+  });
+
+  it("finds the step back, within the run", () => {
+    expect([0, 125, 300, 800, 9000].map((tokens) => stepAfter(tokens, counts))).toEqual([0, 3, 5, 10, 10]);
+  });
 });

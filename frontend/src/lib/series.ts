@@ -1,4 +1,4 @@
-import type { Metrics, Series } from "@/api/types";
+import type { Metrics, Series, TokenCounts } from "@/api/types";
 
 const EMPTY: Series = { steps: [], values: [], times: [] };
 
@@ -31,7 +31,7 @@ export function spliceMetrics(head: Metrics, tail: Metrics): Metrics {
   for (const [name, part] of Object.entries(tail.series)) {
     series[name] = splice(series[name] ?? EMPTY, part);
   }
-  return { series, last_step: Math.max(tail.last_step, head.last_step), names: tail.names };
+  return { ...tail, series, last_step: Math.max(tail.last_step, head.last_step) };
 }
 
 /** `base` with everything from the first to the last step of `part` replaced by it: a stretch seen more closely. */
@@ -122,4 +122,23 @@ export function overTime(series: Series, origin: number): Series {
 export function firstTime(all: Series[]): number {
   const starts = all.flatMap((one) => (one.times[0] === undefined ? [] : [Date.parse(one.times[0])]));
   return starts.length > 0 ? Math.min(...starts) : 0;
+}
+
+/** The value of the line through the points (`from`, `to`), both rising, at `at`; beyond its ends the end's. */
+function interpolate(from: number[], to: number[], at: number): number {
+  const after = lowerBound(from, at);
+  const [left, right] = [Math.max(0, after - 1), Math.min(after, from.length - 1)];
+  const [low, high] = [from[left] ?? 0, from[right] ?? 0];
+  const share = high > low ? Math.min(1, Math.max(0, (at - low) / (high - low))) : 0;
+  return (to[left] ?? 0) + share * ((to[right] ?? 0) - (to[left] ?? 0));
+}
+
+/** The same points over the tokens read by then. */
+export function overTokens<T extends { steps: number[] }>(series: T, counts: TokenCounts): T {
+  return { ...series, steps: series.steps.map((step) => interpolate(counts.steps, counts.tokens, step)) };
+}
+
+/** The step after which so many tokens had been read. */
+export function stepAfter(tokens: number, counts: TokenCounts): number {
+  return interpolate(counts.tokens, counts.steps, tokens);
 }

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
@@ -16,8 +17,10 @@ from athanor.jobs.models import Attempt, Job
 from athanor.jobs.states import AttemptStatus
 from athanor.telemetry import codec, compaction, curves, ingest, retention, rollups
 from athanor.telemetry.models import MetricBlock, MetricChunk, MetricSegment, MetricSeries, Progress, Writer
+from athanor.telemetry.token_counts import token_counts
 from tests.control_plane import drive
 from tests.control_plane.conftest import Api
+from trainer.contract.optimisation import batch_size_schedule
 from trainer.contract.run import Batch, MetricPoint
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -184,6 +187,8 @@ def test_many_series_of_many_jobs_in_one_request(api: Api, submit: Callable[...,
     items = answer.json()["items"]
     assert [item["id"] for item in items] == [job.id for job in jobs]
     assert set(items[3]["series"]) == {"a", "b"}
+    assert answer.json()["names"] == ["a", "b"]
+    assert items[0]["tokens"]["tokens"][0] == 0
     assert set(items[3]["series"]["a"]["values"]) == {3.0}
     curve = items[0]["series"]["b"]
     assert (len(curve["steps"]), curve["steps"][0], curve["steps"][-1]) == (20, 0, 899)
@@ -191,6 +196,23 @@ def test_many_series_of_many_jobs_in_one_request(api: Api, submit: Callable[...,
     means = query(api, filters={"labels": {"sweep": "a"}}, limit=2, series=["b"], points=10, draw="mean")
     assert [item["name"] for item in means.json()["items"]] == ["run-3", "run-2"]
     assert means.json()["items"][0]["series"]["b"]["highest"][-1] == 89.9
+
+
+@pytest.mark.parametrize("steps", [50, 1000, 20_000])
+def test_tokens_between_the_given_steps_lie_on_a_line_to_a_thousandth_of_a_ramp(steps: int) -> None:
+    ramp = {"start_tokens_per_step": 2048, "steps": 5000}
+    counts = token_counts(
+        {"sequence_length": 512, "tokens_per_step": 65_536, "steps": steps, "batch_ramp": ramp},
+    )
+    assert counts is not None
+    schedule = batch_size_schedule(65_536, 512, ramp)
+    every = np.arange(steps + 1)
+    exact = np.array([schedule.sequences_before(int(step)) * 512 for step in every])
+    drawn = np.interp(every, counts["steps"], counts["tokens"])
+    increase = min(steps, 5000) * 65_536
+    assert np.abs(drawn - exact).max() <= increase / 1000
+    assert counts["steps"][-1] == steps
+    assert token_counts(None) is None
 
 
 def test_what_a_query_cannot_be_is_refused(api: Api, submit: Callable[..., Job]) -> None:
@@ -218,6 +240,11 @@ def test_one_jobs_metrics_by_range_and_attempt(api: Api, attempt: Attempt) -> No
     path = f"jobs/{attempt.job_id}/metrics"
     whole = api.send("GET", path).json()
     assert (whole["last_step"], whole["names"]) == (44, ["train/loss"])
+    training = attempt.job.resolved_spec["training"]
+    assert whole["tokens"] == {
+        "steps": [0, training["steps"]],
+        "tokens": [0, training["steps"] * training["tokens_per_step"]],
+    }
     assert whole["series"]["train/loss"]["times"][1] == "2026-01-01T00:00:01+00:00"
     part = api.send("GET", f"{path}?after_step=9&to_step=12&names=train/loss").json()["series"]["train/loss"]
     assert part["steps"] == [10, 11, 12]

@@ -25,6 +25,7 @@ from athanor.jobs import selectors
 from athanor.jobs.models import Job
 from athanor.telemetry import curves, rollups
 from athanor.telemetry.codec import Matrix
+from athanor.telemetry.token_counts import token_counts
 
 MAX_POINTS_PER_RESPONSE = 500_000  # points of all curves of one response, about ten megabytes
 POINTS_HELP = "Maximum number of points per series. The width of the chart in pixels is enough."
@@ -75,7 +76,8 @@ class MetricsView(APIView):
         found = {name: points for (_, name), points in curves.curves(asked).items()}
         last_step = max((int(points[rollups.STEP, -1]) for points in found.values()), default=-1)
         series = {name: _with_times(points) for name, points in found.items()}
-        return Response({"series": series, "last_step": last_step, "names": curves.names_of([job.id])})
+        answer = {"series": series, "last_step": last_step, "names": curves.names_of([job.id])}
+        return Response({**answer, "tokens": token_counts(job.resolved_spec["training"])})
 
 
 class MetricsQueryView(APIView):
@@ -113,9 +115,16 @@ class MetricsQueryView(APIView):
             origin = job.started_at or job.created_at
             drawn = {name: columns(found[job.id, name], origin) for name in sent["series"] if (job.id, name) in found}
             items.append(
-                {"id": job.id, "name": job.name, "status": job.status, "origin": origin.isoformat(), "series": drawn}
+                {
+                    "id": job.id,
+                    "name": job.name,
+                    "status": job.status,
+                    "origin": origin.isoformat(),
+                    "tokens": token_counts(job.resolved_spec["training"]),
+                    "series": drawn,
+                }
             )
-        return Response({"items": items, "points": points})
+        return Response({"items": items, "points": points, "names": curves.names_of([job.id for job in jobs])})
 
 
 def _jobs(request: Request, sent: dict[str, Any]) -> list[Job]:

@@ -3,19 +3,14 @@ import { Button, Group, Stack } from "@mantine/core";
 import { CopyButton } from "@/components/copy-button";
 import { DownloadIcon } from "@/components/icons";
 import { Notice } from "@/components/notice";
+import { saveFile } from "@/lib/save-file";
 
 import classes from "./second-factors.module.css";
 
 /** New recovery codes: the server does not show them again. */
 export function NewCodes({ codes, onDone }: { codes: string[]; onDone: () => void }) {
   const text = codes.join("\n");
-  const save = () => {
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([text, "\n"], { type: "text/plain" }));
-    link.download = "athanor-recovery-codes.txt";
-    link.click();
-    URL.revokeObjectURL(link.href);
-  };
+  const save = () => saveFile("athanor-recovery-codes.txt", new Blob([text, "\n"], { type: "text/plain" }));
   return (
     <Stack>
       <Notice tone="waiting" title="Save your recovery codes now">

@@ -1,4 +1,4 @@
-import { Button, Checkbox } from "@mantine/core";
+import { Button, Checkbox, CloseButton } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
 import { Link, useSearchParams } from "react-router";
@@ -6,18 +6,21 @@ import { Link, useSearchParams } from "react-router";
 import type { Curve, JobCurves, Series } from "@/api/types";
 import type { ChartLine } from "@/charts/chart-card";
 import { ChartCard } from "@/charts/chart-card";
-import { ChartControls, useChartLook } from "@/charts/chart-controls";
-import type { Axis } from "@/charts/plot-options";
+import { ChartControls } from "@/charts/chart-controls";
 import type { Unit } from "@/charts/units";
-import { useZooms } from "@/charts/use-zooms";
+import { unitOf } from "@/charts/units";
+import type { ChartLook } from "@/charts/use-chart-look";
+import { stepsShown, useChartLook } from "@/charts/use-chart-look";
+import { union } from "@/charts/zooms";
 import { EmptyState } from "@/components/empty-state";
 import { Page } from "@/components/page";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { StatusBadge } from "@/components/status-badge";
 import { COMPARED, curvesQuery } from "@/features/compare/api/queries";
+import { ComparedTables } from "@/features/compare/components/compared-tables";
 import { shortId } from "@/lib/format";
-import { refine } from "@/lib/series";
+import { overTokens, refine } from "@/lib/series";
 
 import classes from "./compare-page.module.css";
 
@@ -39,30 +42,33 @@ interface Runner extends JobCurves {
 }
 
 /** A curve as charts take it; its seconds stand where a job's charts have times. */
-function placed(curve: Curve, closer: Curve | undefined, axis: Axis): Pick<Series, "steps" | "values"> {
-  if (axis === "time") return { steps: curve.seconds, values: curve.values };
+function placed(job: JobCurves, name: string, closer: Curve | undefined, look: ChartLook): ChartLine["series"] {
+  const curve = job.series[name] as Curve;
+  if (look.axis === "time") return { steps: curve.seconds, values: curve.values };
   const series = (one: Curve): Series => ({ steps: one.steps, values: one.values, times: [] });
-  return closer ? refine(series(curve), series(closer)) : series(curve);
+  const found = closer ? refine(series(curve), series(closer)) : series(curve);
+  return look.axis === "tokens" && job.tokens ? overTokens(found, job.tokens) : found;
 }
 
-function useCompared(axis: Axis) {
+function useCompared(look: ChartLook) {
   const [search] = useSearchParams();
-  const ids = useMemo(() => [...new Set((search.get("jobs") ?? "").split(",").filter(Boolean))], [search]);
-  const [zoom, reportZoom] = useZooms();
-  const overview = useQuery(curvesQuery(ids, null));
-  const near = axis === "step" ? zoom : null;
-  const closer = useQuery({ ...curvesQuery(ids, near), enabled: near !== null && ids.length > 0 }).data;
-  const runners: Runner[] = (overview.data?.items ?? []).map((job, index) => ({
+  const named = search.get("jobs") ?? "";
+  const ids = useMemo(() => [...new Set(named.split(",").filter(Boolean))], [named]);
+  const overview = useQuery(curvesQuery(ids, look.added, null));
+  const items = overview.data?.items ?? [];
+  const near = union(items.map((job) => stepsShown(look.axis, look.zoom, job.tokens)));
+  const closer = useQuery({ ...curvesQuery(ids, look.added, near), enabled: near !== null && ids.length > 0 }).data;
+  const runners: Runner[] = items.map((job, index) => ({
     ...job,
     color: `--series-${(index % COLORS) + 1}`,
   }));
   const nearer = near === null ? [] : (closer?.items ?? []);
-  return { ids, reportZoom, overview, runners, nearer };
+  return { ids, overview, runners, nearer };
 }
 
 export function ComparePage() {
   const look = useChartLook();
-  const { ids, reportZoom, overview, runners, nearer } = useCompared(look.axis);
+  const { ids, overview, runners, nearer } = useCompared(look);
   const [hidden, setHidden] = useState<ReadonlySet<string>>(new Set());
   const toggle = (id: string) =>
     setHidden((before) => {
@@ -77,13 +83,10 @@ export function ComparePage() {
         label: `${job.name} ${shortId(job.id)}`,
         color: job.color,
         marked: CHARTS[name]?.marked ?? false,
-        series: placed(
-          job.series[name] as Curve,
-          nearer.find((one) => one.id === job.id)?.series[name],
-          look.axis,
-        ),
+        series: placed(job, name, nearer.find((one) => one.id === job.id)?.series[name], look),
       }));
-  const drawn = COMPARED.filter((name) => runners.some((job) => job.series[name]));
+  const drawn = [...COMPARED.filter((name) => runners.some((job) => job.series[name])), ...look.added];
+  const others = (overview.data?.names ?? []).filter((name) => !COMPARED.includes(name) && !look.added.includes(name));
   const back = (
     <Button component={Link} to="/jobs" variant="default">
       Choose jobs
@@ -105,11 +108,11 @@ export function ComparePage() {
       ) : (
         <>
           <Legend runners={runners} hidden={hidden} onToggle={toggle} />
-          <ChartControls look={look} timeName="Time since start" />
+          <ChartControls look={look} timeName="Time since start" others={others} />
           <div className={classes.grid}>
             {drawn.map((name) => {
-              const chart = CHARTS[name];
-              return chart ? (
+              const chart = CHARTS[name] ?? { title: name, unit: unitOf(name) };
+              return (
                 <ChartCard
                   key={name}
                   title={chart.title}
@@ -118,10 +121,20 @@ export function ComparePage() {
                   group="compare"
                   unit={chart.unit}
                   smoothing={look.smoothing}
-                  logarithmic={look.logarithmic && chart.unit === "loss"}
-                  onZoom={reportZoom}
+                  logarithmic={look.logarithmic}
+                  onZoom={look.reportZoom}
+                  zoom={look.zoom}
+                  tools={
+                    look.added.includes(name) ? (
+                      <CloseButton
+                        size="sm"
+                        aria-label={`Remove the chart of ${name}`}
+                        onClick={() => look.remove(name)}
+                      />
+                    ) : null
+                  }
                 />
-              ) : null;
+              );
             })}
           </div>
           {overview.data && drawn.length === 0 ? (
@@ -129,6 +142,7 @@ export function ComparePage() {
               <EmptyState title="No data yet">None of these jobs has finished a step.</EmptyState>
             </Panel>
           ) : null}
+          <ComparedTables ids={ids} />
         </>
       )}
     </Page>

@@ -83,13 +83,13 @@ export function outputQuery(job: Job, attempt: Job["attempts"][number], client: 
 }
 
 /** Reads only what is new, and everything again when the parts have grown too many or another attempt began. */
-export function metricsQuery(job: Job, client: QueryClient) {
-  const key = jobKeys.part(job.id, "metrics", job.attempt_count, isFinal(job.status));
+export function metricsQuery(job: Job, added: string[], client: QueryClient) {
+  const key = jobKeys.part(job.id, "metrics", job.attempt_count, isFinal(job.status), added);
   return queryOptions({
     queryKey: key,
     queryFn: async ({ signal }): Promise<Metrics> => {
       const before = client.getQueryData<Metrics>(key);
-      const query = { names: METRICS.join(","), points: POINTS };
+      const query = { names: [...METRICS, ...added].join(","), points: POINTS };
       if (!before || before.last_step < 0 || longest(before) > 2 * POINTS) {
         return request<Metrics>(path(job, "metrics"), { query, signal });
       }
@@ -105,15 +105,15 @@ export function metricsQuery(job: Job, client: QueryClient) {
   });
 }
 
-/** A stretch of the charts seen closely: as many points of it as the screen has pixels. */
-export function zoomQuery(job: Job, zoom: Zoom | null) {
+/** A stretch of steps of the charts seen closely: as many points of it as the screen has pixels. */
+export function zoomQuery(job: Job, added: string[], zoom: Zoom | null) {
   const from = Math.max(0, Math.floor(zoom?.from ?? 0));
   const to = Math.ceil(zoom?.to ?? 0);
   return queryOptions({
-    queryKey: jobKeys.part(job.id, "zoom", job.attempt_count, isFinal(job.status), from, to),
+    queryKey: jobKeys.part(job.id, "zoom", job.attempt_count, isFinal(job.status), from, to, added),
     queryFn: ({ signal }) =>
       request<Metrics>(path(job, "metrics"), {
-        query: { names: METRICS.join(","), points: pixels(), after_step: from - 1, to_step: to },
+        query: { names: [...METRICS, ...added].join(","), points: pixels(), after_step: from - 1, to_step: to },
         signal,
       }),
     enabled: zoom !== null,

@@ -1,17 +1,18 @@
-import { Stack } from "@mantine/core";
+import { CloseButton, Stack } from "@mantine/core";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useMemo } from "react";
 
 import type { Job, Metrics, Series } from "@/api/types";
 import { ChartCard } from "@/charts/chart-card";
-import { ChartControls, useChartLook } from "@/charts/chart-controls";
+import { ChartControls } from "@/charts/chart-controls";
 import type { Unit } from "@/charts/units";
-import { useZooms } from "@/charts/use-zooms";
+import { unitOf } from "@/charts/units";
+import { stepsShown, useChartLook } from "@/charts/use-chart-look";
 import { EmptyState } from "@/components/empty-state";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
-import { metricsQuery, zoomQuery } from "@/features/job/api/queries";
-import { firstTime, overTime, refine } from "@/lib/series";
+import { METRICS, metricsQuery, zoomQuery } from "@/features/job/api/queries";
+import { firstTime, overTime, overTokens, refine } from "@/lib/series";
 import { isFinal } from "@/lib/status";
 
 import classes from "./charts-panel.module.css";
@@ -103,15 +104,20 @@ function hasValues(metrics: Metrics | undefined, chart: ChartOf): boolean {
   );
 }
 
+function chartOfSeries(name: string): ChartOf {
+  return { title: name, unit: unitOf(name), lines: [{ metric: name, label: name, color: "--series-1" }] };
+}
+
 export function ChartsPanel({ job }: { job: Job }) {
-  const metrics = useQuery(metricsQuery(job, useQueryClient()));
   const look = useChartLook();
-  const { axis } = look;
-  // A second of the time axis is no step: what is zoomed into there is shown as it was read.
-  const [zoom, tellZoom] = useZooms();
-  const closer = useQuery(zoomQuery(job, axis === "step" ? zoom : null)).data;
+  const { axis, added, zoom } = look;
+  const metrics = useQuery(metricsQuery(job, added, useQueryClient()));
+  const counts = metrics.data?.tokens ?? null;
+  const steps = stepsShown(axis, zoom, counts);
+  const closer = useQuery(zoomQuery(job, added, steps)).data;
+  const isClose = steps !== null;
   const data = useMemo(() => {
-    if (!metrics.data || !closer || zoom === null || axis !== "step") return metrics.data;
+    if (!metrics.data || !closer || !isClose) return metrics.data;
     const series = Object.fromEntries(
       Object.entries(metrics.data.series).map(([name, base]) => [
         name,
@@ -119,18 +125,22 @@ export function ChartsPanel({ job }: { job: Job }) {
       ]),
     );
     return { ...metrics.data, series };
-  }, [metrics.data, closer, zoom, axis]);
+  }, [metrics.data, closer, isClose]);
 
   const charts = useMemo(() => {
     const origin = firstTime(Object.values(data?.series ?? {}));
-    const place = (series: Series) => (axis === "step" ? series : overTime(series, origin));
-    return CHARTS.filter((chart) => !chart.optional || hasValues(data, chart)).map((chart) => ({
+    const place = (series: Series) => {
+      if (axis === "tokens" && counts !== null) return overTokens(series, counts);
+      return axis === "time" ? overTime(series, origin) : series;
+    };
+    const usual = CHARTS.filter((chart) => !chart.optional || hasValues(data, chart));
+    return [...usual, ...added.map(chartOfSeries)].map((chart) => ({
       ...chart,
       lines: chart.lines
         .filter((line) => !line.optional || data?.series[line.metric] !== undefined)
         .map((line) => ({ ...line, series: place(data?.series[line.metric] ?? EMPTY) })),
     }));
-  }, [data, axis]);
+  }, [data, axis, counts, added]);
 
   if (isFinal(job.status) && data && CHARTS.every((chart) => !hasValues(data, chart))) {
     return (
@@ -139,9 +149,10 @@ export function ChartsPanel({ job }: { job: Job }) {
       </Panel>
     );
   }
+  const others = (data?.names ?? []).filter((name) => !METRICS.includes(name) && !added.includes(name));
   return (
     <Stack gap="md">
-      <ChartControls look={look} timeName="Time" />
+      <ChartControls look={look} timeName="Time" others={others} />
       {metrics.error ? <ProblemNotice error={metrics.error} onRetry={() => void metrics.refetch()} /> : null}
       <div className={classes.grid}>
         {charts.map((chart) => (
@@ -153,9 +164,19 @@ export function ChartsPanel({ job }: { job: Job }) {
               group={job.id}
               unit={chart.unit}
               smoothing={look.smoothing}
-              logarithmic={look.logarithmic && chart.title === "Loss"}
+              logarithmic={look.logarithmic}
               height={chart.wide ? 290 : 200}
-              onZoom={tellZoom}
+              onZoom={look.reportZoom}
+              zoom={zoom}
+              tools={
+                added.includes(chart.title) ? (
+                  <CloseButton
+                    size="sm"
+                    aria-label={`Remove the chart of ${chart.title}`}
+                    onClick={() => look.remove(chart.title)}
+                  />
+                ) : null
+              }
             />
           </div>
         ))}

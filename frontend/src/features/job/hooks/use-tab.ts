@@ -7,5 +7,15 @@ export type Tab = (typeof TABS)[number];
 export function useTab(): [Tab, (tab: string | null) => void] {
   const [search, setSearch] = useSearchParams();
   const tab = TABS.find((name) => name === search.get("tab")) ?? "overview";
-  return [tab, (next) => setSearch(next && next !== "overview" ? { tab: next } : {}, { replace: true })];
+  const open = (next: string | null) =>
+    setSearch(
+      (before) => {
+        const after = new URLSearchParams(before);
+        if (next && next !== "overview") after.set("tab", next);
+        else after.delete("tab");
+        return after;
+      },
+      { replace: true },
+    );
+  return [tab, open];
 }

@@ -47,6 +47,18 @@ class CurveSerializer(serializers.Serializer[Any]):
     )
 
 
+class TokenCountsSerializer(serializers.Serializer[Any]):
+    """Tokens read after some steps: two arrays of equal length. Between two of the steps the count is linear."""
+
+    steps = serializers.ListField(child=serializers.IntegerField(), help_text="Steps, ascending, from 0 to the last.")
+    tokens = serializers.ListField(
+        child=serializers.IntegerField(), help_text="Tokens that all steps up to each of these have read."
+    )
+
+
+TOKENS_HELP = "Tokens read after each step, by the job's batch size; null for a job that does not train."
+
+
 class JobCurvesSerializer(serializers.Serializer[Any]):
     """The series of one job."""
 
@@ -56,6 +68,7 @@ class JobCurvesSerializer(serializers.Serializer[Any]):
     origin = serializers.DateTimeField(
         help_text="Time of the job's first start; before that, of its submission. ISO 8601 in UTC."
     )
+    tokens = TokenCountsSerializer(allow_null=True, help_text=TOKENS_HELP)
     series = serializers.DictField(
         child=CurveSerializer(), help_text="Series by name. A series that the job does not have is absent."
     )
@@ -137,6 +150,7 @@ METRICS = build_serializer(
         "names": serializers.ListField(
             child=serializers.CharField(), help_text="Names of all series that the job has."
         ),
+        "tokens": TokenCountsSerializer(allow_null=True, help_text=TOKENS_HELP),
     },
 )
 
@@ -150,6 +164,9 @@ METRICS_ANSWER = build_serializer(
                 "Maximum number of points per series in this response: fewer than requested if there are very many "
                 "series."
             )
+        ),
+        "names": serializers.ListField(
+            child=serializers.CharField(), help_text="Names of all series that any of the jobs has."
         ),
     },
 )

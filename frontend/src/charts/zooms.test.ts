@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { union } from "@/charts/use-zooms";
+import { union } from "@/charts/zooms";
 
 describe("union", () => {
   it("covers what every zoomed chart shows", () => {

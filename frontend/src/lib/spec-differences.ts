@@ -1,0 +1,31 @@
+import type { Json, JsonObject } from "@/api/types";
+
+/** One field of several specs: its dotted path, and its value in each; undefined where a spec lacks it. */
+export interface FieldValues {
+  path: string;
+  values: (Json | undefined)[];
+}
+
+function flatten(value: Json, path: string, into: Map<string, Json>): void {
+  if (value !== null && typeof value === "object" && !Array.isArray(value) && Object.keys(value).length > 0) {
+    for (const [key, child] of Object.entries(value)) flatten(child, path ? `${path}.${key}` : key, into);
+  } else {
+    into.set(path, value);
+  }
+}
+
+/** The fields of several specs side by side, in the order in which they are met. A list is one value. */
+export function sideBySide(specs: JsonObject[]): FieldValues[] {
+  const flat = specs.map((spec) => {
+    const fields = new Map<string, Json>();
+    flatten(spec, "", fields);
+    return fields;
+  });
+  const paths = [...new Set(flat.flatMap((fields) => [...fields.keys()]))];
+  return paths.map((path) => ({ path, values: flat.map((fields) => fields.get(path)) }));
+}
+
+export function differs({ values }: FieldValues): boolean {
+  const [first, ...others] = values.map((value) => JSON.stringify(value));
+  return others.some((other) => other !== first);
+}
