@@ -38,9 +38,10 @@ export function bytes(value: number | null | undefined): string {
   return `${unit === 0 ? String(Math.round(size)) : digits(size)} ${BYTE_UNITS[unit] ?? "B"}`;
 }
 
-/** Seconds -> "850 ms", "4.2 s", "3m 05s", "2h 10m", "3d 4h". */
+/** Seconds -> "20 µs", "850 ms", "4.2 s", "3m 05s", "2h 10m", "3d 4h". */
 export function duration(seconds: number | null | undefined): string {
   if (seconds == null || !Number.isFinite(seconds)) return NOTHING;
+  if (seconds > 0 && seconds < 0.000_999_5) return `${Math.max(1, Math.round(seconds * 1e6))} µs`;
   if (seconds < 0.9995) return `${Math.max(0, Math.round(seconds * 1000))} ms`;
   if (seconds < 59.95) return `${seconds < 9.95 ? seconds.toFixed(1) : Math.round(seconds)} s`;
   const rounded = Math.round(seconds);
