@@ -115,6 +115,16 @@ def test_the_list_is_of_one_team(server, athanor, answer) -> None:
     assert "team=research" in server.seen[-1].path
 
 
+def test_the_list_is_of_ones_own_jobs_in_a_chosen_order(server, athanor, answer) -> None:
+    server.answer("GET /api/v1/jobs", answer({"items": [], "next_cursor": None}))
+    assert athanor("list", "--mine", "--sort", "-loss").returncode == 0
+    assert "created_by=%40me" in server.seen[-1].path
+    assert "sort=-loss" in server.seen[-1].path
+    both = athanor("list", "--mine", "--by", "ada")
+    assert both.returncode == 2
+    assert "give one of them" in both.stderr
+
+
 def test_a_shell_can_complete_commands(athanor) -> None:
     athanor.environment["_ATHANOR_COMPLETE"] = "source_bash"
     script = athanor()

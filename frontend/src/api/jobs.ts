@@ -5,11 +5,8 @@ import type { BulkResult, Job, JobSummary, JsonObject, Page, Plan, Preset, Profi
 import { isFollowed } from "@/lib/followed";
 import { isFinal } from "@/lib/status";
 
-export interface JobFilters {
-  status: string;
-  team: string;
-  q: string;
-}
+/** The query parameters of `GET /jobs`; an empty one does not filter. Labels are `label.KEY`. */
+export type JobFilters = Record<string, string>;
 
 export const jobKeys = {
   all: ["jobs"] as const,
@@ -32,20 +29,21 @@ function anyLive(pages: Page<JobSummary>[] | undefined): boolean {
 }
 
 /** Polls quickly only while something on the screen can still change and no stream reports it. */
-export function jobsQuery(filters: JobFilters) {
+export function jobsQuery(filters: JobFilters, { withSpecs = false } = {}) {
+  const query = { ...filters, expand: withSpecs ? "resolved_spec" : "" };
   return infiniteQueryOptions({
-    queryKey: jobKeys.list(filters),
+    queryKey: jobKeys.list(query),
     queryFn: ({ pageParam, signal }) =>
-      request<Page<JobSummary>>("/jobs", {
-        query: { ...filters, limit: JOBS_PER_PAGE, cursor: pageParam },
+      request<Page<JobSummary & Partial<Pick<Job, "resolved_spec">>>>("/jobs", {
+        query: { ...query, limit: JOBS_PER_PAGE, cursor: pageParam },
         signal,
       }),
     initialPageParam: "",
     getNextPageParam: (page) => page.next_cursor,
     placeholderData: keepPreviousData,
-    refetchInterval: (query) => {
+    refetchInterval: ({ state }) => {
       if (isFollowed(ALL_JOBS)) return FOLLOWED_MS;
-      return anyLive(query.state.data?.pages) ? LIVE_LIST_MS : QUIET_LIST_MS;
+      return anyLive(state.data?.pages) ? LIVE_LIST_MS : QUIET_LIST_MS;
     },
   });
 }

@@ -1149,7 +1149,7 @@ export interface paths {
         };
         /**
          * List jobs
-         * @description Returns the jobs of your teams, newest first, in their short form. Filters combine with AND. `label.KEY=VALUE` filters by a label and may be given for several keys. Add fields of the full form with `expand`, or name all fields that you need in `fields`.
+         * @description Returns the jobs of your teams in their short form, newest first unless `sort` says otherwise. Filters combine with AND. `label.KEY=VALUE` filters by a label and may be given for several keys. Add fields of the full form with `expand`, or name all fields that you need in `fields`.
          */
         get: operations["jobs_list"];
         put?: never;
@@ -4938,6 +4938,8 @@ export interface components {
             labels?: {
                 [key: string]: string;
             };
+            /** @description Jobs of the person or service account with this username, `@me` for your own. */
+            created_by?: string;
             /**
              * Format: date-time
              * @description Jobs submitted after this time, RFC 3339.
@@ -18182,6 +18184,8 @@ export interface operations {
             query?: {
                 /** @description Only jobs submitted after this time. */
                 created_after?: string;
+                /** @description Only jobs of the person or service account with this username, `@me` for your own. */
+                created_by?: string;
                 /** @description The `next_cursor` of the page before. Empty or absent for the first page. */
                 cursor?: string;
                 /** @description Only jobs that read the data set with this id. */
@@ -18196,6 +18200,8 @@ export interface operations {
                 project?: string;
                 /** @description Only jobs with this in their name (ignoring case), or with an id that begins or ends with it. */
                 q?: string;
+                /** @description Order of the list, `-` before a name for the largest first. Items without the value come last. A page starts behind the item of its cursor, where that item is now: values of running jobs change. */
+                sort?: "created_at" | "-created_at" | "started_at" | "-started_at" | "finished_at" | "-finished_at" | "name" | "-name" | "slots" | "-slots" | "step" | "-step" | "loss" | "-loss" | "validation_loss" | "-validation_loss" | "mean_tokens_per_second" | "-mean_tokens_per_second";
                 /** @description Only jobs with one of these statuses, separated by commas. */
                 status?: string;
                 /** @description Only jobs of the team with this name or id. */

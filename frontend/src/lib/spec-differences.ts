@@ -14,15 +14,18 @@ function flatten(value: Json, path: string, into: Map<string, Json>): void {
   }
 }
 
+/** The fields of a spec by their dotted paths. A list is one value. */
+export function flat(spec: JsonObject): Map<string, Json> {
+  const fields = new Map<string, Json>();
+  flatten(spec, "", fields);
+  return fields;
+}
+
 /** The fields of several specs side by side, in the order in which they are met. A list is one value. */
 export function sideBySide(specs: JsonObject[]): FieldValues[] {
-  const flat = specs.map((spec) => {
-    const fields = new Map<string, Json>();
-    flatten(spec, "", fields);
-    return fields;
-  });
-  const paths = [...new Set(flat.flatMap((fields) => [...fields.keys()]))];
-  return paths.map((path) => ({ path, values: flat.map((fields) => fields.get(path)) }));
+  const all = specs.map(flat);
+  const paths = [...new Set(all.flatMap((fields) => [...fields.keys()]))];
+  return paths.map((path) => ({ path, values: all.map((fields) => fields.get(path)) }));
 }
 
 export function differs({ values }: FieldValues): boolean {

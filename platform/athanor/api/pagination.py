@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from django.core.exceptions import ObjectDoesNotExist
 from django.db.models import Model, QuerySet
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
@@ -11,7 +13,7 @@ from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 
 from athanor.api.parameters import IntegerParameter, refusal
-from athanor.core.keyset import read_page
+from athanor.core.keyset import Orders, read_page, read_sorted_page
 
 MAX_LIMIT = 200
 DEFAULT_LIMIT = 50
@@ -44,6 +46,51 @@ def paginate(
     With `details` the page is found by ids alone, which an index may answer, and then read from `details`.
     """
     return read_page(rows, LIMIT.read(request), _cursor(request, CURSOR), details=details)
+
+
+@dataclass(frozen=True)
+class SortParameter:
+    """The parameter `sort`: one of the names in `orders`, with `-` before it for the largest first."""
+
+    orders: Orders
+    default: str = "-created_at"
+
+    @property
+    def openapi(self) -> OpenApiParameter:
+        """The parameter for the API document."""
+        values = [sign + name for name in self.orders for sign in ("", "-")]
+        description = (
+            "Order of the list, `-` before a name for the largest first. Items without the value come last. A page "
+            "starts behind the item of its cursor, where that item is now: values of running jobs change."
+        )
+        return OpenApiParameter(
+            "sort", {"type": "string", "enum": values, "default": self.default}, description=description
+        )
+
+    def read(self, request: Request) -> tuple[str, bool]:
+        """Return the name and whether the largest come first. Raises Invalid naming the parameter."""
+        text = request.query_params.get("sort", "") or self.default
+        name = text.removeprefix("-")
+        if name not in self.orders:
+            detail = f"sort={text[:40]!r} is none of {', '.join(self.orders)}, with or without '-' before it"
+            raise refusal("sort", "sort", detail)
+        return name, text.startswith("-")
+
+    def paginate(self, request: Request, rows: QuerySet[Row], details: QuerySet[Row]) -> tuple[list[Row], str | None]:
+        """Return one page of `rows` in the requested order, read from `details`, and the cursor of the next page.
+
+        Raises Invalid for a wrong order, and for a cursor whose item no longer exists.
+        """
+        name, descending = self.read(request)
+        if name == "created_at" and descending:
+            return paginate(request, rows, details)
+        cursor = _cursor(request, CURSOR)
+        limit, by = LIMIT.read(request), self.orders[name]
+        try:
+            return read_sorted_page(rows, limit, cursor, details, by=by, descending=descending)
+        except ObjectDoesNotExist:
+            detail, remedy = f"cursor={cursor!r}: there is no such item", "start without a cursor"
+            raise refusal("cursor", "cursor", detail, remedy) from None
 
 
 def read_position(request: Request) -> int | None:

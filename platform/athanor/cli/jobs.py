@@ -68,11 +68,20 @@ def list_jobs(
     project: Annotated[str | None, typer.Option(help="Name of a project.")] = None,
     search: Annotated[str | None, typer.Option("--search", "-q", help="Part of a name or id.")] = None,
     label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE; repeatable.")] = None,
+    by: Annotated[str | None, typer.Option(help="Username of who submitted them.")] = None,
+    mine: Annotated[bool, typer.Option("--mine", help="Those that you submitted.")] = False,
+    sort: Annotated[
+        str | None,
+        typer.Option(help="name, loss, validation_loss, mean_tokens_per_second …; -loss for the largest first."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=200)] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List jobs, the newest first."""
+    """List jobs, the newest first unless --sort says otherwise."""
+    if mine and by:
+        raise CliError(ExitCode.USAGE, f"--mine and --by {by}: give one of them")
     filters: dict[str, Any] = {"status": status, "team": team, "project": project, "q": search, "limit": limit}
+    filters |= {"created_by": "@me" if mine else by, "sort": sort}
     for pair in label or []:
         key, separator, value = pair.partition("=")
         if not separator:

@@ -48,7 +48,7 @@ class Job(LeasedModel):
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.job_id, editable=False)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="jobs")
-    created_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    created_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+", db_index=False)
     name = models.CharField(max_length=100)
     project = models.CharField(max_length=100)
     labels = models.JSONField(default=dict)
@@ -97,6 +97,7 @@ class Job(LeasedModel):
             models.Index(fields=["team", "-id"], include=["name"], name="jobs_of_a_team"),
             models.Index(fields=["team", "status", "-id"], name="jobs_by_status"),
             models.Index(fields=["team", "project", "-id"], name="jobs_by_project"),
+            models.Index(fields=["created_by", "-id"], name="jobs_by_person"),
             models.Index(
                 fields=["team", "pool", "priority", "id"],
                 condition=models.Q(status=JobStatus.QUEUED.value),

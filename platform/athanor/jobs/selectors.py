@@ -4,14 +4,17 @@ import re
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from django.db.models import Prefetch, Q, QuerySet, Sum, prefetch_related_objects
+from django.db.models import F, FloatField, Prefetch, Q, QuerySet, Sum, prefetch_related_objects
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast, NullIf
 from django.utils import timezone
 
-from athanor.accounts.models import Team
+from athanor.accounts.models import Team, User
 from athanor.accounts.selectors import Principal
 from athanor.clusters.models import Pool
 from athanor.core import ids, tenancy
 from athanor.core.errors import NotFound
+from athanor.core.keyset import Orders
 from athanor.jobs.models import Attempt, DatasetUse, Job, JobEvent, Label
 from athanor.jobs.states import HOLDING
 from athanor.jobs.timeline import EVENT_TYPES, Span, timeline
@@ -28,6 +31,18 @@ TIMELINE_EVENTS = Prefetch(
     .order_by("seq"),
     to_attr="timeline_events",
 )
+# What a list may be sorted by. Every order but that of creation sorts all jobs that match.
+ORDERS: Orders = {
+    "created_at": F("pk"),
+    "started_at": F("started_at"),
+    "finished_at": F("finished_at"),
+    "name": F("name"),
+    "slots": F("slots"),
+    "step": F("progress__step"),
+    "loss": Cast(KeyTextTransform("train/loss", "progress__values"), FloatField()),
+    "validation_loss": F("progress__validation_last"),
+    "mean_tokens_per_second": F("progress__trained_tokens") / NullIf("progress__trained_seconds", 0.0),
+}
 ID_LENGTH = len(ids.earliest_id("job", ids.EPOCH))
 ID_BEGINNING = re.compile(rf"job_[0-9A-Z]{{4,{ID_LENGTH - len('job_')}}}")
 ID_END = re.compile(r"[0-9A-Za-z]{6,26}")
@@ -76,6 +91,7 @@ def filtered(
     query: str = "",
     labels: dict[str, str],
     dataset: str = "",
+    created_by: str = "",
     created_after: datetime | None = None,
 ) -> QuerySet[Job]:
     """Empty values do not filter. `query` matches a part of the name, or the beginning or end of an id.
@@ -96,11 +112,20 @@ def filtered(
         jobs = jobs.filter(id__in=Label.objects.filter(key=key, value=value).values("job_id"))
     if dataset:
         jobs = jobs.filter(id__in=DatasetUse.objects.filter(dataset_id=dataset).values("job_id"))
+    if created_by:
+        jobs = jobs.filter(
+            created_by_id__in=list(User.objects.filter(username=created_by).values_list("pk", flat=True))
+        )
     if created_after:
         # Ids sort by the time they were made, so the index that gives the order gives the range as well.
         earliest = ids.earliest_id("job", max(created_after, ids.EPOCH + MAX_SUBMIT_DURATION) - MAX_SUBMIT_DURATION)
         jobs = jobs.filter(created_at__gt=created_after, id__gte=earliest)
     return jobs
+
+
+def creator(principal: Principal, name: str) -> str:
+    """Return the username that a filter by creator names: `@me` is the caller."""
+    return principal.user.username if name == "@me" else name
 
 
 def _id_like(query: str) -> Q:

@@ -10,8 +10,10 @@ from django.db import connection
 
 from athanor.accounts.models import Role, Team, User
 from athanor.backends.fake.backend import World
+from athanor.core import ids
 from athanor.jobs.models import Job
 from athanor.scheduling import services as scheduling
+from athanor.telemetry.models import Progress
 
 pytestmark = pytest.mark.django_db
 
@@ -180,8 +182,60 @@ def test_lists_page_by_cursor_and_filter(api: Any, spec: dict, world: World) -> 
     assert len(api.send("GET", "jobs?created_after=2020-01-01T00:00:00Z").json()["items"]) == 5
 
 
+def test_lists_are_sorted_by_a_value_page_by_page_and_jobs_without_it_come_last(
+    api: Any, spec: dict, world: World
+) -> None:
+    losses = {"a": 2.5, "b": None, "c": 1.5, "d": 2.5, "e": None, "f": 10.0}
+    for name, loss in losses.items():
+        job_id = api.send("POST", "jobs", {**spec, "name": name}).json()["id"]
+        if loss is not None:
+            Progress.objects.create(
+                job_id=job_id, step=3, values={"train/loss": loss}, validation_last=loss + 1,
+                trained_tokens=100 * loss, trained_seconds=10,
+            )  # fmt: skip
+    Progress.objects.create(job=Job.objects.get(name="b"), values={})  # before its first report
+    for order, names in {
+        "loss": "cdafeb", "-loss": "fdaceb", "validation_loss": "cdafeb", "-mean_tokens_per_second": "fdaceb",
+        "name": "abcdef", "-name": "fedcba", "created_at": "abcdef", "-created_at": "fedcba", "started_at": "fedcba",
+    }.items():  # fmt: skip
+        assert "".join(_pages(api, f"sort={order}&limit=2")) == names, order
+    assert "".join(_pages(api, "sort=-loss&limit=2&q=d")) == "d"
+    refused = api.send("GET", f"jobs?sort=loss&cursor={ids.earliest_id('job', ids.EPOCH)}")
+    assert refused.status_code == 422, refused.json()
+    assert "start without a cursor" in refused.json()["remedy"]
+
+
+def _pages(api: Any, query: str) -> list[str]:
+    names: list[str] = []
+    cursor = ""
+    while cursor is not None:
+        body = api.send("GET", f"jobs?{query}&cursor={cursor}").json()
+        names += [item["name"] for item in body["items"]]
+        cursor = body["next_cursor"]
+    return names
+
+
+def test_lists_filter_by_the_person_who_submitted(api: Any, spec: dict, world: World, user: User) -> None:
+    mine = api.send("POST", "jobs", spec).json()["id"]
+    found = api.send("GET", f"jobs?created_by={user.username}").json()["items"]
+    assert [item["id"] for item in found] == [mine]
+    assert found[0]["created_by"] == user.username
+    assert api.send("GET", "jobs?created_by=@me").json()["items"] == found
+    assert api.send("GET", "jobs?created_by=nobody").json()["items"] == []
+
+
 @pytest.mark.parametrize(
-    "query", ["limit=0", "limit=x", "limit=201", "cursor=nonsense", "status=done", "created_after=yesterday"]
+    "query",
+    [
+        "limit=0",
+        "limit=x",
+        "limit=201",
+        "sort=price",
+        "sort=--loss",
+        "cursor=nonsense",
+        "status=done",
+        "created_after=yesterday",
+    ],
 )
 def test_a_bad_parameter_is_named(api: Any, query: str) -> None:
     answer = api.send("GET", f"jobs?{query}")

@@ -44,6 +44,7 @@ FILTERS: dict[str, tuple[dict[str, Any], str]] = {
     "a common label": ({"labels": {"env": "prod"}}, "jobs_by_label"),
     "a part of a name": ({"query": "ama-99"}, "jobs_of_a_team"),
     "no such name": ({"query": "zzz"}, "jobs_of_a_team"),
+    "a person": ({"created_by": "ada"}, "jobs_"),
     "lately": ({"created_after": timedelta(minutes=30)}, "jobs_"),
 }
 

@@ -19,7 +19,7 @@ from athanor.api.bodies import decode_body, parse_body
 from athanor.api.etags import IF_MATCH, if_match_check, with_etag
 from athanor.api.examples import SUBMISSION
 from athanor.api.idempotency import IDEMPOTENT_JOBS, REPLAYED, read_key
-from athanor.api.pagination import PAGE_PARAMETERS, paginate, paginated_response
+from athanor.api.pagination import PAGE_PARAMETERS, SortParameter, paginated_response
 from athanor.api.parameters import comma_separated, separated, time
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
 from athanor.api.sparse import EXPAND, FIELDS, serialize
@@ -36,6 +36,7 @@ from athanor.scheduling import quota_checks
 from athanor.specs.v1 import JobSpec
 
 MAX_SPANS = 400
+SORT = SortParameter(selectors.ORDERS)
 JOB_SERIALIZER = JobSerializer()  # creating one takes longer than using it
 
 
@@ -62,9 +63,15 @@ class JobsView(APIView):
             ),
             OpenApiParameter("dataset", str, description="Only jobs that read the data set with this id."),
             OpenApiParameter(
+                "created_by",
+                str,
+                description="Only jobs of the person or service account with this username, `@me` for your own.",
+            ),
+            OpenApiParameter(
                 "created_after", OpenApiTypes.DATETIME, description="Only jobs submitted after this time."
             ),
             *PAGE_PARAMETERS,
+            SORT.openapi,
             FIELDS,
             EXPAND,
         ],
@@ -73,9 +80,9 @@ class JobsView(APIView):
     def get(self, request: Request) -> Response:
         """List jobs.
 
-        Returns the jobs of your teams, newest first, in their short form. Filters combine with AND.
-        `label.KEY=VALUE` filters by a label and may be given for several keys. Add fields of the full form with
-        `expand`, or name all fields that you need in `fields`."""
+        Returns the jobs of your teams in their short form, newest first unless `sort` says otherwise. Filters
+        combine with AND. `label.KEY=VALUE` filters by a label and may be given for several keys. Add fields of the
+        full form with `expand`, or name all fields that you need in `fields`."""
         parameters, principal = request.query_params, get_principal(request)
         jobs = selectors.filtered(
             selectors.plain_jobs_of(principal),
@@ -89,12 +96,13 @@ class JobsView(APIView):
                 if name.startswith("label.")
             },
             dataset=parameters.get("dataset", ""),
+            created_by=selectors.creator(principal, parameters.get("created_by", "")),
             created_after=time(request, "created_after"),
         )
         details = selectors.summaries_of(principal)
         if more := parameters.get("fields") or parameters.get("expand"):
             details = selectors.details_of(principal, with_timeline="timings" in separated(more))
-        rows, next_cursor = paginate(request, jobs, details)
+        rows, next_cursor = SORT.paginate(request, jobs, details)
         items = serialize(request, JobSerializer, rows, many=True, usual=JobSummarySerializer)
         return paginated_response(items, next_cursor)
 

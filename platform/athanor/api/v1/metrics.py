@@ -132,16 +132,18 @@ def _jobs(request: Request, sent: dict[str, Any]) -> list[Job]:
     if ("jobs" in sent) == ("filters" in sent):
         detail = "name either jobs or filters"
         raise Invalid("invalid", detail, remedy=detail, problems=(FieldProblem("/jobs", "choice", detail),))
+    principal = get_principal(request)
     if "jobs" in sent:
-        return selectors.jobs_by_id(get_principal(request), sent["jobs"])
+        return selectors.jobs_by_id(principal, sent["jobs"])
     filters = sent["filters"]
     matching = selectors.filtered(
-        selectors.plain_jobs_of(get_principal(request)),
+        selectors.plain_jobs_of(principal),
         statuses=filters.get("status", []),
         team=filters.get("team", ""),
         project=filters.get("project", ""),
         query=filters.get("q", ""),
         labels=filters.get("labels", {}),
+        created_by=selectors.creator(principal, filters.get("created_by", "")),
         created_after=filters.get("created_after"),
     )
     return selectors.newest(matching, sent["limit"])

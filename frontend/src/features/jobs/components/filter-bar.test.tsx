@@ -4,12 +4,11 @@ import { expect, it, vi } from "vitest";
 
 import { FilterBar } from "@/features/jobs/components/filter-bar";
 import type { FilterState } from "@/features/jobs/hooks/use-job-filters";
+import { NO_FILTERS } from "@/features/jobs/hooks/use-job-filters";
 import { render } from "@/testing/render";
 
-const ALL: FilterState = { group: "all", team: "", q: "" };
-
 function bar(q: string, onChange: (part: Partial<FilterState>) => void) {
-  return <FilterBar state={{ ...ALL, q }} teams={[]} onChange={onChange} />;
+  return <FilterBar state={{ ...NO_FILTERS, q }} teams={[]} onChange={onChange} />;
 }
 
 it("keeps what is typed while the address still gets the text before", async () => {

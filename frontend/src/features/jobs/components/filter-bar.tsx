@@ -4,6 +4,7 @@ import { useEffect, useRef, useState } from "react";
 
 import type { Team } from "@/api/types";
 import { SearchIcon } from "@/components/icons";
+import { MoreFilters } from "@/features/jobs/components/more-filters";
 import type { FilterState } from "@/features/jobs/hooks/use-job-filters";
 import { isStatusGroup, label, STATUS_GROUPS } from "@/lib/status";
 
@@ -90,13 +91,14 @@ export function FilterBar({ state, teams, onChange }: FilterBarProps) {
         <NativeSelect
           aria-label="Team"
           value={state.team}
-          onChange={(event) => onChange({ team: event.currentTarget.value })}
+          onChange={(event) => onChange({ team: event.currentTarget.value, project: "" })}
           data={[
             { value: "", label: "All teams" },
             ...teams.map((team) => ({ value: team.name, label: team.name })),
           ]}
         />
       ) : null}
+      <MoreFilters state={state} teams={teams} onChange={onChange} />
     </search>
   );
 }

@@ -1,10 +1,12 @@
 import { screen, waitFor, within } from "@testing-library/react";
+import userEvent from "@testing-library/user-event";
 import { describe, expect, it } from "vitest";
 
 import { JobsPage } from "@/features/jobs/components/jobs-page";
 import { jobSummary, page, progress, session } from "@/testing/documents";
 import { render } from "@/testing/render";
 import { held, refuse, server } from "@/testing/server";
+import { member, project } from "@/testing/team-documents";
 
 const LIST = "GET /jobs";
 
@@ -174,5 +176,57 @@ describe("jobs page", () => {
     await user.click(await screen.findByRole("button", { name: "Try again" }));
     expect(await screen.findByRole("link", { name: "tiny" })).toBeTruthy();
     expect(screen.queryByRole("alert")).toBeNull();
+  });
+});
+
+describe("the jobs table", () => {
+  it("sorts by a heading: smallest first, largest first, newest first again", async () => {
+    server.answer("GET /session", session());
+    server.answer(LIST, page(jobSummary({ name: "one" })));
+    open();
+    const heading = await screen.findByRole("columnheader", { name: "Training loss" });
+    expect(heading.getAttribute("aria-sort")).toBe("none");
+    for (const [sort, state] of [
+      ["loss", "ascending"],
+      ["-loss", "descending"],
+      ["", "none"],
+    ]) {
+      await userEvent.click(within(screen.getByRole("columnheader", { name: /Training loss/ })).getByRole("button"));
+      await waitFor(() => expect(server.calls(LIST).at(-1)?.query.sort ?? "").toBe(sort));
+      expect(screen.getByRole("columnheader", { name: /Training loss/ }).getAttribute("aria-sort")).toBe(state);
+    }
+  });
+
+  it("shows a field of the spec that the address names, and asks for specs only then", async () => {
+    const resolved_spec = { training: { optimizer: { lr: 0.003 } } };
+    server.answer("GET /session", session());
+    server.answer(LIST, page({ ...jobSummary({ name: "one" }), resolved_spec }));
+    open("/jobs?columns=loss,spec.training.optimizer.lr,nonsense");
+    expect(await screen.findByRole("cell", { name: "0.003" })).toBeTruthy();
+    const headings = screen.getAllByRole("columnheader").map((cell) => cell.textContent);
+    expect(headings).toEqual(["Job", "Status", "Progress", "Training loss", "training.optimizer.lr"]);
+    expect(server.calls(LIST).at(-1)?.query.expand).toBe("resolved_spec");
+  });
+
+  it("filters by project, person and label, and says how many filters apply", async () => {
+    server.answer("GET /session", session());
+    server.answer(LIST, page(jobSummary({ name: "one" })));
+    server.answer("GET /projects", page(project("speech")));
+    server.answer("GET /teams/{team_id}/members", page(member("grace")));
+    open("/jobs?label.kind=odd");
+    await userEvent.click(await screen.findByRole("button", { name: "Filters (1)" }));
+    await screen.findByRole("option", { name: "grace" });
+    await userEvent.selectOptions(screen.getByLabelText("Project"), "speech");
+    await userEvent.selectOptions(screen.getByLabelText("Submitted by"), "Me");
+    await userEvent.type(screen.getByRole("combobox", { name: "Labels" }), "odd{Enter}");
+    expect(await screen.findByText("odd: write key=value")).toBeTruthy();
+    await screen.findByRole("button", { name: "Filters (3)" });
+    await waitFor(() =>
+      expect(server.calls(LIST).at(-1)?.query).toMatchObject({
+        project: "speech",
+        created_by: "@me",
+        "label.kind": "odd",
+      }),
+    );
   });
 });

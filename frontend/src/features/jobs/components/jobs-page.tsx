@@ -12,17 +12,20 @@ import { Page } from "@/components/page";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { BulkActions } from "@/features/jobs/components/bulk-actions";
+import { ColumnMenu } from "@/features/jobs/components/column-menu";
 import { FilterBar } from "@/features/jobs/components/filter-bar";
 import { JobsTable, JobsTableSkeleton } from "@/features/jobs/components/jobs-table";
-import { useJobFilters } from "@/features/jobs/hooks/use-job-filters";
+import { NO_FILTERS, useJobFilters } from "@/features/jobs/hooks/use-job-filters";
+import { readsSpec } from "@/features/jobs/lib/columns";
 
 export function JobsPage() {
-  const { state, filters, change } = useJobFilters();
+  const { state, table, filters, change } = useJobFilters();
+  const [choosingColumns, setChoosingColumns] = useState(false);
   const session = useQuery(sessionQuery());
-  const jobs = useInfiniteQuery(jobsQuery(filters));
+  const jobs = useInfiniteQuery(jobsQuery(filters, { withSpecs: choosingColumns || readsSpec(table.columns) }));
   useLiveJobs();
   const rows = jobs.data?.pages.flatMap((page) => page.items) ?? [];
-  const filtered = state.group !== "all" || state.team !== "" || state.q !== "";
+  const filtered = JSON.stringify(state) !== JSON.stringify(NO_FILTERS);
   const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
   const choose = (id: string) =>
     setChosen((before) => {
@@ -40,6 +43,13 @@ export function JobsPage() {
       title="Jobs"
       actions={
         <>
+          <ColumnMenu
+            columns={table.columns}
+            jobs={rows}
+            opened={choosingColumns}
+            onOpen={setChoosingColumns}
+            onChange={(columns) => change({ columns })}
+          />
           {chosen.size > 0 ? <BulkActions ids={[...chosen]} onDone={() => setChosen(new Set())} /> : null}
           {create}
         </>
@@ -50,14 +60,22 @@ export function JobsPage() {
       {jobs.isPending ? (
         <JobsTableSkeleton />
       ) : rows.length > 0 ? (
-        <JobsTable jobs={rows} stale={jobs.isPlaceholderData} chosen={chosen} onChoose={choose} />
+        <JobsTable
+          jobs={rows}
+          columns={table.columns}
+          sort={table.sort}
+          onSort={(sort) => change({ sort })}
+          stale={jobs.isPlaceholderData}
+          chosen={chosen}
+          onChoose={choose}
+        />
       ) : jobs.error ? null : (
         <Panel>
           {filtered ? (
             <EmptyState
               title="No job matches"
               action={
-                <Button variant="default" onClick={() => change({ group: "all", team: "", q: "" })}>
+                <Button variant="default" onClick={() => change(NO_FILTERS)}>
                   Show all jobs
                 </Button>
               }

@@ -1,13 +1,12 @@
-import { Checkbox, Skeleton, Stack } from "@mantine/core";
-import type { KeyboardEvent } from "react";
+import { Checkbox, Skeleton, Stack, UnstyledButton } from "@mantine/core";
+import type { KeyboardEvent, ReactNode } from "react";
 import { Link } from "react-router";
 
-import type { JobSummary } from "@/api/types";
 import { Panel } from "@/components/panel";
 import { StatusBadge } from "@/components/status-badge";
-import { TimeAgo } from "@/components/time-ago";
-import { count, duration, loss, NOTHING, shortId } from "@/lib/format";
-import { runTime } from "@/lib/run-time";
+import type { Column, ListedJob } from "@/features/jobs/lib/columns";
+import { columnOf } from "@/features/jobs/lib/columns";
+import { duration, NOTHING, shortId } from "@/lib/format";
 import { isFinal } from "@/lib/status";
 import { useNow } from "@/lib/use-now";
 
@@ -26,13 +25,18 @@ function walkRows(event: KeyboardEvent<HTMLTableSectionElement>): void {
 }
 
 interface JobsTableProps {
-  jobs: JobSummary[];
+  jobs: ListedJob[];
+  columns: string[];
+  /** As `GET /jobs` takes it. */
+  sort: string;
+  onSort: (sort: string) => void;
   stale: boolean;
   chosen: ReadonlySet<string>;
   onChoose: (id: string) => void;
 }
 
-export function JobsTable({ jobs, stale, chosen, onChoose }: JobsTableProps) {
+export function JobsTable({ jobs, columns, sort, onSort, stale, chosen, onChoose }: JobsTableProps) {
+  const shown = columns.map(columnOf).filter((column) => column !== undefined);
   const live = jobs.some((job) => !isFinal(job.status));
   const now = useNow(live);
   return (
@@ -40,31 +44,26 @@ export function JobsTable({ jobs, stale, chosen, onChoose }: JobsTableProps) {
       <table className={classes.table} data-stale={stale} aria-label="Jobs">
         <thead>
           <tr>
-            <th scope="col">Job</th>
-            <th scope="col">Status</th>
-            <th scope="col">Progress</th>
-            <th scope="col" className={classes.right}>
-              Training loss
-            </th>
-            <th scope="col" className={classes.right}>
-              Validation loss
-            </th>
-            <th scope="col" className={classes.right}>
-              Tokens/s, mean
-            </th>
-            <th scope="col" className={classes.right}>
-              Ran for
-            </th>
-            <th scope="col" className={classes.right}>
-              Submitted
-            </th>
+            <Heading text="Job" order="name" sort={sort} onSort={onSort} />
+            <Heading text="Status" sort={sort} onSort={onSort} />
+            <Heading text="Progress" order="step" sort={sort} onSort={onSort} />
+            {shown.map((column) => (
+              <Heading
+                key={column.id}
+                text={column.heading}
+                order={column.sort}
+                sort={sort}
+                onSort={onSort}
+                className={classes.right}
+              />
+            ))}
           </tr>
         </thead>
         {/* The keys move between the links inside; the body itself is no control. */}
         {/* eslint-disable-next-line jsx-a11y/no-noninteractive-element-interactions */}
         <tbody onKeyDown={walkRows}>
           {jobs.map((job) => (
-            <JobRow key={job.id} job={job} now={now} chosen={chosen.has(job.id)} onChoose={onChoose} />
+            <JobRow key={job.id} job={job} columns={shown} now={now} chosen={chosen.has(job.id)} onChoose={onChoose} />
           ))}
         </tbody>
       </table>
@@ -72,14 +71,46 @@ export function JobsTable({ jobs, stale, chosen, onChoose }: JobsTableProps) {
   );
 }
 
+interface HeadingProps {
+  text: string;
+  order?: string | undefined;
+  sort: string;
+  onSort: (sort: string) => void;
+  className?: string | undefined;
+}
+
+const SORTED = { ascending: " ↑", descending: " ↓", none: "" };
+
+/** One click sorts by the smallest first, the next by the largest, the third restores the newest first. */
+function Heading({ text, order, sort, onSort, className }: HeadingProps) {
+  if (order === undefined) {
+    return (
+      <th scope="col" className={className}>
+        {text}
+      </th>
+    );
+  }
+  const state = sort === order ? "ascending" : sort === `-${order}` ? "descending" : "none";
+  const next = { none: order, ascending: `-${order}`, descending: "" }[state];
+  return (
+    <th scope="col" className={className} aria-sort={state}>
+      <UnstyledButton className={classes.sort ?? ""} onClick={() => onSort(next)}>
+        {text}
+        <span aria-hidden>{SORTED[state]}</span>
+      </UnstyledButton>
+    </th>
+  );
+}
+
 interface JobRowProps {
-  job: JobSummary;
+  job: ListedJob;
+  columns: Column[];
   now: number;
   chosen: boolean;
   onChoose: (id: string) => void;
 }
 
-function JobRow({ job, now, chosen, onChoose }: JobRowProps) {
+function JobRow({ job, columns, now, chosen, onChoose }: JobRowProps) {
   const { progress } = job;
   const waiting = job.status === "queued" || job.status === "failed";
   return (
@@ -110,18 +141,14 @@ function JobRow({ job, now, chosen, onChoose }: JobRowProps) {
       <td className={classes.progress} data-empty={progress === null}>
         <RowProgress job={job} />
       </td>
-      <Figure label="training loss" value={loss(progress?.loss)} />
-      <Figure label="validation loss" value={loss(job.validation_loss?.after ?? progress?.validation_loss)} />
-      <Figure label="tokens/s" value={count(progress?.mean_tokens_per_second ?? progress?.tokens_per_second)} />
-      <Figure label="ran" value={duration(runTime(job, now))} />
-      <td className={classes.number} data-label="">
-        <TimeAgo time={job.created_at} now={now} />
-      </td>
+      {columns.map((column) => (
+        <Figure key={column.id} label={column.label} value={column.value(job, now)} />
+      ))}
     </tr>
   );
 }
 
-function Figure({ label, value }: { label: string; value: string }) {
+function Figure({ label, value }: { label: string; value: ReactNode }) {
   return (
     <td className={classes.number} data-label={label} data-empty={value === NOTHING}>
       {value}
@@ -129,7 +156,7 @@ function Figure({ label, value }: { label: string; value: string }) {
   );
 }
 
-function RowProgress({ job }: { job: JobSummary }) {
+function RowProgress({ job }: { job: ListedJob }) {
   const { progress } = job;
   if (progress === null || progress.steps_total === 0) return <span className="soft">{NOTHING}</span>;
   const share = Math.min(1, progress.step / progress.steps_total);

@@ -1,6 +1,7 @@
 import { queryOptions } from "@tanstack/react-query";
 
 import { request } from "@/api/client";
+import { teamKeys, teamPath } from "@/api/teams";
 import type {
   Invitation,
   MadeInvitation,
@@ -16,23 +17,13 @@ import type {
   TeamOfPlatform,
 } from "@/api/types";
 
-export const teamKeys = {
-  all: ["team"] as const,
-  of: (teamId: string, part: string) => ["team", teamId, part] as const,
-};
-
-function path(teamId: string, part: string): string {
-  return `/teams/${encodeURIComponent(teamId)}/${part}`;
-}
-
 function listOf<T>(teamId: string, part: string) {
   return queryOptions({
     queryKey: teamKeys.of(teamId, part),
-    queryFn: ({ signal }) => request<Page<T>>(path(teamId, part), { signal }),
+    queryFn: ({ signal }) => request<Page<T>>(teamPath(teamId, part), { signal }),
   });
 }
 
-export const membersQuery = (teamId: string) => listOf<Member>(teamId, "members");
 export const invitationsQuery = (teamId: string) => listOf<Invitation>(teamId, "invitations");
 export const serviceAccountsQuery = (teamId: string) => listOf<ServiceAccount>(teamId, "service-accounts");
 export const secretsQuery = (teamId: string) => listOf<Secret>(teamId, "secrets");
@@ -44,13 +35,6 @@ export const allTeamsQuery = () =>
     queryFn: ({ signal }) => request<Page<TeamOfPlatform>>("/teams", { signal }),
   });
 
-export function projectsQuery(teamId: string, teamName: string) {
-  return queryOptions({
-    queryKey: teamKeys.of(teamId, "projects"),
-    queryFn: ({ signal }) => request<Page<Project>>("/projects", { query: { team: teamName, limit: 200 }, signal }),
-  });
-}
-
 export function createTeam(name: string): Promise<TeamOfPlatform> {
   return request("/teams", { method: "POST", json: { name } });
 }
@@ -60,24 +44,24 @@ export function createProject(team: string, name: string): Promise<Project> {
 }
 
 export function setRole(teamId: string, userId: string, role: Role): Promise<Member> {
-  return request(path(teamId, `members/${encodeURIComponent(userId)}`), { method: "PATCH", json: { role } });
+  return request(teamPath(teamId, `members/${encodeURIComponent(userId)}`), { method: "PATCH", json: { role } });
 }
 
 export function removeMember(teamId: string, userId: string): Promise<void> {
-  return request(path(teamId, `members/${encodeURIComponent(userId)}`), { method: "DELETE" });
+  return request(teamPath(teamId, `members/${encodeURIComponent(userId)}`), { method: "DELETE" });
 }
 
 export function invite(teamId: string, role: Role, note: string): Promise<MadeInvitation> {
-  return request(path(teamId, "invitations"), { method: "POST", json: { role, note } });
+  return request(teamPath(teamId, "invitations"), { method: "POST", json: { role, note } });
 }
 
 /** Offers membership to a user, who accepts or declines it. */
 export function offerMembership(teamId: string, username: string, role: Role): Promise<Invitation> {
-  return request(path(teamId, "members"), { method: "POST", json: { username, role } });
+  return request(teamPath(teamId, "members"), { method: "POST", json: { username, role } });
 }
 
 export function revokeMembersTokens(teamId: string, userId: string): Promise<{ revoked: number }> {
-  return request(path(teamId, `members/${encodeURIComponent(userId)}/tokens:revoke-all`), { method: "POST" });
+  return request(teamPath(teamId, `members/${encodeURIComponent(userId)}/tokens:revoke-all`), { method: "POST" });
 }
 
 /** What is offered to the signed-in user by name. */
@@ -96,7 +80,7 @@ export function revokeInvitation(id: string): Promise<void> {
 }
 
 export function createServiceAccount(teamId: string, name: string, role: Role): Promise<ServiceAccount> {
-  return request(path(teamId, "service-accounts"), { method: "POST", json: { name, role } });
+  return request(teamPath(teamId, "service-accounts"), { method: "POST", json: { name, role } });
 }
 
 export function issueServiceToken(accountId: string, name: string): Promise<NewToken> {
@@ -109,7 +93,7 @@ export function retireServiceAccount(id: string): Promise<void> {
 
 /** Sets a new secret or replaces one; no answer holds a value. */
 export function putSecret(teamId: string, secret: NewSecret): Promise<Secret> {
-  return request(path(teamId, "secrets"), { method: "POST", json: secret });
+  return request(teamPath(teamId, "secrets"), { method: "POST", json: secret });
 }
 
 /** Replaces the servers that a secret may be sent to; its value stays. */

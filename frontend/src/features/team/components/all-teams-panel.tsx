@@ -4,6 +4,7 @@ import { notifications } from "@mantine/notifications";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 
 import { certificateAddress, deletionsQuery } from "@/api/deletions";
+import { teamKeys } from "@/api/teams";
 import type { Deletion, TeamOfPlatform } from "@/api/types";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
@@ -12,7 +13,7 @@ import { Moment } from "@/components/moment";
 import { NameDialog } from "@/components/name-dialog";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
-import { allTeamsQuery, createTeam, teamKeys } from "@/features/team/api/team";
+import { allTeamsQuery, createTeam } from "@/features/team/api/team";
 
 const TEAMS: Column<TeamOfPlatform>[] = [
   { name: "Name", cell: (team) => team.name },

@@ -3,9 +3,10 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 
 import { Problem } from "@/api/problem";
+import { teamKeys } from "@/api/teams";
 import type { Secret } from "@/api/types";
 import { ProblemNotice } from "@/components/problem-notice";
-import { setDestinations, teamKeys } from "@/features/team/api/team";
+import { setDestinations } from "@/features/team/api/team";
 
 interface DestinationsInputProps {
   value: string[];

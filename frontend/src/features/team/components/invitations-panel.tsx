@@ -3,6 +3,7 @@ import { useDisclosure } from "@mantine/hooks";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import type { SubmitEvent } from "react";
 
+import { teamKeys } from "@/api/teams";
 import type { Invitation, Role } from "@/api/types";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
@@ -12,7 +13,7 @@ import { Panel } from "@/components/panel";
 import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
 import { ShownOnce } from "@/components/shown-once";
-import { invitationsQuery, invite, offerMembership, revokeInvitation, teamKeys } from "@/features/team/api/team";
+import { invitationsQuery, invite, offerMembership, revokeInvitation } from "@/features/team/api/team";
 import { isRole, ROLES } from "@/features/team/lib/roles";
 import { fieldsOf } from "@/lib/form";
 import type { Tone } from "@/lib/status";

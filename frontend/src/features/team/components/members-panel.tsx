@@ -2,13 +2,14 @@ import { Button, Group, NativeSelect, Text } from "@mantine/core";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 
+import { membersQuery, teamKeys } from "@/api/teams";
 import type { Member, Role } from "@/api/types";
 import { Confirm } from "@/components/confirm";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
-import { membersQuery, removeMember, revokeMembersTokens, setRole, teamKeys } from "@/features/team/api/team";
+import { removeMember, revokeMembersTokens, setRole } from "@/features/team/api/team";
 import { isRole, ROLES } from "@/features/team/lib/roles";
 
 interface MembersPanelProps {

@@ -2,6 +2,7 @@ import { Button } from "@mantine/core";
 import { useDisclosure } from "@mantine/hooks";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 
+import { projectsQuery, teamKeys } from "@/api/teams";
 import type { Project } from "@/api/types";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
@@ -12,7 +13,7 @@ import { Panel } from "@/components/panel";
 import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
 import { TimeAgo } from "@/components/time-ago";
-import { changeProject, createProject, projectsQuery, teamKeys } from "@/features/team/api/team";
+import { changeProject, createProject } from "@/features/team/api/team";
 import { useNow } from "@/lib/use-now";
 
 const DEFAULT_PROJECT = "default"; // takes jobs that name no project

@@ -4,6 +4,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import type { SubmitEvent } from "react";
 import { useState } from "react";
 
+import { teamKeys } from "@/api/teams";
 import type { NewSecret, Secret } from "@/api/types";
 import { Confirm } from "@/components/confirm";
 import type { Column } from "@/components/data-table";
@@ -12,7 +13,7 @@ import { EmptyState } from "@/components/empty-state";
 import { Moment } from "@/components/moment";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
-import { deleteSecret, putSecret, secretsQuery, teamKeys } from "@/features/team/api/team";
+import { deleteSecret, putSecret, secretsQuery } from "@/features/team/api/team";
 import { DestinationsDialog, DestinationsInput } from "@/features/team/components/destinations-dialog";
 import { fieldsOf } from "@/lib/form";
 

@@ -4,6 +4,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import type { SubmitEvent } from "react";
 import { useState } from "react";
 
+import { teamKeys } from "@/api/teams";
 import type { Role, ServiceAccount } from "@/api/types";
 import { Confirm } from "@/components/confirm";
 import type { Column } from "@/components/data-table";
@@ -18,7 +19,6 @@ import {
   issueServiceToken,
   retireServiceAccount,
   serviceAccountsQuery,
-  teamKeys,
 } from "@/features/team/api/team";
 import { isRole, ROLES } from "@/features/team/lib/roles";
 import { fieldsOf } from "@/lib/form";

@@ -90,6 +90,9 @@ class JobFiltersSerializer(RequestSerializer):
     labels = serializers.DictField(
         child=serializers.CharField(), required=False, help_text="Jobs with all of these labels."
     )
+    created_by = serializers.CharField(
+        required=False, help_text="Jobs of the person or service account with this username, `@me` for your own."
+    )
     created_after = serializers.DateTimeField(required=False, help_text="Jobs submitted after this time, RFC 3339.")
 
 
