@@ -14,9 +14,11 @@ BROWSER_MARKS = [
 ]
 
 
-def sign_in(page: Page, stack, path: str = "/") -> None:
+def sign_in(page: Page, stack, path: str = "/", person=None) -> None:
+    """Sign in as `person`, who has a `username` and a `password`; by default as the stack's first user."""
+    person = person or stack
     page.goto(path)
-    page.get_by_label("Username").fill(stack.username)
-    page.get_by_label("Password", exact=True).fill(stack.password)
+    page.get_by_label("Username").fill(person.username)
+    page.get_by_label("Password", exact=True).fill(person.password)
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("button", name=f"Account of {stack.username}")).to_be_visible()
+    expect(page.get_by_role("button", name=f"Account of {person.username}")).to_be_visible()

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.control_groups import memory_group
 from trainer.contract.run import EXIT_STATUS, EndClass
 from trainer.errors import TrainerError
 from trainer.resilience.failures import (
     Failure,
-    _memory_counters,
     classify_exception,
     classify_exit,
     count_oom_kills,
@@ -144,8 +144,7 @@ def test_without_any_counter_no_oom_kills_are_known(tmp_path: Path) -> None:
 HUNGRY = """
 import os, subprocess, sys
 from trainer.resilience.failures import classify_exit, count_oom_kills
-group, procs = sys.argv[1:]
-open(procs, "w").write(str(os.getpid()))
+open(sys.argv[1], "w").write(str(os.getpid()))
 before = count_oom_kills()
 end = subprocess.run([sys.executable, "-c", "x = bytearray(400 << 20)"]).returncode
 print(classify_exit(0, end, had_oom_kill=count_oom_kills() > before).end_class)
@@ -154,23 +153,9 @@ print(classify_exit(0, end, had_oom_kill=count_oom_kills() > before).end_class)
 
 def test_a_process_that_the_kernel_kills_for_its_memory_ran_out_of_memory() -> None:
     """With a real control group of either version, where this user may make one."""
-    counters = [place for place in _memory_counters(Path("/")) if place.exists() or place.name == "memory.events"]
-    if not counters or len(Path("/proc/swaps").read_text().splitlines()) > 1:
-        pytest.skip("no memory controller, or memory can be swapped out")
-    group = counters[0].parent / f"athanor-test-{os.getpid()}"
-    limit = "memory.limit_in_bytes" if counters[0].name == "memory.oom_control" else "memory.max"
-    try:
-        group.mkdir()
-        (group / limit).write_text(str(150 << 20))
-    except OSError as error:
-        if group.exists():
-            group.rmdir()
-        pytest.skip(f"this user may not limit memory: {error}")
-    try:
-        command = [sys.executable, "-c", HUNGRY, str(group), str(group / "cgroup.procs")]
+    with memory_group(150 << 20) as procs:
+        command = [sys.executable, "-c", HUNGRY, str(procs)]
         run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    finally:
-        group.rmdir()
     assert run.stdout.strip() == EndClass.OUT_OF_MEMORY, run.stderr
 
 

@@ -114,9 +114,7 @@ def classify_exit(rank: int, exit_code: int, *, had_oom_kill: bool) -> Failure:
     if exit_code < 0:
         name = signal.Signals(-exit_code).name
         if -exit_code == signal.SIGKILL and had_oom_kill:
-            return Failure(
-                rank, EndClass.OUT_OF_MEMORY, f"rank {rank} was killed by the kernel: the node ran out of memory"
-            )
+            return Failure(rank, EndClass.OUT_OF_MEMORY, f"rank {rank} was killed by the kernel for lack of memory")
         # Threads of gloo and NCCL abort a process whose peer has ended, so any reported failure is the likelier cause.
         at = math.inf if -exit_code == signal.SIGABRT else 0.0
         return Failure(rank, EndClass.PROCESS_KILLED, f"rank {rank} was killed by {name}", at=at)
@@ -144,7 +142,7 @@ def count_oom_kills(root: Path = Path("/")) -> int:
     Counts those of this control group, of version 1 or 2, where one with a counter can be read, and otherwise those of
     the whole machine. `root`: the folder that contains `proc` and `sys`.
     """
-    for place in (*_memory_counters(root), root / "proc/vmstat"):
+    for place in (*memory_counters(root), root / "proc/vmstat"):
         try:
             lines = place.read_text().splitlines()
         except OSError:
@@ -155,7 +153,7 @@ def count_oom_kills(root: Path = Path("/")) -> int:
     return 0
 
 
-def _memory_counters(root: Path) -> Iterator[Path]:
+def memory_counters(root: Path) -> Iterator[Path]:
     """Yield the files that may count the OOM kills of this control group.
 
     The memory controller belongs to one version; on a hybrid host the other is mounted as well, without it. A mount

@@ -7147,7 +7147,7 @@ export interface components {
             mean_mfu: number | null;
             /**
              * Format: double
-             * @description Remaining steps times the newest step time, in seconds. Null until a step time is reported.
+             * @description Remaining steps times the newest step time, in seconds. Null until a step time is reported, and while the job is not running.
              */
             eta_seconds: number | null;
             /** @description What the trainer was doing at its last report, such as `training` or `evaluation`. Empty before the first report. */

@@ -10,7 +10,6 @@ from django.http import HttpRequest
 from athanor.accounts.admin_tools import SeenInline, SeenOnly, act_on_each, link, pretty
 from athanor.jobs import services
 from athanor.jobs.models import Attempt, Job
-from athanor.jobs.reasons import explain
 
 
 class AttemptInline(SeenInline):
@@ -74,7 +73,7 @@ class JobAdmin(SeenOnly):
     @admin.display(description="why")
     def why(self, job: Job) -> str:
         """Return the reason of the status with its remedy."""
-        meaning = explain(job.reason, job.reason_detail)
+        meaning = job.explanation
         return f"{meaning['message']} {meaning['remedy']}" if meaning else "-"
 
     @admin.display(description="labels")

@@ -10,7 +10,8 @@ from athanor.accounts.models import Team, User
 from athanor.clusters.models import Pool
 from athanor.core import ids
 from athanor.core.leases import LeasedModel
-from athanor.jobs.states import AttemptStatus, Desired, Health, JobStatus
+from athanor.jobs.reasons import explain
+from athanor.jobs.states import FINAL, AttemptStatus, Desired, Health, JobStatus
 
 
 def _choices(values: Any) -> list[tuple[str, str]]:
@@ -107,6 +108,16 @@ class Job(LeasedModel):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.id})"
+
+    @property
+    def explanation(self) -> dict[str, str] | None:
+        """Why the job waits or ended, with the remedy. None without a reason."""
+        return explain(
+            self.reason,
+            self.reason_detail,
+            trains=self.resolved_spec["training"] is not None,
+            has_ended=JobStatus(self.status) in FINAL,
+        )
 
     @property
     def dataset_ids(self) -> list[str]:

@@ -99,13 +99,13 @@ MEANINGS: dict[Reason, Meaning] = {
         Blame.NOBODY, "The team's budget is used up.", "Waits for the next period; an admin can raise the budget."
     ),
     R.WAITING_FOR_CAPACITY: _waits(
-        Blame.NOBODY, "Not enough slots are free.", "Starts when running jobs end; fewer processes start sooner."
+        Blame.NOBODY, "Not enough slots are free.", "Starts when running jobs release enough slots."
     ),
     R.WAITING_FOR_GANG: _waits(
         Blame.NOBODY, "Not enough nodes are free at the same time.", "Starts when all its nodes can start together."
     ),
-    R.NOT_BEFORE: _waits(Blame.NOBODY, "Its start time is in the future.", "Starts at not_before."),
-    R.HELD: _waits(Blame.NOBODY, "It is on hold.", "Release it to let it start."),
+    R.NOT_BEFORE: _waits(Blame.NOBODY, "Its start time is in the future.", "Starts at its schedule.not_before."),
+    R.HELD: _waits(Blame.NOBODY, "It is on hold.", "Resume it to let it start."),
     R.CLUSTER_DOWN: _waits(
         Blame.INFRASTRUCTURE,
         "The cluster is not accepting jobs.",
@@ -116,7 +116,8 @@ MEANINGS: dict[Reason, Meaning] = {
     R.WINDOW_CLOSED: _waits(
         Blame.USER,
         "Price or carbon intensity is above the ceiling in its schedule.",
-        "Starts when it falls below; a higher ceiling or an earlier deadline starts it sooner.",
+        "Starts when it falls below; to start sooner, cancel it and fork it with a higher ceiling or an earlier "
+        "schedule.deadline.",
     ),
     R.RECLAIMED: _waits(
         Blame.PREEMPTOR,
@@ -134,21 +135,25 @@ MEANINGS: dict[Reason, Meaning] = {
         JobStatus.CANCELLED, N, Blame.PLATFORM, "An administrator stopped it.", "Ask them, then fork it."
     ),
     R.DEADLINE: Meaning(
-        F, N, Blame.USER, "It reached its time limit.", "Fork it with a larger time_limit_seconds or fewer steps."
+        F,
+        N,
+        Blame.USER,
+        "It reached its time limit.",
+        "Fork it with a larger time_limit_seconds or fewer training.steps.",
     ),
     R.WAITED_TOO_LONG: Meaning(
         JobStatus.EXPIRED,
         N,
         Blame.NOBODY,
         "It waited for longer than its wait_limit_seconds.",
-        "Fork it, with a larger limit or fewer processes.",
+        "Fork it with a larger wait_limit_seconds, or with fewer resources.nodes or resources.processes_per_node.",
     ),
     R.DEADLINE_MISSED: Meaning(
         JobStatus.EXPIRED,
         N,
         Blame.NOBODY,
         "Its deadline passed before it could start.",
-        "Fork it with a later schedule.deadline, fewer processes or another accelerator.",
+        "Fork it with a later schedule.deadline, fewer resources.processes_per_node or another resources.accelerator.",
     ),
     R.DEPENDENCY_FAILED: Meaning(
         F, N, Blame.USER, "A job that it depends on did not succeed.", "Fix that job, then fork this one."
@@ -158,14 +163,16 @@ MEANINGS: dict[Reason, Meaning] = {
         Retry.CHARGED,
         Blame.USER,
         "A process ran out of memory.",
-        "Fork it with activation_checkpointing full, micro_batch_sequences auto, shorter sequences or more processes.",
+        "Fork it with training.parallelism.micro_batch_sequences auto, training.activation_checkpointing full, a "
+        "shorter training.sequence_length or more resources.processes_per_node.",
     ),
     R.LOSS_DIVERGED: Meaning(
         F,
         N,
         Blame.USER,
         "The loss became NaN or infinite.",
-        "Fork it with a smaller learning_rate, more warmup_steps, or a gradient_clip.",
+        "Fork it with a smaller training.optimizer.learning_rate, more training.schedule.warmup_steps or a smaller "
+        "training.optimizer.gradient_clip.",
     ),
     R.BAD_SPEC: Meaning(F, N, Blame.USER, "The spec is not runnable.", "Fix the field named in the message."),
     R.DATA_ERROR: Meaning(
@@ -180,7 +187,7 @@ MEANINGS: dict[Reason, Meaning] = {
         F, Retry.CHARGED, Blame.USER, "The training program failed.", "See the last lines of the log."
     ),
     R.HANG: Meaning(
-        F, Retry.FREE, Blame.INFRASTRUCTURE, "No step finished for too long.", "See the stack traces in the log."
+        F, Retry.FREE, Blame.INFRASTRUCTURE, "No step finished for too long.", "See the last lines of the log."
     ),
     R.COLLECTIVE_TIMEOUT: Meaning(
         F,
@@ -197,34 +204,32 @@ MEANINGS: dict[Reason, Meaning] = {
         "See the node's system log; often the node ran out of memory.",
     ),
     R.NODE_LOST: Meaning(
-        F, Retry.FREE, Blame.INFRASTRUCTURE, "Its node was lost.", "It was retried; see the cluster's page."
+        F, Retry.FREE, Blame.INFRASTRUCTURE, "Its node was lost.", "The cluster's page shows the node."
     ),
-    R.GPU_FAULT: Meaning(
-        F, Retry.FREE, Blame.INFRASTRUCTURE, "An accelerator failed.", "It was retried; have the device checked."
-    ),
+    R.GPU_FAULT: Meaning(F, Retry.FREE, Blame.INFRASTRUCTURE, "An accelerator failed.", "Have the device checked."),
     R.PREEMPTED: Meaning(
-        F, Retry.FREE, Blame.PREEMPTOR, "A job with a higher claim preempted it.", "It continues when slots are free."
+        F, Retry.FREE, Blame.PREEMPTOR, "A job with a higher claim preempted it.", "It waits until slots are free."
     ),
     R.INTERRUPTED: Meaning(
         F,
         Retry.FREE,
         Blame.INFRASTRUCTURE,
         "Its machine or its cluster stopped it.",
-        "It continues from its checkpoint; the log of the cluster may say who ended it.",
+        "The log of the cluster may say who ended it.",
     ),
     R.SPOT_RECLAIMED: Meaning(
         F,
         Retry.FREE,
         Blame.INFRASTRUCTURE,
         "The provider reclaimed its spot machine.",
-        "It continues when slots are free.",
+        "On-demand pools are not reclaimed.",
     ),
     R.STORAGE_ERROR: Meaning(
         F,
         Retry.FREE,
         Blame.INFRASTRUCTURE,
         "The object store failed: it was unavailable for too long, or an object is missing or was changed.",
-        "Check the store; a retry continues from the last checkpoint.",
+        "Check the store.",
     ),
     R.CHECKPOINT_DAMAGED: Meaning(
         F,
@@ -238,7 +243,7 @@ MEANINGS: dict[Reason, Meaning] = {
         Retry.FREE,
         Blame.INFRASTRUCTURE,
         "A node could not write files: its disk is full or read-only, or too many files are open.",
-        "Free space on the node, or raise its limit of open files; a retry continues from the last checkpoint.",
+        "Free space on the node, or raise its limit of open files.",
     ),
     R.BACKEND_REJECTED: Meaning(
         F, N, Blame.USER, "The cluster refused the job.", "Fix what the cluster's message names."
@@ -251,7 +256,11 @@ MEANINGS: dict[Reason, Meaning] = {
         "Fix what the cluster's message names: an image, a mount, a missing program.",
     ),
     R.PLATFORM_ERROR: Meaning(
-        F, Retry.FREE, Blame.PLATFORM, "An internal error of the platform.", "It was retried; report the request id."
+        F,
+        Retry.FREE,
+        Blame.PLATFORM,
+        "An internal error of the platform.",
+        "Report the id of the job to a platform administrator.",
     ),
     R.STARTUP_TIMEOUT: Meaning(
         F,
@@ -260,15 +269,32 @@ MEANINGS: dict[Reason, Meaning] = {
         "The first step did not finish in time.",
         "See the start-up phases and the log.",
     ),
-    R.UNKNOWN_LOSS: Meaning(F, Retry.FREE, Blame.INFRASTRUCTURE, "It disappeared from its cluster.", "It was retried."),
+    R.UNKNOWN_LOSS: Meaning(
+        F,
+        Retry.FREE,
+        Blame.INFRASTRUCTURE,
+        "It disappeared from its cluster.",
+        "The log of the cluster may say who ended it.",
+    ),
 }
 
 
-def explain(reason: str, detail: str = "", *, trains: bool = True) -> dict[str, str] | None:
-    """Return the reason as API, CLI and dashboard show it. `trains`: False for jobs that only prepare data."""
+CONTINUES = "A retry continues from the newest checkpoint."
+NO_RETRIES = (
+    "No free retry is left: when the cause is fixed, fork it, with a larger retry.max_free if it may happen again."
+)
+
+
+def explain(reason: str, detail: str = "", *, trains: bool = True, has_ended: bool = False) -> dict[str, str] | None:
+    """Return the reason as API, CLI and dashboard show it.
+
+    `trains`: False for jobs that only prepare data. `has_ended`: whether the job, not only an attempt, has ended.
+    """
     if not reason:
         return None
     meaning = MEANINGS[Reason(reason)]
     message = f"{meaning.message} {detail[:1].upper()}{detail[1:]}".strip()
     remedy = meaning.remedy if trains or reason != Reason.COMPLETED.value else "Train on the data set."
+    if meaning.retry is Retry.FREE:
+        remedy += f" {NO_RETRIES}" if has_ended else f" {CONTINUES}" if trains else ""
     return {"code": reason, "message": message, "remedy": remedy, "blame": meaning.blame.value}

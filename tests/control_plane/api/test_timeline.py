@@ -11,6 +11,7 @@ from athanor.backends.fake.backend import World
 from athanor.jobs import services, transitions
 from athanor.jobs.models import Job, JobEvent
 from athanor.jobs.reasons import Reason
+from athanor.telemetry.models import Progress
 from tests.control_plane import drive
 from tests.control_plane.conftest import Api
 from trainer.contract.run import EndClass
@@ -59,6 +60,8 @@ def waited(found: dict[str, Any]) -> float:
 def test_a_pause_is_counted_as_a_pause(world: World, submit: Callable[..., Job], api: Api) -> None:
     job = submit()
     attempt = drive.run(job)
+    Progress.objects.filter(job=job).update(values={"time/step_seconds": 2.0})
+    assert api.get(f"/api/v1/jobs/{job.id}").json()["progress"]["eta_seconds"] > 0
     services.request_pause(job.id, actor="ada")
     drive.settle()
     drive.end(world, attempt, EndClass.STOPPED)
@@ -66,6 +69,7 @@ def test_a_pause_is_counted_as_a_pause(world: World, submit: Callable[..., Job],
     assert timeline_of(api, job)["spans"][-1]["activity"] == "paused"
     shown = api.get(f"/api/v1/jobs/{job.id}").json()
     assert shown["running_since"] is None
+    assert shown["progress"]["eta_seconds"] is None
     assert shown["ran_seconds"] > 0
     services.request_resume(job.id, actor="ada")
     drive.end(world, drive.run(job), EndClass.COMPLETED)

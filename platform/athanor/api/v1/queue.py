@@ -17,7 +17,6 @@ from athanor.api.v1.serializers.jobs import serialize_wait
 from athanor.api.v1.serializers.queue import PoolQueueSerializer
 from athanor.jobs.models import Job
 from athanor.jobs.queue import Queue, queues
-from athanor.jobs.reasons import explain
 from athanor.specs.v1 import PRIORITY_VALUES
 
 MAX_JOBS_PER_POOL = 500
@@ -82,6 +81,6 @@ def _job(principal: Principal, job: Job) -> dict[str, Any]:
         "slots": job.slots,
         "queued_at": job.queued_at,
         "desired": job.desired,
-        "reason": explain(job.reason, job.reason_detail),
+        "reason": job.explanation,
         "wait": serialize_wait(job),
     }

@@ -101,7 +101,8 @@ def pool_full(pool: Pool, free: int, slots: int, nodes: int, holders: Holders) -
         return Rejection(
             Reason.WAITING_FOR_CAPACITY,
             f"{pool.slots} of {pool.size} slots of {pool.name} are in service, and {slots} are needed.{note}",
-            "Starts when its other nodes return to service; fewer processes start sooner.",
+            "Starts when its other nodes return to service"
+            + (f"; a fork with at most {_slots(pool.slots)} could start before." if pool.slots else "."),
             blocker,
             waits=False,
         )

@@ -11,7 +11,6 @@ from athanor.artifacts.inspection import Inspection
 from athanor.artifacts.models import Dataset, PreparedDataset
 from athanor.artifacts.previews import Preparation
 from athanor.jobs.models import Job
-from athanor.jobs.reasons import explain
 from athanor.jobs.states import JobStatus
 
 
@@ -27,7 +26,7 @@ class PreparationJobSerializer(serializers.Serializer[Job]):
     @extend_schema_field(ReasonSerializer(allow_null=True))
     def get_reason(job: Job) -> dict[str, str] | None:
         """Return why the job waits or ended, None without a reason."""
-        return explain(job.reason, job.reason_detail, trains=False)
+        return job.explanation
 
 
 class PreparationSerializer(serializers.Serializer[Preparation]):

@@ -59,7 +59,8 @@ class ProgressSerializer(serializers.Serializer[Any]):
     )
     eta_seconds = serializers.FloatField(
         allow_null=True,
-        help_text="Remaining steps times the newest step time, in seconds. Null until a step time is reported.",
+        help_text="Remaining steps times the newest step time, in seconds. Null until a step time is reported, and "
+        "while the job is not running.",
     )
     phase = serializers.CharField(
         allow_blank=True,
@@ -246,7 +247,7 @@ class JobSummarySerializer(serializers.Serializer[Job]):
     @extend_schema_field(ReasonSerializer(allow_null=True))
     def get_reason(self, job: Job) -> dict[str, str] | None:
         """Return why the job waits or ended, None without a reason."""
-        return explain(job.reason, job.reason_detail, trains=job.resolved_spec["training"] is not None)
+        return job.explanation
 
     def get_attempt_count(self, job: Job) -> int:
         """Return the number of attempts."""
@@ -426,9 +427,9 @@ def serialize_progress(job: Job) -> dict[str, Any] | None:
         return None
     length = training["sequence_length"]
     schedule = batch_size_schedule(training["tokens_per_step"], length, training.get("batch_ramp"))
-    return serialize_progress_values(
-        progress, training["steps"], schedule.sequences_before(max(progress.step, 0)) * length
-    )
+    tokens_seen = schedule.sequences_before(max(progress.step, 0)) * length
+    found = serialize_progress_values(progress, training["steps"], tokens_seen)
+    return found if job.status == JobStatus.RUNNING.value else {**found, "eta_seconds": None}
 
 
 def serialize_progress_values(progress: Progress, steps_total: int, tokens_seen: int) -> dict[str, Any]:
