@@ -69,7 +69,7 @@ def test_only_peer_failures_left_still_name_one() -> None:
     ("code", "short", "end_class", "words"),
     [
         (-signal.SIGKILL, False, EndClass.PROCESS_KILLED, "SIGKILL"),
-        (-signal.SIGKILL, True, EndClass.OUT_OF_MEMORY, "ran out of memory"),
+        (-signal.SIGKILL, True, EndClass.OUT_OF_MEMORY, "lack of memory"),
         (-signal.SIGSEGV, True, EndClass.PROCESS_KILLED, "SIGSEGV"),
         (3, False, EndClass.INTERNAL_ERROR, "status 3"),
         (1, False, EndClass.INTERNAL_ERROR, "status 1"),

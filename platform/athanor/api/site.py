@@ -56,7 +56,7 @@ def dashboard(request: HttpRequest) -> HttpResponse:
     index = settings.ATHANOR.dashboard_dir / "index.html"
     if not index.is_file():
         return HttpResponse(
-            "The dashboard is not built. Run `make dashboard`; the API is at /api/docs/.",
+            "The dashboard is not built. Run `make setup`; the API is at /api/docs/.",
             status=404,
             content_type="text/plain",
         )
