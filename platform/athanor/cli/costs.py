@@ -12,7 +12,7 @@ from athanor.cli.errors import reports_errors
 from athanor.cli.options import AsJson, connect
 from athanor.cli.plain import plain
 from athanor.cli.render import columns, console, print_json
-from athanor.cli.times import moment
+from athanor.cli.times import TIME_HELP, moment, read_time
 
 MICRO, HOUR, KILOGRAM = 1_000_000, 3600, 1_000_000
 FIGURES = (
@@ -26,9 +26,7 @@ def costs(
     by: Annotated[
         str, typer.Option(help="Group by team, project, accelerator, pool, cluster, day; comma-separated.")
     ] = "team",
-    after: Annotated[
-        str | None, typer.Option(help="Start time, such as 2026-01-31T00:00:00Z. Default: 30 days ago.")
-    ] = None,
+    after: Annotated[str | None, typer.Option(help=f"Start time: {TIME_HELP}. Default: 30 days ago.")] = None,
     before: Annotated[str | None, typer.Option(help="End time. Default: now.")] = None,
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print CSV, in slot-seconds and millionths of the currency.")
@@ -36,7 +34,7 @@ def costs(
     as_json: AsJson = False,
 ) -> None:
     """Show usage and cost of your teams; time lost to infrastructure faults is not charged."""
-    found = connect().get("/costs", by=by, after=after, before=before)
+    found = connect().get("/costs", by=by, after=read_time("--after", after), before=read_time("--before", before))
     if as_json:
         print_json(found)
         return
