@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from athanor.cli.job_columns import COLUMNS
+from tests.pages import REPOSITORY
+
 JOB: dict[str, Any] = {
     "id": "job_1", "name": "tiny", "team": {"id": "team_1", "name": "demo"}, "project": "default",
     "status": "queued", "reason": None, "created_at": "2026-01-02T03:04:05Z", "attempt_count": 0,
@@ -130,6 +133,34 @@ def test_a_shell_can_complete_commands(athanor) -> None:
     script = athanor()
     assert script.returncode == 0, script.stderr
     assert "_ATHANOR_COMPLETE=complete_bash" in script.stdout
+
+
+def test_the_columns_of_the_list_are_those_of_the_dashboard(server, athanor, answer) -> None:
+    job = {
+        "id": "job_1", "name": "tiny", "status": "running", "reason": None, "labels": {"env": "prod"},
+        "priority": "normal", "created_by": "ada", "cluster": "local", "attempt_count": 2, "ran_seconds": 90,
+        "running_since": None, "created_at": "2026-01-01T00:00:00Z", "validation_loss": {"before": 6.0, "after": 0.0},
+        "progress": {"loss": 2.5, "validation_loss": 3.5, "tokens_per_second": 1234, "mean_mfu": 0.25},
+        "resolved_spec": {"training": {"steps": 50, "optimizer": {"name": "adamw"}}},
+    }  # fmt: skip
+    server.answer("GET /api/v1/jobs", answer({"items": [job], "next_cursor": None}))
+    source = (REPOSITORY / "frontend/src/features/jobs/lib/columns.tsx").read_text()
+    ids = re.findall(r'\bid: "([a-z_]+)"', source[: source.index("DEFAULT_COLUMNS")])
+    assert ids == list(COLUMNS)
+    chosen = (
+        "loss,validation_loss,mean_rate,mfu,ran,person,labels,spec.training.steps,spec.training.optimizer,spec.none"
+    )
+    output = athanor("list", "--columns", chosen).stdout
+    for words in ("2.5000", "0.0000", "1,234", "25.0%", "1m 30s", "ada", "env=prod", "training.steps", "50", "adamw"):
+        assert words in output, output
+    assert "expand=resolved_spec" in server.seen[-1].path
+    assert athanor("list", "--columns", ",".join(COLUMNS)).returncode == 0
+    assert "expand" not in server.seen[-1].path
+    before = len(server.seen)
+    for wrong in ("colour", "loss,", "spec."):
+        refused = athanor("list", "--columns", wrong)
+        assert (refused.returncode, "choose of loss, validation_loss" in refused.stderr) == (2, True)
+    assert len(server.seen) == before
 
 
 def test_a_refused_spec_lists_every_field_and_exits_with_2(server, athanor, answer) -> None:

@@ -9,7 +9,7 @@ ROW = {
     "charged": 4_250_000, "fault_slot_seconds": 1080, "fault_cost": 750_000, "saved_cost": -10_000,
     "milligrams": 1_500_000, "saved_milligrams": 0,
 }  # fmt: skip
-FOUND = {"after": "2026-04-10T00:00:00Z", "before": "2026-05-10T00:00:00Z", "items": [ROW]}
+FOUND = {"after": "2026-04-10T00:00:00Z", "before": "2026-05-10T00:00:00Z", "items": [ROW], "rest": []}
 
 
 def test_costs_are_a_table_csv_or_json(server: Any, athanor: Any, answer: Any) -> None:
@@ -26,3 +26,16 @@ def test_costs_are_a_table_csv_or_json(server: Any, athanor: Any, answer: Any) -
     assert json.loads(athanor("costs", "--json").stdout) == FOUND
     server.answer("GET /api/v1/costs", answer({**FOUND, "items": []}))
     assert "No usage." in athanor("costs").stdout
+
+
+def test_the_most_expensive_jobs_are_followed_by_the_sums_of_the_others(server: Any, athanor: Any, answer: Any) -> None:
+    rows = [{**ROW, "job": "job_1", "job_name": "tiny"}, {**ROW, "job": None, "job_name": None}]
+    rest = {**ROW, "groups": 1234, "slot_seconds": 36_000}
+    server.answer("GET /api/v1/costs", answer({**FOUND, "items": rows, "rest": [rest]}))
+    output = athanor("costs", "--by", "job").stdout
+    for words in ("job name", "job_1", "tiny", "(not shown)", "and 1,234 more: 10.00 slot-hours, 4.25 EUR charged"):
+        assert words in output, output
+    heading, *lines = athanor("costs", "--by", "job", "--csv").stdout.splitlines()
+    assert heading.startswith("job,job_name,currency,slot_seconds,")
+    starts = ["job_1,tiny,EUR,7200,", ",,EUR,7200,", "rest,,EUR,36000,"]
+    assert [line.startswith(start) for line, start in zip(lines, starts, strict=True)] == [True] * 3

@@ -40,7 +40,12 @@ def test_destinations_are_listed_added_and_removed(server, athanor, answer) -> N
     assert (missing.returncode, "athanor secret list" in missing.stderr) == (4, True)
 
 
-def test_several_teams_need_a_choice(server, athanor, answer) -> None:
-    server.answer("GET /api/v1/teams", answer({"items": [TEAM, {"id": "team_2", "name": "blue"}]}))
-    result = athanor("secret", "list")
-    assert (result.returncode, "--team is needed: your teams are red, blue" in result.stderr) == (2, True)
+def test_the_team_is_that_of_the_token_unless_another_is_named(server, athanor, answer) -> None:
+    server.answer("GET /api/v1/teams", answer({"items": [{"id": "team_2", "name": "blue"}, TEAM]}))
+    server.answer("GET /api/v1/tokens", answer({"items": [{"id": "tok_1", "team": "red"}], "next_cursor": None}))
+    server.answer("GET /api/v1/teams/team_1/secrets", answer({"items": [TOKEN]}))
+    assert TOKEN["name"] in athanor("secret", "list").stdout
+    server.answer("GET /api/v1/teams/team_2/secrets", answer({"items": []}))
+    assert TOKEN["name"] not in athanor("secret", "list", "--team", "blue").stdout
+    result = athanor("secret", "list", "--team", "green")
+    assert (result.returncode, "--team green: your teams are blue, red" in result.stderr) == (2, True)

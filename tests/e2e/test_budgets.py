@@ -106,6 +106,6 @@ def test_prices_are_said_by_hour_and_costs_are_told(page: Page, stack) -> None:
         call(page, "PATCH", f"prices/{pool['pool_id']}", {"price_per_slot_hour": "0", "rules": []})
     page.goto("/costs")
     expect(page.get_by_role("heading", name="Costs", level=1)).to_be_visible()
-    page.get_by_label("By", exact=True).select_option("day,team")
+    page.get_by_label("By", exact=True).select_option("project,person")
     expect(page.get_by_role("table", name="Costs").or_(page.get_by_text("No usage"))).to_be_visible()
     is_clean(page)

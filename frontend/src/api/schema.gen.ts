@@ -741,7 +741,7 @@ export interface paths {
         };
         /**
          * Sum up costs
-         * @description Returns usage, cost and carbon of a time range, summed by the names in `by` and by currency. Covers your teams; for platform administrators and auditors, all teams.
+         * @description Returns usage, cost and carbon of a time range, summed by the names in `by` and by currency. Covers your teams; for platform administrators and auditors, all teams, without the jobs and people of teams that are not theirs. With `person` or `job`, `items` has the 500 most expensive groups, and `rest` the sums of the others.
          */
         get: operations["costs_report"];
         put?: never;
@@ -761,7 +761,7 @@ export interface paths {
         };
         /**
          * Export costs
-         * @description Returns the rows of `GET /costs` as CSV.
+         * @description Returns the rows of `GET /costs` as CSV, with up to 20,000 groups. The sums of the others follow, a line for each currency with `rest` in its first column.
          */
         get: operations["costs_export"];
         put?: never;
@@ -3637,23 +3637,8 @@ export interface components {
             /** @description Currency of the pool, ISO 4217. */
             currency: string;
         };
-        /** @description Sums for one combination of the names in `by`. Names that were not requested are absent. */
-        CostRow: {
-            /** @description Name of the team. Only with `by=team`. */
-            team?: string;
-            /** @description Name of the project. Only with `by=project`. */
-            project?: string;
-            /** @description Accelerator. Only with `by=accelerator`. */
-            accelerator?: string;
-            /** @description Name of the pool. Only with `by=pool`. */
-            pool?: string;
-            /** @description Name of the cluster. Only with `by=cluster`. */
-            cluster?: string;
-            /**
-             * Format: date
-             * @description Day in UTC. Only with `by=day`.
-             */
-            day?: string;
+        /** @description Sums of the combinations that are not listed, in one currency. */
+        CostRest: {
             /** @description Currency of the amounts, ISO 4217. */
             currency: string;
             /** @description Slot-seconds that were used. */
@@ -3672,6 +3657,50 @@ export interface components {
             milligrams: number;
             /** @description Carbon dioxide in milligrams that waiting for a ceiling saved. Below zero if it caused more. */
             saved_milligrams: number;
+            /** @description Number of those combinations. */
+            groups: number;
+        };
+        /** @description Sums for one combination of the names in `by`. Names that were not requested are absent. */
+        CostRow: {
+            /** @description Currency of the amounts, ISO 4217. */
+            currency: string;
+            /** @description Slot-seconds that were used. */
+            slot_seconds: number;
+            /** @description Cost in millionths of the currency, including what was lost to infrastructure faults. */
+            cost: number;
+            /** @description `cost` without `fault_cost`. */
+            charged: number;
+            /** @description Slot-seconds that were lost to infrastructure faults. */
+            fault_slot_seconds: number;
+            /** @description Cost of those, in millionths of the currency. It is not charged. */
+            fault_cost: number;
+            /** @description What waiting for a price below a ceiling saved, in millionths of the currency. Below zero if it cost more. */
+            saved_cost: number;
+            /** @description Carbon dioxide in milligrams, of pools whose power per slot is known. */
+            milligrams: number;
+            /** @description Carbon dioxide in milligrams that waiting for a ceiling saved. Below zero if it caused more. */
+            saved_milligrams: number;
+            /** @description Name of the team. Only with `by=team`. */
+            team?: string;
+            /** @description Name of the project. Only with `by=project`. */
+            project?: string;
+            /** @description Accelerator. Only with `by=accelerator`. */
+            accelerator?: string;
+            /** @description Name of the pool. Only with `by=pool`. */
+            pool?: string;
+            /** @description Name of the cluster. Only with `by=cluster`. */
+            cluster?: string;
+            /**
+             * Format: date
+             * @description Day in UTC. Only with `by=day`.
+             */
+            day?: string;
+            /** @description Username of who submitted the jobs. Null for teams that are not yours, and for usage that an earlier version did not store by job. Only with `by=person`. */
+            person?: string | null;
+            /** @description Id of the job. Null as for `person`. Only with `by=job`. */
+            job?: string | null;
+            /** @description Name of the job. Null as for `person`. Only with `by=job`. */
+            job_name?: string | null;
         };
         /** @description Usage and cost of a time range. */
         Costs: {
@@ -3685,8 +3714,10 @@ export interface components {
              * @description End of the range, ISO 8601 in UTC.
              */
             before: string;
-            /** @description One row for each combination of the names in `by` and each currency. */
+            /** @description One row for each combination of the names in `by` and each currency. With a person or job the 500 most expensive. */
             items: components["schemas"]["CostRow"][];
+            /** @description Sums of the combinations that are not in `items`, by currency. Empty if all are. */
+            rest: components["schemas"]["CostRest"][];
         };
         /** @description A username and a password. */
         CredentialsRequest: {

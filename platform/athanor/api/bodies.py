@@ -29,6 +29,16 @@ _TEXTS = (serializers.CharField, serializers.DateTimeField)
 class RequestSerializer(serializers.Serializer[Any]):
     """The body of a request. It refuses unknown fields, and values of another JSON type than the document says."""
 
+    def get_fields(self) -> dict[str, Any]:
+        """Return the fields; an error of one with choices names them."""
+        fields = super().get_fields()
+        for field in fields.values():
+            one = field.child if isinstance(field, serializers.ListField) else field
+            if isinstance(one, serializers.ChoiceField):
+                known = ", ".join(str(choice) for choice in one.choices)
+                one.error_messages["invalid_choice"] = f'"{{input}}" is none of {known}'
+        return fields
+
     def to_internal_value(self, data: Any) -> Any:
         """Validate a body. Raises ValidationError naming each unknown field and each value of a wrong type."""
         if not isinstance(data, Mapping):

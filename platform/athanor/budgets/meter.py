@@ -321,7 +321,7 @@ def reserve_for(
 def where(job: Job, moment: datetime) -> usage.Where:
     """Return the key of the usage hour that contains `moment`."""
     hour = moment.replace(minute=0, second=0, microsecond=0)
-    return usage.Where(job.team_id, job.project, job.pool_id, job.pool.accelerator, hour)
+    return usage.Where(job.team_id, job.project, job.pool_id, job.pool.accelerator, job.id, job.created_by_id, hour)
 
 
 def roll_over(now: datetime) -> bool:

@@ -5,7 +5,7 @@ from typing import ClassVar
 from django.db import models
 from django.utils import timezone
 
-from athanor.accounts.models import Team
+from athanor.accounts.models import Team, User
 from athanor.budgets.periods import Every
 from athanor.clusters.models import Cluster, Pool
 from athanor.core import ids
@@ -290,16 +290,19 @@ class SeriesPoint(models.Model):
 
 
 class UsageHour(models.Model):
-    """The usage of a pool by a team's project in an hour.
+    """The usage of a pool by a job in an hour. Rows of earlier versions, summed by project, have no job.
 
     `cost` in millionths of the pool's currency; `fault_*` is the part that infrastructure faults lost, which is not
     charged.
     """
 
-    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+")
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+", db_index=False)
     project = models.CharField(max_length=100)
     pool = models.ForeignKey(Pool, on_delete=models.CASCADE, related_name="+")
     accelerator = models.CharField(max_length=40)
+    job = models.ForeignKey(Job, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
+    # That of the job, so that sums by person read no jobs.
+    created_by = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     hour = models.DateTimeField()
     slot_seconds = models.BigIntegerField(default=0)
     cost = models.BigIntegerField(default=0)
@@ -311,10 +314,9 @@ class UsageHour(models.Model):
 
     class Meta:
         constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(
-                fields=["hour", "team", "project", "pool", "accelerator"], name="one_usage_per_hour_and_what"
-            )
+            models.UniqueConstraint(fields=["hour", "job", "accelerator"], name="one_usage_per_hour_and_job")
         ]
+        indexes: ClassVar[list[models.Index]] = [models.Index(fields=["team", "hour"], name="usage_of_a_team")]
 
     def __str__(self) -> str:
         return f"{self.slot_seconds} of {self.accelerator} for {self.team_id} at {self.hour}"

@@ -1,4 +1,4 @@
-"""Usage of teams by the hour, and recent usage for fair share."""
+"""Usage of jobs by the hour, and recent usage for fair share."""
 
 import math
 from collections import defaultdict
@@ -13,10 +13,10 @@ from athanor.budgets.models import RecentUse, UsageHour
 COUNTED = (
     "slot_seconds", "cost", "milligrams", "fault_slot_seconds", "fault_cost", "saved_cost", "saved_milligrams"
 )  # fmt: skip
-KEY = ("team_id", "project", "pool_id", "accelerator", "hour")
+KEY = ("team_id", "project", "pool_id", "accelerator", "job_id", "created_by_id", "hour")
 ADD = (
     f"INSERT INTO budgets_usagehour ({', '.join(KEY + COUNTED)}) VALUES {{rows}} "  # noqa: S608 - names of our own columns
-    "ON CONFLICT (hour, team_id, project, pool_id, accelerator) DO UPDATE SET "
+    "ON CONFLICT (hour, job_id, accelerator) DO UPDATE SET "
     + ", ".join(f"{name} = budgets_usagehour.{name} + excluded.{name}" for name in COUNTED)
 )
 NOTE = (
@@ -36,6 +36,8 @@ class Where:
     project: str
     pool_id: str
     accelerator: str
+    job_id: str
+    created_by_id: str
     hour: datetime
 
 

@@ -10,6 +10,7 @@ import typer
 
 from athanor.cli.client import TIMEOUT, Client
 from athanor.cli.errors import CliError, ExitCode, reports_errors
+from athanor.cli.lookup import choose_team
 from athanor.cli.options import AsJson
 from athanor.cli.render import print_json
 from athanor.cli.settings import Account, check_url, write_account
@@ -74,7 +75,7 @@ def _make_token(url: str, username: str, password: str, team: str | None, parts:
             signed_in = answer.raise_for_status().json()
             asked: dict[str, object] = {
                 "name": f"cli on {socket.gethostname()}",
-                "team": _team(signed_in["teams"], team),
+                "team": choose_team(signed_in["teams"], team),
             }
             if parts:
                 asked["scopes"] = [*TEAM_SCOPES, *(f"platform:{part}" for part in parts)]
@@ -121,13 +122,3 @@ def _refusal(url: str, answer: httpx.Response) -> CliError:
 
 def _csrf(url: str, value: str) -> dict[str, str]:
     return {"X-CSRFToken": value, "Referer": url}
-
-
-def _team(teams: list[dict[str, str]], asked: str | None) -> str:
-    for team in teams:
-        if asked in (team["id"], team["name"]):
-            return team["id"]
-    if asked is None and len(teams) == 1:
-        return teams[0]["id"]
-    names = ", ".join(team["name"] for team in teams) or "none"
-    raise CliError(ExitCode.USAGE, f"--team {asked or 'is needed'}: your teams are {names}")

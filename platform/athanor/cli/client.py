@@ -93,6 +93,23 @@ class Client:
             response.raise_for_status()
             yield response.iter_lines()
 
+    def lines(self, path: str, **params: Any) -> Iterator[bytes]:
+        """Yield the lines of a file while it is read. Raises CliError if it is refused or breaks off."""
+        given = {name: value for name, value in params.items() if value is not None}
+        try:
+            with self._http.stream("GET", path, params=given) as response:
+                if not response.is_success:
+                    response.read()
+                    raise _problem(response)
+                rest = b""
+                for chunk in response.iter_bytes():
+                    *complete, rest = (rest + chunk).split(b"\n")
+                    yield from (line + b"\n" for line in complete)
+                if rest:
+                    yield rest
+        except httpx.TransportError as error:
+            raise CliError(ExitCode.SERVER, f"{self.url} cannot be read ({error}): run it again") from error
+
     def pages(self, path: str, **params: Any) -> Iterator[dict[str, Any]]:
         """Yield every item of a paginated list."""
         cursor: str | None = None

@@ -8,6 +8,7 @@ import typer
 import yaml
 
 from athanor.cli.errors import CliError, ExitCode, reports_errors
+from athanor.cli.job_columns import COLUMNS, chosen_table, read_columns, reads_spec
 from athanor.cli.options import AsJson, JobId, JobIds, connect, find_job
 from athanor.cli.plain import plain
 from athanor.cli.render import console, job_lines, jobs_table, outlook_lines, print_json, time_lines
@@ -74,6 +75,10 @@ def list_jobs(
         str | None,
         typer.Option(help="name, loss, validation_loss, mean_tokens_per_second …; -loss for the largest first."),
     ] = None,
+    chosen: Annotated[
+        str | None,
+        typer.Option("--columns", help=f"Comma-separated: {', '.join(COLUMNS)}, or spec.PATH: spec.training.steps."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=200)] = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -81,7 +86,9 @@ def list_jobs(
     if mine and by:
         raise CliError(ExitCode.USAGE, f"--mine and --by {by}: give one of them")
     filters: dict[str, Any] = {"status": status, "team": team, "project": project, "q": search, "limit": limit}
+    shown = read_columns(chosen)
     filters |= {"created_by": "@me" if mine else by, "sort": sort}
+    filters |= {"expand": "resolved_spec" if reads_spec(shown) else None}
     for pair in label or []:
         key, separator, value = pair.partition("=")
         if not separator:
@@ -91,7 +98,7 @@ def list_jobs(
     if as_json:
         print_json(page)
     elif page["items"]:
-        console.print(jobs_table(page["items"]))
+        console.print(chosen_table(page["items"], shown) if shown else jobs_table(page["items"]))
     else:
         console.print("no jobs")
 

@@ -7,6 +7,7 @@ import typer
 
 from athanor.cli import (
     account,
+    audit,
     budgets,
     clusters,
     costs,
@@ -17,10 +18,14 @@ from athanor.cli import (
     jobs,
     models,
     profiles,
+    projects,
     quotas,
     simulate,
     team_secrets,
+    teams,
     times,
+    tokens,
+    webhooks,
 )
 
 
@@ -79,6 +84,17 @@ app.command("queue")(quotas.queue)
 app.command("costs")(costs.costs)
 app.command("simulate")(simulate.simulate)
 app.add_typer(quotas.app, name="quota", help="The quota tree: slots and limits of teams.", no_args_is_help=True)
+app.add_typer(teams.app, name="team", help="Teams: limits, members and invitations.", no_args_is_help=True)
+app.add_typer(teams.invitations_app, name="invitation", help="Invitations that name you.", no_args_is_help=True)
+app.add_typer(projects.app, name="project", help="Projects: groups of a team's jobs.", no_args_is_help=True)
+app.add_typer(tokens.app, name="token", help="API tokens: create, rotate, revoke.", no_args_is_help=True)
+app.add_typer(
+    tokens.accounts_app, name="service-account", help="Accounts for programs of a team.", no_args_is_help=True
+)
+app.add_typer(
+    webhooks.app, name="webhook", help="Webhooks: addresses that a team's events are sent to.", no_args_is_help=True
+)
+app.add_typer(audit.app, name="audit", help="The audit trail: who changed what.", no_args_is_help=True)
 app.add_typer(
     team_secrets.app, name="secret", help="Team secrets, and the servers they may be sent to.", no_args_is_help=True
 )

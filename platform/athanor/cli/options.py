@@ -10,6 +10,7 @@ from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode
 from athanor.cli.settings import read_account
 from athanor.cli.times import moment
+from athanor.core.units import parse_duration
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 JobIds = Annotated[list[str], typer.Argument(help="Names of jobs, or beginnings or ends of ids.", metavar="JOB...")]
@@ -41,6 +42,25 @@ def find_job(client: Client, text: str) -> str:
 
 def _is_part(text: str, job_id: str) -> bool:
     return job_id.startswith(text) or job_id.endswith(text.upper())
+
+
+def read_duration(option: str, text: str | None) -> int | None:
+    """Return the seconds of an option such as `1d 12h`. Raises CliError naming the option."""
+    try:
+        return None if text is None else parse_duration(text)
+    except ValueError as error:
+        raise CliError(ExitCode.USAGE, f"{option}: {error}") from error
+
+
+def read_units(option: str, text: str | None, unit_seconds: int, unit: str, example: str) -> int | None:
+    """Return a duration in whole units of the API. Raises CliError naming the option if it is no multiple of one."""
+    seconds = read_duration(option, text)
+    if seconds is None:
+        return None
+    count, rest = divmod(seconds, unit_seconds)
+    if rest or not count:
+        raise CliError(ExitCode.USAGE, f"{option} {text!r}: give whole {unit}, such as {example}")
+    return count
 
 
 def connect() -> Client:

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from athanor.cli.errors import CliError, ExitCode, reports_errors
-from athanor.cli.options import AsJson, connect
+from athanor.cli.options import AsJson, connect, read_duration
 from athanor.cli.plain import plain
 from athanor.cli.render import columns, console, number, print_json
 from athanor.cli.spec_file import read_spec
@@ -179,9 +179,9 @@ def admission_settings(
         "fair_share": fair_share,
         "backfill": backfill,
         "preempt": preempt,
-        "half_life_seconds": _duration("--half-life", half_life_seconds),
-        "age_step_seconds": _duration("--age-step", age_step_seconds),
-        "protected_seconds": _duration("--protected", protected_seconds),
+        "half_life_seconds": read_duration("--half-life", half_life_seconds),
+        "age_step_seconds": read_duration("--age-step", age_step_seconds),
+        "protected_seconds": read_duration("--protected", protected_seconds),
     }
     change = {name: value for name, value in asked.items() if value is not None}
     client = connect()
@@ -302,13 +302,6 @@ def _limit(name: str, text: str) -> int | None:
         return read(text) if read else int(text)
     except ValueError as error:
         raise CliError(ExitCode.USAGE, f"{LABELS[name]}: {error}, or none") from error
-
-
-def _duration(option: str, text: str | None) -> int | None:
-    try:
-        return None if text is None else parse_duration(text)
-    except ValueError as error:
-        raise CliError(ExitCode.USAGE, f"{option}: {error}") from error
 
 
 def _grant(text: str) -> tuple[str, dict[str, int | None] | None]:

@@ -1,13 +1,14 @@
 """Output for people. Nothing here is printed with --json."""
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any, cast
 
 from rich.markup import escape
 from rich.table import Table
 
-from athanor.cli.plain import PlainConsole
+from athanor.cli.plain import PlainConsole, plain
 from athanor.cli.schema_gen import Job, JobSummary, Plan, Progress, StartOutlook
 from athanor.cli.times import moment
 
@@ -18,7 +19,12 @@ COLOURS = {
     "succeeded": "green", "failed": "red", "expired": "red", "cancelled": "yellow", "running": "cyan",
     "starting": "cyan", "dispatching": "cyan", "stopping": "yellow",
 }  # fmt: skip
-WHOLE = ("id", "status", "created", "job", "node")
+WHOLE = ("id", "status", "time", "created", "job", "node")
+
+
+def note(text: str) -> None:
+    """Print a line on standard error: what a secret on standard output is, or what to do next."""
+    print(plain(text), file=sys.stderr, flush=True)
 
 
 def print_json(value: Any, *, one_line: bool = False) -> None:

@@ -8,21 +8,21 @@ from rich.markup import escape
 
 from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode, reports_errors
+from athanor.cli.lookup import TeamOption, find_row, find_team
 from athanor.cli.options import AsJson, connect
 from athanor.cli.render import columns, console, print_json
 
 app = typer.Typer(rich_markup_mode=None)
-TeamName = Annotated[str | None, typer.Option(help="The team's name or id; needed with several.")]
 SecretName = Annotated[str, typer.Argument(help="Such as hf-token or mlflow-tracking-token.")]
 ORIGIN = "scheme://host[:port] of a server that it may be sent to, such as https://mlflow.example.org."
 
 
 @app.command("list")
 @reports_errors
-def list_secrets(team: TeamName = None, as_json: AsJson = False) -> None:
+def list_secrets(team: TeamOption = None, as_json: AsJson = False) -> None:
     """List the secrets of a team and where they may be sent. Values are never shown."""
     client = connect()
-    found = _secrets(client, _team_id(client, team))
+    found = _secrets(client, find_team(client, team))
     if as_json:
         print_json(found)
         return
@@ -38,12 +38,12 @@ def list_secrets(team: TeamName = None, as_json: AsJson = False) -> None:
 def set_secret(
     name: SecretName,
     destination: Annotated[list[str] | None, typer.Option(help=ORIGIN)] = None,
-    team: TeamName = None,
+    team: TeamOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Set or replace a secret; the value is read from standard input or a prompt, never from the command line."""
     client = connect()
-    team_id = _team_id(client, team)
+    team_id = find_team(client, team)
     value = typer.prompt("Value", hide_input=True) if sys.stdin.isatty() else sys.stdin.read().rstrip("\n")
     body: dict[str, Any] = {"name": name, "value": value}
     if destination:
@@ -57,12 +57,12 @@ def set_destinations(
     name: SecretName,
     origin: Annotated[list[str] | None, typer.Argument(help=ORIGIN, metavar="ORIGIN...")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove these instead of adding them.")] = False,
-    team: TeamName = None,
+    team: TeamOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the servers that a secret may be sent to; with ORIGIN, add or remove some."""
     client = connect()
-    secret = _secret(client, _team_id(client, team), name)
+    secret = _secret(client, find_team(client, team), name)
     if origin:
         known = secret["destinations"]
         changed = [each for each in known if each not in origin] if remove else [*known, *origin]
@@ -74,10 +74,10 @@ def set_destinations(
 
 @app.command("delete")
 @reports_errors
-def delete(name: SecretName, team: TeamName = None) -> None:
+def delete(name: SecretName, team: TeamOption = None) -> None:
     """Delete a secret. Running jobs use the value they started with; later ones start without it."""
     client = connect()
-    client.delete(f"/secrets/{_secret(client, _team_id(client, team), name)['id']}")
+    client.delete(f"/secrets/{_secret(client, find_team(client, team), name)['id']}")
     console.print(f"deleted {escape(name)}")
 
 
@@ -93,19 +93,5 @@ def _secrets(client: Client, team_id: str) -> list[dict[str, Any]]:
     return list(client.pages(f"/teams/{team_id}/secrets"))
 
 
-def _secret(client: Client, team_id: str, name: str) -> dict[str, Any]:
-    for secret in _secrets(client, team_id):
-        if secret["name"] == name:
-            return secret
-    raise CliError(ExitCode.NOT_FOUND, f"the team has no secret {name!r}: `athanor secret list` shows them")
-
-
-def _team_id(client: Client, asked: str | None) -> str:
-    teams = list(client.pages("/teams"))
-    for team in teams:
-        if asked in (team["id"], team["name"]):
-            return str(team["id"])
-    if asked is None and len(teams) == 1:
-        return str(teams[0]["id"])
-    names = ", ".join(team["name"] for team in teams) or "none"
-    raise CliError(ExitCode.USAGE, f"--team {asked or 'is needed'}: your teams are {names}")
+def _secret(client: Client, team_id: str, name: str) -> Any:
+    return find_row(_secrets(client, team_id), name, ["name"], "secret", "athanor secret list")

@@ -1,7 +1,13 @@
 """Times for people: in the local time zone with its offset, or in UTC with `athanor --utc`."""
 
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta
 
+from athanor.cli.errors import CliError, ExitCode
+from athanor.core.units import parse_duration
+
+TIME_HELP = "2026-01-31, 2026-01-31T12:00:00Z, or 7d for seven days ago"
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _zone: dict[str, bool] = {"utc": False}
 
 
@@ -18,6 +24,28 @@ def moment(time: str | None) -> str:
 def clock(time: str) -> str:
     """Return the time of day with its offset."""
     return _local(time).timetz().isoformat("seconds")
+
+
+def has_passed(time: str | None) -> bool:
+    """Return whether a time of the API is over; False for none."""
+    return time is not None and datetime.fromisoformat(time) <= datetime.now(UTC)
+
+
+def read_time(option: str, text: str | None) -> str | None:
+    """Return a time for the API from a date, a time or a duration until now. Raises CliError naming the option."""
+    if text is None:
+        return None
+    try:
+        if text[:1].isdigit() and text[-1:].isalpha() and "T" not in text:
+            return (datetime.now(UTC) - timedelta(seconds=parse_duration(text))).isoformat()
+        if _DATE.fullmatch(text):
+            day = datetime.fromisoformat(text)
+            return (day.replace(tzinfo=UTC) if _zone["utc"] else day.astimezone()).isoformat()
+        if datetime.fromisoformat(text).tzinfo is not None:
+            return text
+    except (ValueError, OverflowError):
+        pass
+    raise CliError(ExitCode.USAGE, f"{option} {text!r} is no time: write it like {TIME_HELP}")
 
 
 def _local(time: str) -> datetime:

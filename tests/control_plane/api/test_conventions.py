@@ -144,6 +144,14 @@ def test_a_value_that_a_query_parameter_does_not_have_is_refused(api: Any) -> No
     assert api.send("GET", "budgets?active=all").status_code == 200
 
 
+def test_an_unknown_choice_of_a_body_is_refused_with_those_that_there_are(api: Any) -> None:
+    answer = api.send("POST", "tokens", {"name": "x", "scopes": ["read", "write"]})
+    assert answer.status_code == 422
+    (problem,) = answer.json()["errors"]
+    assert problem["pointer"] == "/scopes/1"
+    assert problem["detail"].startswith('"write" is none of read, submit, artifacts, admin, ')
+
+
 # A second one finds what it asks for done already, and changes nothing.
 IDEMPOTENT_BY_NATURE = {"admin_orphan_cancel", "jobs_cancel", "jobs_pause", "jobs_resume"}
 

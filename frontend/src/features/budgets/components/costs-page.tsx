@@ -1,8 +1,9 @@
-import { Button, Group, NativeSelect } from "@mantine/core";
+import { Anchor, Button, Group, NativeSelect, Text } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
+import { Link } from "react-router";
 
-import type { CostRow } from "@/api/types";
+import type { CostRow, Costs } from "@/api/types";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
 import { EmptyState } from "@/components/empty-state";
@@ -24,12 +25,15 @@ const GROUPS = [
   { value: "team", label: "team" },
   { value: "project", label: "project" },
   { value: "team,project", label: "team and project" },
+  { value: "person", label: "person" },
+  { value: "project,person", label: "project and person" },
+  { value: "job", label: "job" },
   { value: "accelerator", label: "accelerator" },
   { value: "cluster,pool", label: "cluster and pool" },
   { value: "day", label: "day" },
   { value: "day,team", label: "day and team" },
 ];
-const NAMES = ["day", "team", "project", "accelerator", "cluster", "pool"] as const;
+const NAMES = ["day", "team", "project", "person", "job", "accelerator", "cluster", "pool"] as const;
 
 const money = (micro: number, currency: string) => `${figure(micro / 1e6)} ${currency}`;
 const hours = (seconds: number) => `${figure(seconds / 3600)} h`;
@@ -48,6 +52,37 @@ const FIGURES: Column<CostRow>[] = [
   { name: "CO₂ saved", end: true, quiet: true, cell: (row) => grams(row.saved_milligrams) },
 ];
 
+function name(row: CostRow, group: (typeof NAMES)[number]) {
+  if (group === "job" && row.job) {
+    return (
+      <Anchor component={Link} to={`/jobs/${row.job}`} size="sm" title={row.job}>
+        {row.job_name}
+      </Anchor>
+    );
+  }
+  return row[group] ?? "Not shown";
+}
+
+/** The sums of the people or jobs that are not in the table, and why some have no name. */
+function Notes({ costs }: { costs: Costs }) {
+  const hidden = costs.items.some((row) => row.person === null || row.job === null);
+  return (
+    <>
+      {costs.rest.map((rest) => (
+        <Text key={rest.currency} size="sm">
+          And {rest.groups.toLocaleString("en-GB")} more: {hours(rest.slot_seconds)}, {money(rest.charged, rest.currency)}{" "}
+          charged. The CSV export lists up to 20,000.
+        </Text>
+      ))}
+      {hidden ? (
+        <Text size="sm" c="dimmed">
+          Not shown: people and jobs of teams that are not yours, and usage that an earlier version did not store by job.
+        </Text>
+      ) : null}
+    </>
+  );
+}
+
 /** What was used and what it cost; faults and savings apart. */
 export function CostsPage() {
   const [days, setDays] = useState("30");
@@ -62,13 +97,13 @@ export function CostsPage() {
   const costs = useQuery(costsQuery(filters));
   const names = NAMES.filter((name) => by.split(",").includes(name));
   const columns: Column<CostRow>[] = [
-    ...names.map((name) => ({
-      name: name.charAt(0).toUpperCase() + name.slice(1),
-      cell: (row: CostRow) => row[name] ?? "–",
+    ...names.map((group) => ({
+      name: group.charAt(0).toUpperCase() + group.slice(1),
+      cell: (row: CostRow) => name(row, group),
     })),
     ...FIGURES,
   ];
-  const key = (row: CostRow) => [...names.map((name) => row[name] ?? ""), row.currency].join(" ");
+  const key = (row: CostRow) => [...names.map((group) => row[group] ?? ""), row.currency].join(" ");
   const actions = (
     <Button component="a" href={costsAddress(filters)} download variant="default">
       Export as CSV
@@ -94,6 +129,7 @@ export function CostsPage() {
           )}
         </Panel>
       ) : null}
+      {costs.data ? <Notes costs={costs.data} /> : null}
     </Page>
   );
 }

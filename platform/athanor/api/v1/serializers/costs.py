@@ -5,15 +5,9 @@ from typing import Any
 from rest_framework import serializers
 
 
-class CostRowSerializer(serializers.Serializer[Any]):
-    """Sums for one combination of the names in `by`. Names that were not requested are absent."""
+class CostSumsSerializer(serializers.Serializer[Any]):
+    """Sums in one currency."""
 
-    team = serializers.CharField(required=False, help_text="Name of the team. Only with `by=team`.")
-    project = serializers.CharField(required=False, help_text="Name of the project. Only with `by=project`.")
-    accelerator = serializers.CharField(required=False, help_text="Accelerator. Only with `by=accelerator`.")
-    pool = serializers.CharField(required=False, help_text="Name of the pool. Only with `by=pool`.")
-    cluster = serializers.CharField(required=False, help_text="Name of the cluster. Only with `by=cluster`.")
-    day = serializers.DateField(required=False, help_text="Day in UTC. Only with `by=day`.")
     currency = serializers.CharField(help_text="Currency of the amounts, ISO 4217.")
     slot_seconds = serializers.IntegerField(help_text="Slot-seconds that were used.")
     cost = serializers.IntegerField(
@@ -33,6 +27,37 @@ class CostRowSerializer(serializers.Serializer[Any]):
     saved_milligrams = serializers.IntegerField(
         help_text="Carbon dioxide in milligrams that waiting for a ceiling saved. Below zero if it caused more."
     )
+
+
+class CostRowSerializer(CostSumsSerializer):
+    """Sums for one combination of the names in `by`. Names that were not requested are absent."""
+
+    team = serializers.CharField(required=False, help_text="Name of the team. Only with `by=team`.")
+    project = serializers.CharField(required=False, help_text="Name of the project. Only with `by=project`.")
+    accelerator = serializers.CharField(required=False, help_text="Accelerator. Only with `by=accelerator`.")
+    pool = serializers.CharField(required=False, help_text="Name of the pool. Only with `by=pool`.")
+    cluster = serializers.CharField(required=False, help_text="Name of the cluster. Only with `by=cluster`.")
+    day = serializers.DateField(required=False, help_text="Day in UTC. Only with `by=day`.")
+    person = serializers.CharField(
+        required=False,
+        allow_null=True,
+        help_text=(
+            "Username of who submitted the jobs. Null for teams that are not yours, and for usage that an earlier "
+            "version did not store by job. Only with `by=person`."
+        ),
+    )
+    job = serializers.CharField(
+        required=False, allow_null=True, help_text="Id of the job. Null as for `person`. Only with `by=job`."
+    )
+    job_name = serializers.CharField(
+        required=False, allow_null=True, help_text="Name of the job. Null as for `person`. Only with `by=job`."
+    )
+
+
+class CostRestSerializer(CostSumsSerializer):
+    """Sums of the combinations that are not listed, in one currency."""
+
+    groups = serializers.IntegerField(help_text="Number of those combinations.")
 
 
 class JobCostSerializer(serializers.Serializer[Any]):
@@ -71,5 +96,12 @@ class CostsSerializer(serializers.Serializer[Any]):
     after = serializers.DateTimeField(help_text="Begin of the range, ISO 8601 in UTC.")
     before = serializers.DateTimeField(help_text="End of the range, ISO 8601 in UTC.")
     items = CostRowSerializer(
-        many=True, help_text="One row for each combination of the names in `by` and each currency."
+        many=True,
+        help_text=(
+            "One row for each combination of the names in `by` and each currency. With a person or job the 500 most "
+            "expensive."
+        ),
+    )
+    rest = CostRestSerializer(
+        many=True, help_text="Sums of the combinations that are not in `items`, by currency. Empty if all are."
     )
