@@ -10,6 +10,7 @@ from athanor.artifacts import deletions, unreferenced
 from athanor.artifacts import services as artifacts
 from athanor.budgets import metering_cycle, series_fetch
 from athanor.compliance import audit_anchors, erasure
+from athanor.compliance import retention as records
 from athanor.core import task_triggers
 from athanor.dispatch import finalise, observe, stop, submit
 from athanor.fleet import inventory_sync
@@ -124,6 +125,12 @@ def sweep_telemetry() -> None:
     """Delete telemetry and stored answers beyond their retention."""
     retention.sweep()
     idempotency.sweep()
+
+
+@reconciler(task_triggers.SWEEP_RECORDS)
+def sweep_records() -> None:
+    """Delete records beyond their retention."""
+    records.sweep()
 
 
 @reconciler(task_triggers.ANCHOR_AUDIT)

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,6 +27,7 @@ class AgentApi:
     damaged: list[dict] = field(default_factory=list)
     models: list[dict] = field(default_factory=list)
     datasets: list[dict] = field(default_factory=list)
+    released: list[dict] = field(default_factory=list)
     profiles: list[dict] = field(default_factory=list)
     ends: list[dict] = field(default_factory=list)
     heartbeats: list[dict] = field(default_factory=list)
@@ -97,10 +99,24 @@ class AgentApi:
             resume = intact[-1] if intact else None
             self.run = RunConfig.model_validate({**self.run.model_dump(), "resume": resume})
             return 200, {}
+        if path == "/preparations:claim":
+            return 200, self._claim(content)
+        if path == "/preparations:release":
+            self.released.append(content)
+            return 200, {}
+        if path == "/preparations:register":
+            return self._register("/datasets", content["manifest"])
         if path == "/end":
             self.ends.append(content)
             return 201, {}
         return self._register(path, content)
+
+    def _claim(self, asked: dict) -> dict:
+        """As the platform does for a single attempt."""
+        prepared = [manifest for manifest in self.datasets if manifest["recipe"] == asked["recipe"]]
+        if prepared:
+            return {"state": "prepared", "prepared": prepared[-1]}
+        return {"state": "prepare", "token": asked["token"] or str(uuid.uuid4())}
 
     def _place(self, join: JoinRequest) -> JoinReply:
         """As the platform does, for nodes that come from one address each."""

@@ -97,6 +97,32 @@ def test_a_later_attempt_streams_the_shards_and_computes_the_same(
         assert [values["time/data_stall_seconds"] >= 0 for values in steps] == [True] * 20
 
 
+def test_data_that_was_forgotten_is_prepared_again_beside_a_cache_that_lacks_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, keys, objects = platform_run(tiny_training())
+    with AgentApi(run, keys, objects) as api:
+        api.run = prepared_with_small_shards(api, tmp_path / "first", monkeypatch)
+        first, recipe = api.losses(), api.datasets[0]["recipe"]
+        (tmp_path / "first/datasets" / recipe / "train-00002.tokens").unlink()  # as after an eviction
+        api.datasets.clear()
+        forgotten = {**api.run.dataset.model_dump(), "prepared": None}
+        api.run = RunConfig.model_validate({**api.run.model_dump(), "dataset": forgotten})
+        api.received.clear()
+        assert supervisor_for(api, tmp_path / "first").run() is EndClass.COMPLETED
+        assert api.losses() == first
+        assert len(api.datasets) == 1
+
+
+def test_an_error_in_the_data_is_reported_for_those_that_wait(tmp_path: Path) -> None:
+    run, keys, objects = prepare_run()
+    ciphertext, part = Encryptor(keys.dataset).encrypt(b"bad \xff", "datasets/dset_tiny/raw-001.part")
+    broken = run.dataset.model_copy(update={"raw": [StoredFile(path="bad.txt", parts=[part])]})
+    with AgentApi(run.model_copy(update={"dataset": broken}), keys, {**objects, part.key: ciphertext}) as api:
+        assert supervisor_for(api, tmp_path).run() is EndClass.DATA_ERROR
+        assert [release["data_error"] for release in api.released] == [api.ends[0]["message"]]
+
+
 @pytest.mark.parametrize("choice", ["fail", "skip"])
 def test_a_damaged_shard_ends_the_run_or_is_skipped_by_choice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, choice: str

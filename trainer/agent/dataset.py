@@ -4,24 +4,35 @@ import os
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from trainer.client.platform import Platform
+from trainer.agent.preparation_claim import PreparationClaim
+from trainer.client.platform import Platform, PreparationLost
 from trainer.contract.data import MixturePart, TokenizerSpec
 from trainer.contract.encryption import Encryptor, authenticate, check_manifest
+from trainer.contract.events import WAIT_FOR_DATA
 from trainer.contract.manifest import DatasetManifest, StoredFile
 from trainer.contract.recipe import dataset_recipes
-from trainer.contract.run import DataKeys, DatasetSource, EndClass, RunConfig
+from trainer.contract.run import (
+    DataKeys,
+    DatasetSource,
+    EndClass,
+    PreparationRegistration,
+    PreparationReply,
+    RunConfig,
+)
 from trainer.data.documents import RawObject, builtin_stdlib, data_error
 from trainer.data.prepare import check_enough, prepare
 from trainer.data.shards import INDEX_NAME, TOKENIZER_NAME, DatasetIndex, file_names
 from trainer.data.source import PreparedSource
 from trainer.data.tokenizer import ExistingTokenizer
 from trainer.errors import TrainerError
+from trainer.reporting.sinks.sink_queue import ReportEvent
 from trainer.storage.base import Storage
 from trainer.storage.encrypted import decrypt_parts, decrypt_to_file, encrypt_file
 
@@ -32,7 +43,8 @@ class DatasetPreparer:
     """Fetches or prepares the data sets of a run, one folder per recipe; a folder without an index is incomplete.
 
     After `fetch_or_prepare`, `locations` has one data set for each part of the data, and `newly_prepared` the numbers
-    of those that are not in the store yet.
+    of those that are not in the store yet. `is_waiting`: another job prepares what this one needs; `seconds_waited`:
+    how long it has.
     """
 
     def __init__(
@@ -44,24 +56,36 @@ class DatasetPreparer:
         storage: Storage,
         is_stopping: Callable[[], bool],
         base: Path | None = None,
+        report_event: ReportEvent = lambda kind, **data: None,
     ) -> None:
         """Set up for one run; `base` is the folder of the base model, whose tokenizer is used."""
-        self._base = base
+        self._base, self._report_event = base, report_event
         self._root, self._run, self._keys, self._platform, self._storage = root, run, keys, platform, storage
         self._parts = run.data.parts
         self._recipes = dataset_recipes(self._parts, run.tokenizer, [source.dataset_id for source in run.datasets])
+        self._claims = {
+            recipe: PreparationClaim(platform, source.dataset_id, recipe)
+            for recipe, source in zip(self._recipes, run.datasets, strict=True)
+        }
         self._is_stopping = is_stopping
+        self._pause = threading.Event().wait
+        self.is_waiting = False
+        self.seconds_waited = 0.0
         self.newly_prepared: list[int] = []
         self.locations: list[PreparedSource] = []
 
     def fetch_or_prepare(self, local_files: list[Path]) -> None:
         """Fill `locations`, one for each part of the data. Raises TrainerError (DATA_ERROR, STORAGE_ERROR, STOPPED)."""
         trainer = self._run.tokenizer.trainer_among(self._parts)
-        # The part that trains the tokenizer comes first; the others need what it trained.
-        order = sorted(range(len(self._parts)), key=lambda number: number != trainer)
+        # The part that trains the tokenizer comes first; the others need what it trained. Apart from that the order is
+        # the same in all jobs, so that no two wait for each other's claims.
+        is_trained = self._run.tokenizer.kind != "model"
+        order = sorted(
+            range(len(self._parts)), key=lambda number: (is_trained and number != trainer, self._recipes[number])
+        )
         found: dict[int, PreparedSource] = {}
         for number in order:
-            trained = None if number == trainer else found[trainer].folder
+            trained = found[trainer].folder if is_trained and number != trainer else None
             found[number] = self._obtain_part(number, trained, _files_of(self._parts, number, local_files))
         self.locations = [found[number] for number in range(len(self._parts))]
 
@@ -70,16 +94,75 @@ class DatasetPreparer:
         while not all(source.prepared for source in self._run.datasets) and not stopped.wait(_POLL_SECONDS):
             self._run = self._platform.run()
 
-    def upload(self) -> None:
-        """Encrypt, store and register the data sets in `newly_prepared`, for later attempts. Raises TrainerError."""
+    def upload(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Store and register the data sets in `newly_prepared`, for other attempts. Raises TrainerError.
+
+        What another attempt stores meanwhile is left to it, until `is_over`: then this one no longer waits for it.
+        """
         for number in self.newly_prepared:
-            folder, recipe = self.locations[number].folder, self._recipes[number]
-            index = DatasetIndex.read(folder)
-            prefix = f"{self._run.prefix}dataset/{recipe[:16]}/"
-            encryptor = Encryptor(self.locations[number].key)
-            names = file_names(index)
-            files = [encrypt_file(self._storage, encryptor, prefix, name, folder / name) for name in names]
-            self._platform.register_dataset(self._manifest(number, index, files))
+            claim = self._claims[self._recipes[number]]
+            try:
+                # While a job trains, it does not wait, though this thread does.
+                while self._ask(number, is_over, reports=self._run.training is None).state == "prepare":
+                    if self._store(number, claim):
+                        break
+            finally:
+                claim.release()
+
+    def _store(self, number: int, claim: PreparationClaim) -> bool:
+        """Encrypt, store and register a data set. Return False if another attempt has taken over the claim."""
+        folder, recipe, token = self.locations[number].folder, self._recipes[number], claim.token
+        if token is None:
+            return False
+        index = DatasetIndex.read(folder)
+        # A folder for each claim: an attempt that continues after it lost its claim overwrites nothing.
+        prefix = f"{self._run.prefix}dataset/{recipe[:16]}/{token}/"
+        encryptor = Encryptor(self.locations[number].key)
+        files = [encrypt_file(self._storage, encryptor, prefix, name, folder / name) for name in file_names(index)]
+        try:
+            self._platform.register_dataset(
+                PreparationRegistration(token=token, manifest=self._manifest(number, index, files))
+            )
+        except PreparationLost:
+            is_registered = False
+        else:
+            is_registered = True
+        claim.token = None
+        return is_registered
+
+    def _ask(self, number: int, is_enough: Callable[[], bool], *, reports: bool) -> PreparationReply:
+        """Ask for the claim of a data set, and while another attempt prepares it, wait until `is_enough`.
+
+        `reports`: whether this is a wait of the job. Raises TrainerError, STOPPED among others.
+        """
+        claim, begin, announced = self._claims[self._recipes[number]], time.monotonic(), ""
+        try:
+            while (reply := claim.ask()).state == "wait" and not is_enough():
+                if self._is_stopping():
+                    raise TrainerError(EndClass.STOPPED, "stopped while another job prepared the data")
+                if reports and reply.job_id != announced:
+                    announced = reply.job_id
+                    self._report_event("dataset.waiting", source=self._parts[number].source, job=reply.job_id)
+                self.is_waiting = reports
+                self._pause(_POLL_SECONDS)
+        finally:
+            if self.is_waiting:
+                self.is_waiting = False
+                seconds = time.monotonic() - begin
+                self.seconds_waited += seconds
+                self._report_event("phase.finished", phase=WAIT_FOR_DATA, seconds=seconds)
+        return reply
+
+    def _claim(self, number: int, folder: Path) -> DatasetManifest | None:
+        """Return the manifest of a data set that another attempt has prepared; None if this one is to prepare it.
+
+        A job that trains need not wait for the store if its node's cache has the data. Raises TrainerError.
+        """
+        trains = self._run.training is not None
+        reply = self._ask(number, lambda: trains and _is_complete(folder), reports=True)
+        if reply.state == "failed":
+            raise TrainerError(EndClass.DATA_ERROR, f"{reply.because} (found by {reply.job_id}, which prepared it)")
+        return reply.prepared
 
     def _manifest(self, number: int, index: DatasetIndex, files: list[StoredFile]) -> DatasetManifest:
         manifest = DatasetManifest(
@@ -112,19 +195,27 @@ class DatasetPreparer:
         # Local files may change between runs under the same recipe, so they are always prepared again.
         suffix = "-local" if local_files else ""
         folder = self._root / f"{self._recipes[number]}{suffix}"
-        place = PreparedSource(part.source, folder, source.prepared, self._keys.of_dataset(source.dataset_id))
-        if source.prepared is None:
+        prepared = source.prepared or self._claim(number, folder)
+        place = PreparedSource(part.source, folder, prepared, self._keys.of_dataset(source.dataset_id))
+        if prepared is None:
             self.newly_prepared.append(number)
         else:
-            check_manifest(source.prepared, Encryptor(place.key), recipe=self._recipes[number])
-        if not (folder / INDEX_NAME).exists() or local_files:
+            check_manifest(prepared, Encryptor(place.key), recipe=self._recipes[number])
+        # Without a manifest to fetch shards by, a folder into which another attempt streams is not enough.
+        is_here = (folder / INDEX_NAME).exists() if prepared is not None else _is_complete(folder)
+        if not is_here or local_files:
             building = folder.with_name(f"{folder.name}.{socket.gethostname()}.{os.getpid()}.building")
             shutil.rmtree(building, ignore_errors=True)
-            if source.prepared is not None and not local_files:
+            if prepared is not None and not local_files:
                 self._download(place, building)
             else:
                 objects = _ObjectReader(part, source, self._storage, Encryptor(place.key), local_files)
-                prepare(partial(self._until_stopped, objects), part, self._tokenizer(trained), building)
+                tokenizer = self._tokenizer(trained)
+                try:
+                    prepare(partial(self._until_stopped, objects), part, tokenizer, building)
+                except Exception as error:
+                    self._claims[self._recipes[number]].release(error)
+                    raise
                 place = replace(place, manifest=None)
             _publish_folder(building, folder)
         if self._run.training is not None:
@@ -151,6 +242,13 @@ class DatasetPreparer:
                 decrypt_to_file(self._storage, encryptor, file, building / file.path)
 
 
+def _is_complete(folder: Path) -> bool:
+    """Return whether the folder of a data set has all of its files."""
+    if not (folder / INDEX_NAME).exists():
+        return False
+    return all((folder / name).exists() for name in file_names(DatasetIndex.read(folder)))
+
+
 def _publish_folder(building: Path, folder: Path) -> None:
     """Move `building`, private to this process, to `folder`, unless another attempt with the same cache was first."""
     if folder.name.endswith("-local") or not (folder / INDEX_NAME).exists():
@@ -158,9 +256,13 @@ def _publish_folder(building: Path, folder: Path) -> None:
     try:
         building.rename(folder)
     except OSError:
-        # Another attempt has renamed its folder first; equal recipes give equal tokens, so its folder is used.
+        # Another attempt has renamed its folder first; equal recipes give equal tokens, so its folder is used. It may
+        # stream, and lack some shards.
         if not (folder / INDEX_NAME).exists():
             raise
+        for path in building.iterdir():
+            if not (folder / path.name).exists():
+                path.rename(folder / path.name)
         shutil.rmtree(building)
 
 

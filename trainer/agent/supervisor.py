@@ -20,6 +20,7 @@ from trainer.agent.shipper import Shipper
 from trainer.agent.worker_group import Outcome, WorkerGroup
 from trainer.client.platform import AttemptOver, Platform
 from trainer.contract.encryption import Encryptor, check_manifest
+from trainer.contract.events import WAIT_FOR_DATA
 from trainer.contract.launch_plan import plan_mesh
 from trainer.contract.manifest import CheckpointManifest
 from trainer.contract.node_rendezvous import JoinReply
@@ -88,10 +89,12 @@ class Supervisor:
         self._stop: StopRequest | None = None
         self._stop_reported: StopRequest | None = None
         self._attempt_over = threading.Event()
+        self._trained = threading.Event()
         self._ended = threading.Event()
         self._rendezvous = RendezvousClient(platform, config.node, self._is_stopping)
         self._was_spare = False
         self.worker_group: WorkerGroup | None = None
+        self._preparer: DatasetPreparer | None = None
         self._upload: threading.Thread | None = None
         self._store: ForkedProcess | None = None
         self._store_port = 0
@@ -140,11 +143,13 @@ class Supervisor:
         if base is not None:
             self._report_event("phase.finished", phase="base_model", seconds=time.monotonic() - begin)
             begin = time.monotonic()
-        preparer = DatasetPreparer(cache, run, keys, self._platform, storage, self._is_stopping, base)
+        preparer = self._preparer = DatasetPreparer(
+            cache, run, keys, self._platform, storage, self._is_stopping, base, self._report_event
+        )
         if self._config.node.index > 0:
             preparer.wait_for_prepared(self._attempt_over)
         preparer.fetch_or_prepare(self._config.local_files)
-        self._report_event("phase.finished", phase="data", seconds=time.monotonic() - begin)
+        self._report_event("phase.finished", phase="data", seconds=time.monotonic() - begin - preparer.seconds_waited)
         training = run.training
         if training is None:
             return self._register_prepared(preparer)
@@ -264,7 +269,9 @@ class Supervisor:
     def _register_prepared(self, preparer: DatasetPreparer) -> Outcome:
         """Upload and register newly prepared data sets, as the last part of a job that only prepares data."""
         begin = time.monotonic()
+        waited = preparer.seconds_waited
         preparer.upload()
+        begin += preparer.seconds_waited - waited
         self._report_event("phase.finished", phase="upload", seconds=time.monotonic() - begin)
         for location in preparer.locations:
             index = DatasetIndex.read(location.folder)
@@ -339,7 +346,7 @@ class Supervisor:
 
     def _upload_datasets(self, preparer: DatasetPreparer) -> None:
         try:
-            preparer.upload()
+            preparer.upload(self._trained.is_set)
         except TrainerError as error:
             # This run does not need the stored data set; a later attempt would prepare it again.
             self._logs.write_line(f"could not store the prepared data set: {error}")
@@ -357,7 +364,8 @@ class Supervisor:
     def _send_heartbeats(self, run: RunConfig) -> None:
         while True:
             # A job that only prepares data reports step 0: it has no start-up.
-            before_workers = (0 if run.prepare else -1, "data", 0)
+            is_waiting = self._preparer is not None and self._preparer.is_waiting
+            before_workers = (0 if run.prepare else -1, WAIT_FOR_DATA if is_waiting else "data", 0)
             step, phase, alive = self.worker_group.progress() if self.worker_group else before_workers
             try:
                 beat = Heartbeat(
@@ -405,6 +413,7 @@ class Supervisor:
         if self._attempt_over.is_set():
             self._ended.set()
             return outcome.end_class
+        self._trained.set()
         if self._upload is not None:
             self._upload.join(DELIVERY_PATIENCE_SECONDS)
         if self._profiles is not None:

@@ -3,12 +3,13 @@
 import random
 import threading
 import time
+from contextlib import suppress
 
 import httpx
 from pydantic import BaseModel
 
-from trainer.client.platform import AttemptOver, SequenceGap
-from trainer.contract.manifest import CheckpointManifest, DatasetManifest, ModelManifest, ProfileManifest
+from trainer.client.platform import AttemptOver, PreparationLost, SequenceGap
+from trainer.contract.manifest import CheckpointManifest, ModelManifest, ProfileManifest
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest
 from trainer.contract.run import (
     AttemptEnd,
@@ -19,6 +20,10 @@ from trainer.contract.run import (
     EndClass,
     Heartbeat,
     HeartbeatReply,
+    PreparationRegistration,
+    PreparationRelease,
+    PreparationReply,
+    PreparationRequest,
     PresignReply,
     PresignRequest,
     RunConfig,
@@ -27,6 +32,7 @@ from trainer.errors import TrainerError
 
 _ATTEMPT_OVER_STATUS = {401, 403, 410}
 _MAX_PAUSE_SECONDS = 10.0
+_LOST = "preparation_lost"  # code of the problem
 # By code of the problem: what is stored is not what was registered; all checkpoints are damaged.
 _END_CLASSES = {
     "manifest_not_authentic": EndClass.STORAGE_ERROR,
@@ -100,9 +106,19 @@ class PlatformClient:
         """Register a stored model."""
         self._request_with_retries("POST", "/artifacts", manifest)
 
-    def register_dataset(self, manifest: DatasetManifest) -> None:
-        """Register a prepared data set."""
-        self._request_with_retries("POST", "/datasets", manifest)
+    def claim_preparation(self, request: PreparationRequest) -> PreparationReply:
+        """Ask to prepare a data set, or renew that."""
+        content = self._request_with_retries("POST", "/preparations:claim", request).content
+        return PreparationReply.model_validate_json(content)
+
+    def release_preparation(self, release: PreparationRelease) -> None:
+        """Give up a preparation, without retries: its lease expires soon anyway."""
+        with suppress(httpx.HTTPError, AttemptOver):
+            self._request("POST", "/preparations:release", release)
+
+    def register_dataset(self, registration: PreparationRegistration) -> None:
+        """Register a prepared data set. Raises PreparationLost."""
+        self._request_with_retries("POST", "/preparations:register", registration)
 
     def register_profile(self, manifest: ProfileManifest) -> None:
         """Register a stored profile."""
@@ -149,6 +165,5 @@ def _client_error(method: str, path: str, response: httpx.Response) -> TrainerEr
     """Return the error that ends the run when the platform refuses a request."""
     found = (end_class for code, end_class in _END_CLASSES.items() if code in response.text)
     end_class = next(found, EndClass.INTERNAL_ERROR)
-    return TrainerError(
-        end_class, f"{method} {path} was refused with HTTP {response.status_code}: {response.text[:500]}"
-    )
+    kind = PreparationLost if _LOST in response.text else TrainerError
+    return kind(end_class, f"{method} {path} was refused with HTTP {response.status_code}: {response.text[:500]}")

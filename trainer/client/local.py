@@ -10,7 +10,6 @@ from trainer.contract.encryption import Encryptor, authenticate, new_keyset
 from trainer.contract.manifest import (
     MANIFEST_NAME,
     CheckpointManifest,
-    DatasetManifest,
     ModelManifest,
     ProfileManifest,
 )
@@ -25,6 +24,10 @@ from trainer.contract.run import (
     EndClass,
     Heartbeat,
     HeartbeatReply,
+    PreparationRegistration,
+    PreparationRelease,
+    PreparationReply,
+    PreparationRequest,
     RunConfig,
 )
 from trainer.contract.telemetry import TelemetrySpec
@@ -124,7 +127,14 @@ class LocalPlatform:
     def register_model(self, manifest: ModelManifest) -> None:
         """Do nothing: the export is a plain folder here, complete once its config exists."""
 
-    def register_dataset(self, manifest: DatasetManifest) -> None:
+    def claim_preparation(self, request: PreparationRequest) -> PreparationReply:
+        """Return that this run prepares its data: nobody else does."""
+        return PreparationReply(state="prepare")
+
+    def release_preparation(self, release: PreparationRelease) -> None:
+        """Do nothing: nobody waits for it."""
+
+    def register_dataset(self, registration: PreparationRegistration) -> None:
         """Do nothing: a standalone run's data sets stay in the cache folder."""
 
     def register_profile(self, manifest: ProfileManifest) -> None:

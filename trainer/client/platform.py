@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from trainer.contract.manifest import CheckpointManifest, DatasetManifest, ModelManifest, ProfileManifest
+from trainer.contract.manifest import CheckpointManifest, ModelManifest, ProfileManifest
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest
 from trainer.contract.run import (
     AttemptEnd,
@@ -12,6 +12,10 @@ from trainer.contract.run import (
     DataKeys,
     Heartbeat,
     HeartbeatReply,
+    PreparationRegistration,
+    PreparationRelease,
+    PreparationReply,
+    PreparationRequest,
     RunConfig,
 )
 from trainer.errors import TrainerError
@@ -19,6 +23,10 @@ from trainer.errors import TrainerError
 
 class AttemptOver(TrainerError):
     """The platform no longer accepts this attempt's token. Stop immediately, without a checkpoint or a report."""
+
+
+class PreparationLost(TrainerError):
+    """The attempt's lease of a preparation has expired, and another attempt prepares or has registered the data."""
 
 
 class SequenceGap(Exception):
@@ -67,8 +75,16 @@ class Platform(Protocol):
         """Register an exported model, all parts of which are stored."""
         ...
 
-    def register_dataset(self, manifest: DatasetManifest) -> None:
-        """Register a prepared data set, all parts of which are stored."""
+    def claim_preparation(self, request: PreparationRequest) -> PreparationReply:
+        """Ask to prepare a data set, or renew that. Return whether to, and the result if there is one."""
+        ...
+
+    def release_preparation(self, release: PreparationRelease) -> None:
+        """Give up a preparation, so that another attempt need not wait for its lease to expire. Never raises."""
+        ...
+
+    def register_dataset(self, registration: PreparationRegistration) -> None:
+        """Register a prepared data set, all parts of which are stored. Raises PreparationLost."""
         ...
 
     def register_profile(self, manifest: ProfileManifest) -> None:

@@ -20,6 +20,9 @@ class EventType:
 _STEP = "Completed steps, 1 after the first step."
 _BECAUSE = "The cause, as text."
 
+WAIT_FOR_DATA = "wait_for_data"
+"""The phase in which another job prepares the data that this one needs."""
+
 AGENT_EVENTS: Mapping[str, EventType] = {
     "checkpoint.saved": EventType(
         "A checkpoint is complete in the object store.",
@@ -48,6 +51,10 @@ AGENT_EVENTS: Mapping[str, EventType] = {
             "validation_tokens": "Tokens held out.",
             "shards": "Number of shards.",
         },
+    ),
+    "dataset.waiting": EventType(
+        "Another job prepares the same data, and this one waits for it.",
+        {"source": "The source of the data.", "job": "Id of the job that prepares it."},
     ),
     "evaluation": EventType(
         "The model was evaluated on held-out data.",

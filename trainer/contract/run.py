@@ -3,12 +3,13 @@
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal
+from uuid import UUID
 
 from pydantic import Field
 
 from trainer.contract.base import MAX_INT32, Count32, Int32, JsonObject, Step32, WireModel
 from trainer.contract.data import PrepareSpec
-from trainer.contract.manifest import CheckpointManifest, DatasetManifest, StoredFile
+from trainer.contract.manifest import CheckpointManifest, DatasetManifest, Sha256, StoredFile
 from trainer.contract.telemetry import TelemetrySpec
 from trainer.contract.training import CheckpointPolicy, OneTask, ProcessLayout, TrainingSpec
 
@@ -215,6 +216,54 @@ class DamagedCheckpoint(WireModel):
     generation: Count32
     step: Count32
     because: Annotated[str, Field(max_length=2000)]
+
+
+class PreparationRequest(WireModel):
+    """Body of POST /preparations:claim: ask to prepare a data set by a recipe, or renew that with the granted `token`.
+
+    Of all attempts that ask, one is granted it; the others wait for its result.
+    """
+
+    dataset_id: Annotated[str, Field(max_length=40)]
+    recipe: Sha256
+    token: UUID | None = None
+
+
+class PreparationReply(WireModel):
+    """Reply to a `PreparationRequest`.
+
+    `prepare`: granted, under `token`, which is renewed within every `renew_seconds`. `wait`: attempt of `job_id`
+    prepares it; ask again. `prepared`: its manifest. `failed`: the data has the error `because`, found by `job_id`.
+    """
+
+    state: Literal["prepare", "wait", "prepared", "failed"]
+    token: UUID | None = None
+    renew_seconds: float = 10.0
+    job_id: str = ""
+    prepared: DatasetManifest | None = None
+    because: str = ""
+
+
+MAX_DATA_ERROR = 2000
+
+
+class PreparationRelease(WireModel):
+    """Body of POST /preparations:release: the attempt gives up what `token` grants.
+
+    `data_error`: the error in the data, which every other attempt would find too; empty: another may try.
+    """
+
+    dataset_id: Annotated[str, Field(max_length=40)]
+    recipe: Sha256
+    token: UUID
+    data_error: Annotated[str, Field(max_length=MAX_DATA_ERROR)] = ""
+
+
+class PreparationRegistration(WireModel):
+    """Body of POST /preparations:register: the stored result of a preparation that `token` grants."""
+
+    token: UUID
+    manifest: DatasetManifest
 
 
 class EndClass(StrEnum):

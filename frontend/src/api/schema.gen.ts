@@ -13,7 +13,7 @@ export interface paths {
         };
         /**
          * List admission decisions
-         * @description Returns the admission cycles that started or preempted a job, newest first. They are stored for at most 30 days. For platform administrators.
+         * @description Returns the admission cycles that started or preempted a job, newest first. They are stored for ATHANOR_DECISIONS_DAYS (30), the newest 20,000 at most. For platform administrators.
          */
         get: operations["admin_decisions"];
         put?: never;
@@ -497,7 +497,7 @@ export interface paths {
         };
         /**
          * List the incidents of a node
-         * @description Returns what happened to the node, newest first, at most 200 entries. For platform administrators.
+         * @description Returns what happened to the node within ATHANOR_HISTORY_DAYS (365), newest first, at most 200 entries. For platform administrators.
          */
         get: operations["nodes_incidents"];
         put?: never;
@@ -2429,7 +2429,7 @@ export interface paths {
         };
         /**
          * List simulations
-         * @description Returns simulations, newest first, without their results. For platform administrators and auditors.
+         * @description Returns simulations, newest first, without their results. They are stored for ATHANOR_HISTORY_DAYS (365). For platform administrators and auditors.
          */
         get: operations["simulations_list"];
         put?: never;

@@ -6,6 +6,7 @@ from django.db import models
 
 from athanor.accounts.models import Team, User
 from athanor.core import ids
+from athanor.core.leases import LeasedModel
 from athanor.jobs.models import Attempt, Job
 
 
@@ -164,6 +165,27 @@ class PreparedDataset(models.Model):
 
     def __str__(self) -> str:
         return f"{self.dataset_id} by {self.recipe[:12]}"
+
+
+class PreparationClaim(LeasedModel):
+    """The attempt that prepares a data set by one recipe, while it does, or the error that it found in the data.
+
+    The row goes with the registration of the result.
+    """
+
+    dataset = models.ForeignKey(Dataset, on_delete=models.CASCADE, related_name="+")
+    recipe = models.CharField(max_length=64)
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="+")
+    data_error = models.TextField(blank=True, default="")
+    failed_at = models.DateTimeField(null=True)  # set with `data_error`
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["dataset", "recipe"], name="one_claim_per_recipe")
+        ]
+
+    def __str__(self) -> str:
+        return f"claim of {self.dataset_id} by {self.recipe[:12]}"
 
 
 class StoredThing(models.Model):

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from uuid import UUID
 
 from django.db import transaction
 from django.db.models import F, QuerySet
@@ -9,7 +10,7 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import User
-from athanor.artifacts import buckets, datasets, keys, manifests, storage
+from athanor.artifacts import buckets, datasets, keys, manifests, preparations, storage
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset
 from athanor.core import task_triggers
 from athanor.core.errors import Conflict, Forbidden, Invalid, NotFound
@@ -103,23 +104,27 @@ def register_model(attempt: Attempt, manifest: ModelManifest) -> Artifact:
     return row
 
 
-def register_dataset(attempt: Attempt, manifest: DatasetManifest) -> PreparedDataset:
-    """Register a data set that an attempt tokenised. Raise Forbidden unless the job uses it."""
+def register_dataset(attempt: Attempt, manifest: DatasetManifest, token: UUID | None = None) -> PreparedDataset:
+    """Register a data set that an attempt tokenised. Idempotent. Raise Forbidden unless the job uses it.
+
+    `token` is that of the attempt's claim: raise Conflict if another attempt has taken it over. A trainer of an earlier
+    version has none.
+    """
     check_is_whole(attempt.job_id, manifest)
-    dataset_id = manifest.dataset_id or attempt.job.dataset_id
-    if dataset_id not in attempt.job.dataset_ids:
-        raise Forbidden("foreign_dataset", f"{dataset_id} is no data set of {attempt.job_id}")
-    manifest = manifests.tagged(manifest, keys.encryptor(dataset_id, attempt.job.team))
-    row, _ = PreparedDataset.objects.get_or_create(
-        dataset_id=dataset_id,
-        recipe=manifest.recipe,
-        forgotten_at__isnull=True,
-        defaults={
-            "manifest": manifest.model_dump(mode="json"),
-            "size_bytes": size_of_files(manifest.files),
-            "job_id": attempt.job_id,
-        },
-    )
+    manifest = manifest.model_copy(update={"dataset_id": manifest.dataset_id or attempt.job.dataset_id})
+    preparations.check_dataset(attempt, manifest.dataset_id)
+    manifest = manifests.tagged(manifest, keys.encryptor(manifest.dataset_id, attempt.job.team))
+    with preparations.finishing(manifest, token):
+        row, _ = PreparedDataset.objects.get_or_create(
+            dataset_id=manifest.dataset_id,
+            recipe=manifest.recipe,
+            forgotten_at__isnull=True,
+            defaults={
+                "manifest": manifest.model_dump(mode="json"),
+                "size_bytes": size_of_files(manifest.files),
+                "job_id": attempt.job_id,
+            },
+        )
     return row
 
 

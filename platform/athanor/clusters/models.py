@@ -155,7 +155,10 @@ class NodeIncident(models.Model):
     attempt_id = models.CharField(max_length=40, blank=True, default="")
 
     class Meta:
-        indexes: ClassVar[list[models.Index]] = [models.Index(fields=["node", "-time"], name="incidents_of_a_node")]
+        indexes: ClassVar[list[models.Index]] = [
+            models.Index(fields=["node", "-time"], name="incidents_of_a_node"),
+            models.Index(fields=["time"], name="incidents_by_age"),
+        ]
         constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(
                 fields=["node", "attempt_id"], condition=~models.Q(attempt_id=""), name="one_incident_per_attempt"

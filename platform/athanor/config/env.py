@@ -71,6 +71,10 @@ class Environment(BaseModel):
     metrics_days_16x: int = Field(365, ge=0, alias="ATHANOR_METRICS_DAYS_16X")
     metrics_days_256x: int = Field(0, ge=0, alias="ATHANOR_METRICS_DAYS_256X")
     logs_days: int = Field(90, ge=0, alias="ATHANOR_LOGS_DAYS")
+    # Days for which admission decisions are stored (the newest 20,000 at most), and for which results of simulations,
+    # incidents of nodes and judged start estimates are; 0: for ever.
+    decisions_days: int = Field(30, ge=0, le=36_500, alias="ATHANOR_DECISIONS_DAYS")
+    history_days: int = Field(365, ge=0, le=36_500, alias="ATHANOR_HISTORY_DAYS")
     # Days for which something deleted can be restored before its objects go.
     undo_days: int = Field(7, ge=0, alias="ATHANOR_UNDO_DAYS")
     # Age in hours at which an object under a job's prefix that no manifest names is deleted.

@@ -14,6 +14,7 @@ from enum import IntEnum, StrEnum
 from typing import Any, Protocol
 
 from athanor.jobs.states import FINAL, HOLDING, JobStatus
+from trainer.contract.events import WAIT_FOR_DATA
 
 EVENT_TYPES = (
     "job.status", "phase.finished", "generation.started", "evaluation", "checkpoint.saved", "checkpoint.registered",
@@ -247,6 +248,8 @@ def _attempt_spans(stay: _Stay, reports: Sequence[Event], launched: datetime | N
     if trains:
         for generation in _generations(stay, began, reports):
             intervals += _clipped(_of_generation(generation, stay), generation.start, generation.end)
+    else:
+        intervals += _waits(reports)
     for start, end, top in _sweep(intervals, stay.start, stay.end):
         yield Span(start, end, top.activity, number, top.phase)
 
@@ -273,6 +276,14 @@ def _by_status(stay: _Stay, began: datetime, *, trains: bool) -> Iterator[_Inter
             yield _Interval(part.start, part.end, _Layer.STATUS, Activity.TRAINING if trains else Activity.PREPARING)
         else:  # it is stopping
             yield _Interval(part.start, part.end, _Layer.FINISHING, Activity.FINISHING)
+
+
+def _waits(reports: Sequence[Event]) -> Iterator[_Interval]:
+    """Yield the times in which a job that only prepares data waited for another job that prepared the same."""
+    for event in reports:
+        if event.type == "phase.finished" and event.data.get("phase") == WAIT_FOR_DATA:
+            begin = event.time - _duration(event.data.get("seconds"))
+            yield _Interval(begin, event.time, _Layer.PHASE, Activity.STARTUP, WAIT_FOR_DATA)
 
 
 def _generations(stay: _Stay, began: datetime, reports: Sequence[Event]) -> list[_Generation]:

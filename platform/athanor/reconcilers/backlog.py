@@ -21,6 +21,7 @@ from athanor.artifacts import deletions, unreferenced
 from athanor.artifacts.services import retired_checkpoints
 from athanor.budgets import meter
 from athanor.compliance import erasure
+from athanor.compliance import retention as records
 from athanor.core import clock, task_triggers
 from athanor.core.valkey import valkey
 from athanor.dispatch import finalise, observe, stop, submit
@@ -111,6 +112,7 @@ DUE: dict[str, Callable[[], list[Due]]] = {
         *(Due(rows, F(ended)) for rows, ended in retention.overdue()),
         Due(idempotency.expired(), F("created_at") + idempotency.STORED_FOR),
     ],
+    task_triggers.SWEEP_RECORDS: lambda: [Due(rule.rows, F(rule.since)) for rule in records.overdue()],
     task_triggers.ANCHOR_AUDIT: lambda: [],  # no row waits for an anchor
     task_triggers.SIMULATE: lambda: [Due(simulations.due(), F("created_at"))],
     task_triggers.SYNC_INVENTORY: lambda: [Due(inventory_sync.due(), Least("nodes_at", "probed_at"))],

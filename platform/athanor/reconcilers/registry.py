@@ -65,6 +65,12 @@ RECONCILERS = (
         "Series and logs are deleted after their retention time, and stored answers of Idempotency-Keys after a day.",
     ),
     Reconciler(
+        task_triggers.SWEEP_RECORDS,
+        600.0,
+        "Expired sessions, counts of failed sign-ins, admission decisions, simulations and incidents are deleted after "
+        "their retention time.",
+    ),
+    Reconciler(
         task_triggers.ANCHOR_AUDIT, 300.0, "The newest record of the audit trail is anchored outside the database."
     ),
     Reconciler(task_triggers.SIMULATE, 15.0, "Requested simulations are run, or state why they failed."),

@@ -47,6 +47,7 @@ class StartEstimate(models.Model):
         indexes: ClassVar[list[models.Index]] = [
             models.Index(fields=["job"], condition=models.Q(started_at__isnull=True), name="open_estimates"),
             models.Index(fields=["-started_at"], name="judged_estimates"),
+            models.Index(fields=["made_at"], name="estimates_by_age"),
         ]
 
     def __str__(self) -> str:
@@ -71,6 +72,7 @@ class Simulation(LeasedModel):
 
     class Meta:
         db_table = "operations_simulation"  # its name before it moved to this app
+        indexes: ClassVar[list[models.Index]] = [models.Index(fields=["ended_at"], name="simulations_by_end")]
 
     def __str__(self) -> str:
         return self.id

@@ -38,7 +38,6 @@ def admit() -> int:
         admitted += started
         if done or not started:
             break
-    stored_cycles.sweep()
     return admitted
 
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce, Now
@@ -16,8 +17,8 @@ from pydantic import Field, TypeAdapter
 
 from athanor.accounts.models import User
 from athanor.clusters.models import Pool
-from athanor.core import leases, task_triggers
-from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound
+from athanor.core import ids, leases, task_triggers
+from athanor.core.errors import Conflict, FieldProblem, Gone, Invalid, NotFound
 from athanor.jobs.models import Attempt, Job
 from athanor.quotas import changes, selectors, services
 from athanor.quotas.tree import GroupDocument, NodeChange, Tree, TreeDocument
@@ -249,8 +250,15 @@ def all_simulations() -> QuerySet[Simulation]:
 
 
 def find(simulation_id: str) -> Simulation:
-    """Return a simulation. Raises NotFound."""
+    """Return a simulation. Raises NotFound, and Gone for an id from before what is stored."""
     row = Simulation.objects.select_related("created_by").filter(pk=simulation_id).first()
+    days = settings.ATHANOR.history_days
+    if row is None and days and simulation_id < ids.earliest_id("sim", timezone.now() - timedelta(days=days)):
+        raise Gone(
+            "simulation_expired",
+            f"simulation {simulation_id} is no longer stored: results are, for {days} days",
+            remedy="run it again; to store later ones for longer, raise ATHANOR_HISTORY_DAYS",
+        )
     if row is None:
         raise NotFound("simulation", simulation_id)
     return row

@@ -3,20 +3,19 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import zstandard
-from django.db.models import QuerySet
-from django.utils import timezone
+from django.conf import settings
+from django.db.models import Q, QuerySet
 from pydantic import TypeAdapter
 
-from athanor.core.errors import NotFound
+from athanor.core.errors import Gone, NotFound
 from athanor.scheduling.models import AdmissionCycle
 from athanor.scheduling.policy.cycle import decide
 from athanor.scheduling.policy.snapshot import Decision, Snapshot
 
-RETENTION = timedelta(days=30)
 MAX_CYCLES = 20_000
 _SNAPSHOT: TypeAdapter[Snapshot] = TypeAdapter(Snapshot)
 _DECISIONS: TypeAdapter[list[Decision]] = TypeAdapter(list[Decision])
@@ -60,12 +59,13 @@ def differences(cycle: AdmissionCycle) -> list[str]:
     return sorted(job_id for job_id in then.keys() | now.keys() if then.get(job_id) != now.get(job_id))
 
 
-def sweep() -> None:
-    """Delete cycles beyond the retention time or the maximum number."""
-    AdmissionCycle.objects.filter(time__lt=timezone.now() - RETENTION).delete()
-    newest = AdmissionCycle.objects.order_by("-id").values_list("id", flat=True)[MAX_CYCLES : MAX_CYCLES + 1]
-    for last in newest:
-        AdmissionCycle.objects.filter(id__lte=last).delete()
+def is_expired(now: datetime) -> Q:
+    """Return the condition of cycles beyond the retention time or the maximum number; compliance/retention.py removes
+    them."""
+    newest = AdmissionCycle.objects.order_by("-id").values_list("id", flat=True)
+    last = next(iter(newest[MAX_CYCLES : MAX_CYCLES + 1]), 0)
+    days = settings.ATHANOR.decisions_days
+    return Q(id__lte=last) | Q(time__lt=now - timedelta(days=days)) if days else Q(id__lte=last)
 
 
 def cycles() -> QuerySet[AdmissionCycle]:
@@ -74,8 +74,15 @@ def cycles() -> QuerySet[AdmissionCycle]:
 
 
 def cycle_of(cycle_id: int) -> AdmissionCycle:
-    """Return a stored admission cycle. Raises NotFound."""
+    """Return a stored admission cycle. Raises NotFound, and Gone for one that was removed after its retention."""
     cycle = AdmissionCycle.objects.filter(pk=cycle_id).first()
+    if cycle is None and cycle_id > 0 and AdmissionCycle.objects.filter(pk__gt=cycle_id).exists():
+        raise Gone(
+            "decision_expired",
+            f"decision {cycle_id} is no longer stored: ATHANOR_DECISIONS_DAYS is {settings.ATHANOR.decisions_days}, "
+            f"and at most the newest {MAX_CYCLES} are stored",
+            remedy="to store later ones for longer, raise ATHANOR_DECISIONS_DAYS",
+        )
     if cycle is None:
         raise NotFound("decision", str(cycle_id))
     return cycle

@@ -196,6 +196,23 @@ def test_a_job_that_prepares_data_does_not_train() -> None:
     assert job.seconds(10, trains=False) == {"queued": 1, "startup": 4, "preparing": 5}
 
 
+def test_a_wait_for_data_that_another_job_prepares_is_part_of_the_start_up_also_of_a_job_that_only_prepares() -> None:
+    for trains in (False, True):
+        job = History()
+        job.starts(1)
+        job.moves((6, "running"))
+        job.reports(16, "phase.finished", phase="wait_for_data", seconds=10)
+        job.reports(18, "phase.finished", phase="data", seconds=2)
+        if trains:
+            job.reports(20, "phase.finished", phase="first_step", seconds=2)
+        spent = job.seconds(26, trains=trains)
+        if trains:
+            assert spent == {"queued": 1, "startup": 19, "training": 6}
+        else:
+            assert spent == {"queued": 1, "startup": 2 + 3 + 10, "preparing": 10}
+        assert total(job.spans(26, trains=trains)).startup["wait_for_data"] == timedelta(seconds=10)
+
+
 def test_a_dispatch_that_failed_belongs_to_no_attempt() -> None:
     job = History()
     job.moves((1, "admitted"), (3, "queued"))

@@ -17,6 +17,9 @@ urlpatterns = [
     path("checkpoints:damaged", views.DamagedCheckpointsView.as_view()),
     path("artifacts", views.ArtifactsView.as_view()),
     path("datasets", views.DatasetsView.as_view()),
+    path("preparations:claim", views.ClaimPreparationView.as_view()),
+    path("preparations:release", views.ReleasePreparationView.as_view()),
+    path("preparations:register", views.RegisterPreparationView.as_view()),
     path("profiles", views.ProfilesView.as_view()),
     path("end", views.EndView.as_view()),
 ]

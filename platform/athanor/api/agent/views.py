@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.api.agent.messages import parse_message
-from athanor.artifacts import base_models, keys, profiles, services, storage, team_secrets
+from athanor.artifacts import base_models, keys, preparations, profiles, services, storage, team_secrets
 from athanor.core import tenancy
 from athanor.core.errors import Unauthenticated
 from athanor.core.logging import bound
@@ -28,6 +28,9 @@ from trainer.contract.run import (
     DataKeys,
     Heartbeat,
     HeartbeatReply,
+    PreparationRegistration,
+    PreparationRelease,
+    PreparationRequest,
     PresignedUrl,
     PresignReply,
     PresignRequest,
@@ -191,11 +194,39 @@ class ArtifactsView(AgentView):
 
 
 class DatasetsView(AgentView):
-    """Requests to `/datasets`."""
+    """Requests to `/datasets`, of trainers of earlier versions."""
 
     def post(self, request: Request) -> Response:
-        """Register a tokenised data set by its manifest."""
+        """Register a tokenised data set that was prepared without a claim."""
         row = services.register_dataset(self.attempt(request), parse_message(request, DatasetManifest))
+        return Response({"recipe": row.recipe}, status=201)
+
+
+class ClaimPreparationView(AgentView):
+    """Requests to `/preparations:claim`."""
+
+    def post(self, request: Request) -> Response:
+        """Ask to prepare a data set, or renew that. Return a `PreparationReply`."""
+        reply = preparations.claim(self.attempt(request), parse_message(request, PreparationRequest))
+        return Response(reply.model_dump(mode="json"))
+
+
+class ReleasePreparationView(AgentView):
+    """Requests to `/preparations:release`."""
+
+    def post(self, request: Request) -> Response:
+        """Give up the preparation of a data set."""
+        preparations.release(self.attempt(request), parse_message(request, PreparationRelease))
+        return Response({}, status=200)
+
+
+class RegisterPreparationView(AgentView):
+    """Requests to `/preparations:register`."""
+
+    def post(self, request: Request) -> Response:
+        """Register a tokenised data set under the token of its claim."""
+        asked = parse_message(request, PreparationRegistration)
+        row = services.register_dataset(self.attempt(request), asked.manifest, asked.token)
         return Response({"recipe": row.recipe}, status=201)
 
 

@@ -335,7 +335,8 @@ class NodeIncidentsView(APIView):
     def get(self, request: Request, cluster_id: str, node_name: str) -> Response:
         """List the incidents of a node.
 
-        Returns what happened to the node, newest first, at most 200 entries. For platform administrators."""
+        Returns what happened to the node within ATHANOR_HISTORY_DAYS (365), newest first, at most 200 entries. For
+        platform administrators."""
         operator(request)
         node = selectors.node_of(clusters.find(cluster_id), node_name)
         rows = selectors.incidents_of(node, MAX_INCIDENTS)

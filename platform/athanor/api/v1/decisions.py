@@ -32,8 +32,8 @@ class DecisionsView(APIView):
     def get(self, request: Request) -> Response:
         """List admission decisions.
 
-        Returns the admission cycles that started or preempted a job, newest first. They are stored for at most 30
-        days. For platform administrators."""
+        Returns the admission cycles that started or preempted a job, newest first. They are stored for
+        ATHANOR_DECISIONS_DAYS (30), the newest 20,000 at most. For platform administrators."""
         operator(request)
         found, next_cursor = read_page(stored_cycles.cycles(), LIMIT.read(request), read_position(request))
         return paginated_response(serialize_many(DecisionSerializer, found), next_cursor)

@@ -32,7 +32,8 @@ class SimulationsView(APIView):
     def get(self, request: Request) -> Response:
         """List simulations.
 
-        Returns simulations, newest first, without their results. For platform administrators and auditors."""
+        Returns simulations, newest first, without their results. They are stored for ATHANOR_HISTORY_DAYS (365). For
+        platform administrators and auditors."""
         _overseer(request)
         rows, next_cursor = paginate(request, simulations.all_simulations())
         items = [SimulationSummary(**_serialize_summary(row)) for row in rows]

@@ -27,7 +27,9 @@ const ACTIVITIES: Record<Activity, { name: string; color: string }> = {
 };
 
 /** In the order of a start-up; a phase with another name comes last. */
-const PHASES = ["dispatch", "launch", "import", "fork", "rendezvous", "data", "model", "load", "compile", "first_step"];
+const PHASES = [
+  "dispatch", "launch", "import", "fork", "rendezvous", "wait_for_data", "data", "model", "load", "compile", "first_step",
+];
 
 function phasesOf(timings: Timings): [string, number][] {
   const place = (name: string) => (PHASES.indexOf(name) + PHASES.length + 1) % (PHASES.length + 1);

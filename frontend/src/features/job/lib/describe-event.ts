@@ -57,6 +57,8 @@ export function describeEvent(event: JobEvent): Described | null {
       return described("Cancel requested", "waiting");
     case "phase.finished":
       return described(`${label(word("phase"))} took ${duration(number("seconds"))}`);
+    case "dataset.waiting":
+      return described(`Waiting for ${word("job")}, which prepares the same data (${word("source")})`, "waiting");
     case "evaluation":
       return described(`Validation loss ${loss(number("loss"))} at step ${step ?? "?"}`);
     case "evaluation.sample":
