@@ -120,7 +120,7 @@ class Unit:
         """Return the error of a number, with the limit that it names also in units and the value as it was written."""
         (found,) = error.errors(include_url=False)
         limit = next((value for name, value in found.get("ctx", {}).items() if name in ("ge", "gt", "le", "lt")), None)
-        detail = f" ({self.text(limit)})" if isinstance(limit, int) and limit else ""
+        detail = f" ({self.text(int(limit))})" if limit and limit == int(limit) else ""
         return PydanticCustomError(found["type"], "{message}", {"message": f"{found['msg']}{detail}"})
 
 
