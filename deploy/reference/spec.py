@@ -17,6 +17,9 @@ checks it and estimates start and cost without submitting it; `athanor presets` 
 
 An unknown field is an error, and so is a value outside its limits: the answer lists every problem with a JSON pointer
 to the field. Fields that are left out get the default below. The same schema in JSON is at `/api/v1/spec/schema`.
+
+A duration is a number of seconds or a text with units: `90m`, `2h`, `1d 12h` (d, h, m, s). A size is a number of bytes
+or a text with its unit: `40 GiB`, `500 MB` (KiB to PiB, kB to PB). The resolved spec has the number.
 """
 EXAMPLE = """
 version: 1
@@ -27,8 +30,8 @@ labels:
 resources:
   accelerator: cpu
   processes_per_node: 2
-time_limit_seconds: 21600
-wait_limit_seconds: 86400
+time_limit_seconds: 6h
+wait_limit_seconds: 1d 12h
 retry:
   max_free: 5
 checkpoint:
@@ -121,6 +124,8 @@ def _type(field: Schema, sections: dict[str, str]) -> str:
         return ", ".join(code(value) for value in field.get("enum", [field.get("const")]))
     if field["type"] == "array":
         return f"list of {_type(field['items'], sections)}"
+    if "x-unit" in field:
+        return str(field["x-unit"])
     if field["type"] == "object":
         return "mapping of strings"
     return "date and time" if field.get("format") == "date-time" else str(field["type"])
@@ -148,7 +153,7 @@ def _limits(field: Schema) -> str:
         found.append(f"above {_number(field['exclusiveMinimum'])}")
     if "exclusiveMaximum" in field:
         found.append(f"below {_number(field['exclusiveMaximum'])}")
-    if "pattern" in field:
+    if "pattern" in field and "x-unit" not in field:
         found.append(f"matches {code(field['pattern'])}")
     found += [_limits(each) for each in field.get("anyOf", ())]
     if "items" in field and (inner := _limits(field["items"])):

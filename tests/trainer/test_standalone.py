@@ -113,3 +113,12 @@ def test_a_file_that_is_no_job_is_refused(tmp_path: Path, content: str, message:
 def test_a_missing_job_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(TrainerError, match=r"absent.yaml: No such file"):
         read_job(tmp_path / "absent.yaml")
+
+
+def test_a_job_file_takes_sizes_with_units_and_names_what_is_none(tmp_path: Path) -> None:
+    data = {**TINY["data"], "cache_bytes": "1.5 GiB"}
+    _, settings = read_job(write_job(tmp_path, training={**TINY, "data": data}, time_limit_seconds="2h"))
+    assert settings.training.data.cache_bytes == 1536 * 2**20
+    path = write_job(tmp_path, training={**TINY, "data": {**data, "cache_bytes": "much"}})
+    with pytest.raises(TrainerError, match=r"training\.data\.cache_bytes: must be a size.*40 GiB.*it is 'much'"):
+        read_job(path)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainer.contract.base import CheckedModel, FieldConflict, Pattern, SpecModel
+from trainer.contract.units import SIZE
 
 Source = Annotated[
     str,
@@ -75,7 +76,7 @@ class DataSpec(CheckedModel):
     shuffle_shards: Annotated[int, Field(ge=1, le=1024)] = 8
     """Number of shards, of up to 32 MiB of tokens each, that samples are shuffled over at a time. A node needs at most
     twice as many at the same time. Ignored in `prepare`."""
-    cache_bytes: Annotated[int, Field(ge=64 * MEBIBYTE)] = 16 * 1024 * MEBIBYTE
+    cache_bytes: Annotated[int, Field(ge=64 * MEBIBYTE), SIZE] = 16 * 1024 * MEBIBYTE
     """Disk space for shards that a node downloads, in bytes, divided equally among the sources. Ignored in
     `prepare`."""
 

@@ -3818,7 +3818,7 @@ export interface components {
              *     `prepare`.
              * @default 17179869184
              */
-            cache_bytes: number;
+            cache_bytes: number | string;
         };
         /** @description Text of a team to train on. */
         Dataset: {
@@ -4654,7 +4654,7 @@ export interface components {
          *           "processes_per_node": 2,
          *           "accelerator": "cpu"
          *         },
-         *         "time_limit_seconds": 21600,
+         *         "time_limit_seconds": "6h",
          *         "checkpoint": {
          *           "every_steps": 30,
          *           "keep_last": 2
@@ -5079,16 +5079,16 @@ export interface components {
              *     checkpoint and ends with the reason `deadline`. A quota's `max_run_seconds` may demand less.
              * @default 86400
              */
-            time_limit_seconds: number;
+            time_limit_seconds: number | string;
             /**
              * Wait Limit Seconds
              * @description Maximum time that the job may wait for its launch, the cluster's own queue included, or stay paused, in seconds,
              *     counted again each time that it is queued or paused. Then it expires with the reason `waited_too_long`. Without it
              *     there is no limit.
              * @default null
-             * @example 86400
+             * @example 1d
              */
-            wait_limit_seconds: number | null;
+            wait_limit_seconds: number | string | null;
             /**
              * @description Earliest start, deadline, and ceilings for price and carbon intensity.
              * @default {
@@ -7632,9 +7632,9 @@ export interface components {
              * @description Memory requested on each node, in bytes. Refused when it exceeds what the pool's nodes have. Without it the
              *     cluster's own default applies. Slurm rounds it up to MiB. Ignored on a cluster of kind `local`.
              * @default null
-             * @example 68719476736
+             * @example 64 GiB
              */
-            memory_bytes_per_node: number | null;
+            memory_bytes_per_node: number | string | null;
             /**
              * Exclusive
              * @description Whether no other job may share its nodes. On Kubernetes it keeps other jobs of the platform away, but not other
@@ -7680,7 +7680,7 @@ export interface components {
              *     longer count.
              * @default 86400
              */
-            window_seconds: number;
+            window_seconds: number | string;
             /**
              * Restarts In Place
              * @description Number of times that an attempt restarts its worker processes on the same nodes before it ends, after a killed

@@ -62,7 +62,8 @@ export function percent(fraction: number | null | undefined): string {
 }
 
 export function money(amount: number, currency: string): string {
-  return `${amount.toFixed(2)} ${currency}`.trimEnd();
+  const digits = amount.toLocaleString("en-GB", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+  return `${digits} ${currency}`.trimEnd();
 }
 
 /** Between two RFC 3339 times, in seconds; up to `now` while there is no end. */

@@ -14,6 +14,13 @@ AbsolutePath = Annotated[str, Field(pattern=r"^/[^\x00\n]*$")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
+class Part(BaseModel):
+    """A part of a cluster's configuration: immutable, unknown fields are errors. The string below a field is its
+    description in the JSON schema, from which the dashboard makes its form."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
 class Fabric(StrEnum):
     """The network between the nodes."""
 
@@ -31,25 +38,30 @@ class Locality(StrEnum):
     STREAM = "stream"  # nowhere: read from the store when needed, a bounded part in the job's own folder
 
 
-class ClusterProfile(BaseModel):
-    """`interfaces`: the network interfaces that peers are reached by, as NCCL and gloo name them (`eth0,eth1`).
-    `hcas`: the InfiniBand or RoCE adapters to use, as NCCL_IB_HCA takes them; empty: all that are found.
-    `roce_gid_index`, `roce_traffic_class`: what the adapters and switches are set up for; there is no usual value.
-    `interruption_notice`: the file or address on a node where a spot machine's provider announces that it reclaims the
-    machine.
-    `environment`: more variables for all agents of the cluster; they win over what the fabric asks for."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class ClusterProfile(Part):
+    """The network between the nodes, and where they store data."""
 
     fabric: Fabric = Fabric.ETHERNET
+    """Network between the nodes."""
     interfaces: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,^=-]*$")] = ""
+    """Network interfaces that peers are reached by, as NCCL and gloo name them, such as `eth0,eth1`. Empty: the
+    library chooses."""
     hcas: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,:^=-]*$")] = ""
+    """InfiniBand or RoCE adapters to use, as NCCL_IB_HCA takes them. Empty: all that are found."""
     roce_gid_index: Annotated[int, Field(ge=0, le=255)] | None = None
+    """GID index of the RoCE adapters, as they are set up. There is no usual value."""
     roce_traffic_class: Annotated[int, Field(ge=0, le=255)] | None = None
+    """Traffic class of the RoCE switches, as they are set up. There is no usual value."""
     locality: Locality = Locality.NODE_CACHE
+    """Where prepared data, models and copies of the newest checkpoints are stored while jobs use them: `node_cache`,
+    the cache directory on each node's own disk; `shared_scratch`, the cache directory on a shared file system;
+    `stream`, read from the object store when needed."""
     cache_directory: AbsolutePath | None = None
+    """Directory of the nodes for cached data. Without it nothing is cached."""
     interruption_notice: Annotated[str, Field(pattern=r"^(/|https?://)[^\x00-\x20]+$", max_length=500)] | None = None
+    """File or address on a node where a spot machine's provider announces that it reclaims the machine."""
     environment: dict[VariableName, str] = {}
+    """More environment variables for all agents of the cluster. They win over those that follow from the fabric."""
 
     def variables(self, accelerator: str, nodes: int) -> dict[str, str]:
         """Return the agents' environment variables that follow from the profile."""

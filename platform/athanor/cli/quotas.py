@@ -19,7 +19,7 @@ from athanor.cli.options import AsJson, connect, read_duration
 from athanor.cli.plain import plain
 from athanor.cli.render import columns, console, number, print_json
 from athanor.cli.spec_file import read_spec
-from athanor.core.units import duration_text, parse_duration, parse_size, size_text
+from trainer.contract.units import duration_text, parse_duration, parse_size, size_text
 
 app = typer.Typer(rich_markup_mode=None)
 TreeFile = Annotated[Path, typer.Argument(help="YAML or JSON, as `athanor quota show --yaml` prints it.")]

@@ -130,7 +130,7 @@ class Resources(TypedDict):
     accelerator: NotRequired[str]
     spare_nodes: NotRequired[int]
     cpus_per_process: NotRequired[int | None]
-    memory_bytes_per_node: NotRequired[int | None]
+    memory_bytes_per_node: NotRequired[int | str | None]
     exclusive: NotRequired[bool]
     max_switches: NotRequired[int | None]
 
@@ -138,7 +138,7 @@ class Resources(TypedDict):
 class RetryPolicy(TypedDict):
     max_charged: NotRequired[int]
     max_free: NotRequired[int]
-    window_seconds: NotRequired[int]
+    window_seconds: NotRequired[int | str]
     restarts_in_place: NotRequired[int]
 
 
@@ -404,7 +404,7 @@ class DataSpec(TypedDict):
     packing: NotRequired[PackingEnum]
     on_corrupt: NotRequired[OnCorruptEnum]
     shuffle_shards: NotRequired[int]
-    cache_bytes: NotRequired[int]
+    cache_bytes: NotRequired[int | str]
 
 
 class LoraSpec(TypedDict):
@@ -634,8 +634,8 @@ class JobSpecRequest(TypedDict):
     resources: NotRequired[Resources]
     after: NotRequired[list[AfterItem]]
     secrets: NotRequired[list[Secret]]
-    time_limit_seconds: NotRequired[int]
-    wait_limit_seconds: NotRequired[int | None]
+    time_limit_seconds: NotRequired[int | str]
+    wait_limit_seconds: NotRequired[int | str | None]
     schedule: NotRequired[Schedule]
     retry: NotRequired[RetryPolicy]
     checkpoint: NotRequired[CheckpointPolicy]

@@ -133,10 +133,11 @@ def schema_for_http(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
     for field in FILES.get(kind, ()):
         for part in parts:
             if field[-1] in part.get("properties", {}):
+                meaning = part["properties"][field[-1]].get("description", "")
                 part["properties"][field[-1]] = {
                     "type": "string",
                     "pattern": f"^{FILE_NAME.pattern}$",
-                    "description": f"The name of a file in {DIRECTORY_SETTING} of the server.",
+                    "description": f"{meaning} The name of a file in {DIRECTORY_SETTING} of the server.".strip(),
                 }
     return found
 

@@ -55,7 +55,7 @@ def build_backend(kind: str, config: dict[str, Any], name: str = "") -> Backend:
         problems = error.problems
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False)
-        problems = tuple(FieldProblem(_pointer(each["loc"], config), each["type"], each["msg"]) for each in found)
+        problems = tuple(FieldProblem(_pointer(each["loc"], config), each["type"], _detail(each)) for each in found)
     except (TypeError, ValueError) as error:
         problems = (FieldProblem("/config", "invalid", str(error)),)
     first = f"{problems[0].pointer}: {problems[0].detail}"
@@ -383,6 +383,12 @@ def _pool_facts(pool: Pool) -> dict[str, Any]:
         "memory_bytes": pool.memory_bytes, "accelerator_memory_bytes": pool.accelerator_memory_bytes,
         "price_per_slot_hour": str(pool.price_per_slot_hour), "currency": pool.currency,
     }  # fmt: skip
+
+
+def _detail(error: Any) -> str:
+    """Return what is wrong, with the value if it is a single one."""
+    value = error["input"]
+    return f"{error['msg']}; got {value!r}" if isinstance(value, str | int | float | bool | None) else error["msg"]
 
 
 def _pointer(place: tuple[int | str, ...], config: Any) -> str:

@@ -8,7 +8,6 @@ from difflib import get_close_matches
 
 from athanor.core import ids
 from athanor.core.errors import FieldProblem, Invalid
-from athanor.core.units import duration_text, size_text
 from athanor.quotas.tree import (
     LIMITS,
     MAX_DEPTH,
@@ -28,6 +27,7 @@ from athanor.quotas.tree import (
     paths,
     root_of,
 )
+from trainer.contract.units import duration_text, size_text
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

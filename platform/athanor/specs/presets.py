@@ -33,7 +33,7 @@ def _cpu(name: str, model: str, *, steps: int, tokens: int, sequence: int, vocab
         "version": 1,
         "name": name,
         "resources": {"processes_per_node": 2, "accelerator": "cpu"},
-        "time_limit_seconds": 6 * 3600,
+        "time_limit_seconds": "6h",
         "checkpoint": {"every_steps": max(steps // 4, 1), "keep_last": 2},
         "training": {
             "model": {"preset": model},
@@ -55,7 +55,7 @@ def _gpu(name: str, model: str, *, nodes: int, rate: float) -> dict[str, Any]:
         "version": 1,
         "name": name,
         "resources": {"nodes": nodes, "processes_per_node": 8, "accelerator": "h100"},
-        "time_limit_seconds": 7 * 86_400,
+        "time_limit_seconds": "7d",
         "checkpoint": {"every_steps": 500, "keep_last": 3},
         "training": {
             "model": {"preset": model},

@@ -6,10 +6,11 @@ from urllib.parse import urlsplit
 
 from pydantic import AwareDatetime, Field, field_validator
 
-from trainer.contract.base import CheckedModel, FieldConflict, Pattern, PositiveInt, SpecModel
+from trainer.contract.base import CheckedModel, FieldConflict, Pattern, SpecModel
 from trainer.contract.data import PrepareSpec
 from trainer.contract.telemetry import TelemetrySpec
 from trainer.contract.training import CheckpointPolicy, OneTask, ProcessLayout, TrainingSpec
+from trainer.contract.units import DURATION, SIZE
 
 Name = Annotated[
     str,
@@ -46,7 +47,9 @@ class Resources(ProcessLayout):
     cpus_per_process: Annotated[Annotated[int, Field(ge=1, le=1024)] | None, Field(examples=[8])] = None
     """CPU cores requested for each process. Without it Slurm is asked for 1, and Kubernetes for what the cluster's
     configuration sets (1 by default). Ignored on a cluster of kind `local`."""
-    memory_bytes_per_node: Annotated[Annotated[int, Field(ge=2**20, le=2**45)] | None, Field(examples=[2**36])] = None
+    memory_bytes_per_node: Annotated[
+        Annotated[int, Field(ge=2**20, le=2**45), SIZE] | None, Field(examples=["64 GiB"])
+    ] = None
     """Memory requested on each node, in bytes. Refused when it exceeds what the pool's nodes have. Without it the
     cluster's own default applies. Slurm rounds it up to MiB. Ignored on a cluster of kind `local`."""
     exclusive: bool = False
@@ -75,7 +78,7 @@ class RetryPolicy(SpecModel):
     max_free: Annotated[int, Field(ge=0, le=1000)] = 10
     """Number of retries after failures of the infrastructure, such as a lost node, counted within `window_seconds`. 0
     disables them."""
-    window_seconds: PositiveInt = SECONDS_PER_DAY
+    window_seconds: Annotated[int, Field(ge=1, le=36_500 * SECONDS_PER_DAY), DURATION] = SECONDS_PER_DAY
     """Length of the window in which `max_charged` and `max_free` count, in seconds: attempts that ended earlier no
     longer count."""
     restarts_in_place: Annotated[int, Field(ge=0, le=100)] = 1
@@ -142,11 +145,11 @@ class JobSpec(OneTask, CheckedModel):
     secrets: Annotated[list[SecretName], Field(max_length=32, examples=[["hf-token"]])] = []
     """Names of secrets of the team to pass to the job's processes as environment variables: `hf-token` becomes
     `ATHANOR_JOB_SECRET_HF_TOKEN`."""
-    time_limit_seconds: Annotated[int, Field(ge=10, le=90 * SECONDS_PER_DAY)] = SECONDS_PER_DAY
+    time_limit_seconds: Annotated[int, Field(ge=10, le=90 * SECONDS_PER_DAY), DURATION] = SECONDS_PER_DAY
     """Maximum run time of one attempt, in seconds from its launch on the cluster. At the limit the job saves a
     checkpoint and ends with the reason `deadline`. A quota's `max_run_seconds` may demand less."""
     wait_limit_seconds: Annotated[
-        Annotated[int, Field(ge=1, le=365 * SECONDS_PER_DAY)] | None, Field(examples=[SECONDS_PER_DAY])
+        Annotated[int, Field(ge=1, le=365 * SECONDS_PER_DAY), DURATION] | None, Field(examples=["1d"])
     ] = None
     """Maximum time that the job may wait for its launch, the cluster's own queue included, or stay paused, in seconds,
     counted again each time that it is queued or paused. Then it expires with the reason `waited_too_long`. Without it

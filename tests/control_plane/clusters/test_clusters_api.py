@@ -8,6 +8,7 @@ import pytest
 
 from athanor.accounts.models import AuditEvent, Team, User
 from athanor.accounts.roles import PlatformRole
+from athanor.backends import registry
 from athanor.backends.facts import Finding, Level, NodeFacts, NodeState
 from athanor.backends.fake.backend import WORLDS, World
 from athanor.clusters.models import Cluster, ClusterHealthCheck, Node, Pool
@@ -102,6 +103,33 @@ def test_every_kind_that_is_offered_tells_what_its_configuration_holds(operator:
         assert item["configuration"]["additionalProperties"] is False
         assert "profile" in item["configuration"]["properties"]
         assert item["title"] != item["kind"], "add a title to TITLES in athanor/api/v1/clusters.py"
+
+
+def test_every_field_of_a_configuration_is_described_and_times_and_sizes_take_units(operator: Api) -> None:
+    for item in operator.send("GET", "clusters:kinds").json()["items"]:
+        schema = item["configuration"]
+        parts = [schema, *(each for each in schema["$defs"].values() if "properties" in each)]
+        for name, field in [pair for part in parts for pair in part["properties"].items() if pair[0] != "kind"]:
+            referred = schema["$defs"].get(field.get("$ref", "").rpartition("/")[2], {})
+            assert {**referred, **field}["description"].strip().endswith("."), f"{item['kind']}: {name}"
+            unit = next((each["x-unit"] for each in field.get("anyOf", []) if "x-unit" in each), None)
+            expected = "duration" if name.endswith("_seconds") else "size" if "bytes" in name else None
+            assert unit == expected, f"{item['kind']}: {name}"
+
+
+@pytest.mark.parametrize(
+    ("written", "detail"),
+    [
+        ("soon", "must be a duration; write it like 90m, 2h or 1d 12h, or in seconds; got 'soon'"),
+        ("2d", "Input should be less than or equal to 86400 (1d); got '2d'"),
+    ],
+)
+def test_a_time_with_units_is_checked_like_the_number(operator: Api, written: str, detail: str) -> None:
+    config = {"log_directory": "/shared", "grace_seconds": written}
+    answer = operator.send("POST", "clusters:check", {"kind": "slurm", "config": config}).json()
+    assert [(each["pointer"], each["detail"]) for each in answer["errors"]] == [("/config/grace_seconds", detail)]
+    read = registry.configuration("slurm").model_validate({**config, "grace_seconds": "10m"})
+    assert read.model_dump()["grace_seconds"] == 600
 
 
 def test_a_dry_run_examines_and_stores_nothing(operator: Api, iron: World) -> None:

@@ -2,16 +2,14 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from athanor.backends.profile import ClusterProfile
+from athanor.backends.profile import ClusterProfile, Part
 
 
-class FakeConfig(BaseModel):
+class FakeConfig(Part):
     """All backends with the same `world` name share it; with an `address` (host:port), the world is what answers
     there."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     world: Annotated[str, Field(min_length=1)] = "default"
     address: Annotated[str, Field(pattern=r"^$|^[A-Za-z0-9.-]+:[0-9]{1,5}$")] = ""

@@ -1,11 +1,12 @@
 """Configuration of a Kubernetes cluster: how it is reached, what runs there, what its teams may use."""
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from athanor.backends.profile import AbsolutePath, ClusterProfile
+from athanor.backends.profile import AbsolutePath, ClusterProfile, Part
+from trainer.contract.units import DURATION, SIZE
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
 LabelKey = Annotated[
@@ -14,12 +15,6 @@ LabelKey = Annotated[
 LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$")]
 Quantity = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|[kMGTPE]i?|Ki)?$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
-
-
-class Part(BaseModel):
-    """A part of the configuration: immutable, unknown fields are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class PullPolicy(StrEnum):
@@ -39,12 +34,16 @@ class PodSecurity(StrEnum):
 
 
 class Toleration(Part):
-    """As in a pod; without `key`, all taints."""
+    """A toleration, as in a pod."""
 
     key: str = ""
-    operator: Annotated[str, Field(pattern="^(Exists|Equal)$")] = "Exists"
+    """Key of the taint. Empty: all taints."""
+    operator: Literal["Exists", "Equal"] = "Exists"
+    """`Exists`, or `Equal` to compare the value."""
     value: str = ""
-    effect: Annotated[str, Field(pattern="^(|NoSchedule|PreferNoSchedule|NoExecute)$")] = ""
+    """Value of the taint."""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+    """Effect of the taint. Empty: all effects."""
 
     def manifest(self) -> dict[str, Any]:
         """Return it as in a pod's specification."""
@@ -53,88 +52,129 @@ class Toleration(Part):
 
 
 class PoolConfig(Part):
-    """The nodes of one of our pools. `spot`: their machines may be reclaimed, which is no fault of the job."""
+    """The nodes of one of our pools."""
 
     node_selector: dict[LabelKey, LabelValue] = {}
+    """Labels of the nodes that belong to the pool."""
     tolerations: tuple[Toleration, ...] = ()
+    """Taints of the nodes that its pods tolerate."""
     spot: bool = False
+    """Whether the provider may reclaim the machines, which is no fault of the job."""
     runtime_class: Name | None = None
+    """RuntimeClass of its pods."""
 
 
 class Egress(Part):
     """Whereto pods may connect besides each other and the name service: the platform, the object store."""
 
     cidr: Annotated[str, Field(pattern=r"^[0-9a-fA-F.:]+/[0-9]{1,3}$")]
+    """Range of addresses, such as `10.0.0.0/8`."""
     ports: tuple[Port, ...] = ()
+    """Ports. Empty: all ports."""
 
 
 class Security(Part):
     """What a container may. The defaults are what Pod Security `restricted` asks for, and more."""
 
     run_as_user: Annotated[int, Field(ge=0)] = 1000
+    """User id of the processes."""
     run_as_group: Annotated[int, Field(ge=0)] = 1000
+    """Group id of the processes."""
     seccomp: bool = True
+    """Whether system calls are limited to the runtime's default profile."""
     drop_capabilities: bool = True
+    """Whether containers run without Linux capabilities."""
     read_only_root: bool = True
+    """Whether the root file system is read-only."""
     level: PodSecurity = PodSecurity.RESTRICTED
+    """Pod Security level that the teams' namespaces enforce."""
 
 
 class CacheVolume(Part):
     """What lies at the profile's `cache_directory`; neither: an emptyDir, which each attempt finds empty."""
 
     claim: Name | None = None
+    """PersistentVolumeClaim."""
     host_path: AbsolutePath | None = None
+    """Directory of the node."""
 
 
 class KubernetesConfig(Part):
-    """`kubeconfig_file` with `context`, or neither: the credentials of the pod that the platform runs in.
-
-    `namespace_prefix` names our namespaces and marks what is ours: two installations of Athanor on one cluster need
-    two.
-    `accelerators`: the resource that nodes count each kind of accelerator by; `images`: where a kind needs another than
-    `image`. `priority_classes`: of low, normal, high.
-    `topology_labels`: labels of nodes that name the switches above them, outermost first. `queue`: Kueue's LocalQueue,
-    by team in `queues`. `quota`: the hard limits of a ResourceQuota, by team in `quotas`.
-    """
+    """A Kubernetes cluster. Without `kubeconfig_file` the platform uses the credentials of the pod that it runs in."""
 
     kubeconfig_file: AbsolutePath | None = None
+    """Kubeconfig by which the cluster is reached. Without it, the credentials of the pod that the platform runs in."""
     context: str | None = None
-    timeout_seconds: Annotated[float, Field(gt=0, le=14)] = 10.0
+    """Context of the kubeconfig. Needs `kubeconfig_file`."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=14), DURATION] = 10.0
+    """Time limit of a request to the cluster."""
     watch: bool = True
+    """Whether changes are watched. Without it, each observation lists the objects."""
 
     namespace_prefix: Annotated[str, Field(pattern=r"^[a-z][-a-z0-9]{0,19}$")] = "athanor"
+    """Prefix of the teams' namespaces. Two installations of Athanor on one cluster need different ones."""
     image: Annotated[str, Field(min_length=1, pattern=r"^\S+$")]
+    """Container image of the agent and the trainer."""
     image_pull_policy: PullPolicy = PullPolicy.IF_NOT_PRESENT
+    """When the image is pulled."""
     image_pull_secrets: tuple[Name, ...] = ()
+    """Names of the secrets by which images are pulled."""
     command: Annotated[list[str], Field(min_length=1)] = ["python3", "-m", "trainer.agent"]
+    """Command that runs as the agent in each pod."""
     work_directory: AbsolutePath = "/athanor/work"
+    """Directory of the container in which an attempt's files are."""
 
     accelerators: dict[str, str | None] = {"cpu": None, "nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
+    """Resource by which nodes count each kind of accelerator, such as `nvidia.com/gpu`. Empty for processor cores."""
     images: dict[str, str] = {}
+    """Image by kind of accelerator, where it needs another than `image`."""
     cpus_per_process: Annotated[float, Field(gt=0)] = 1.0
-    memory_bytes_per_process: Annotated[int, Field(gt=0)] | None = None
-    shared_memory_bytes: Annotated[int, Field(ge=0)] = 8 * 2**30
-    work_bytes: Annotated[int, Field(gt=0)] | None = None
+    """CPU cores requested for each process, where the spec says nothing."""
+    memory_bytes_per_process: Annotated[int, Field(gt=0), SIZE] | None = None
+    """Memory requested for each process, where the spec says nothing."""
+    shared_memory_bytes: Annotated[int, Field(ge=0), SIZE] = 8 * 2**30
+    """Size of `/dev/shm`, which is a part of the pod's memory."""
+    work_bytes: Annotated[int, Field(gt=0), SIZE] | None = None
+    """Size of the scratch folder of a pod. Without it there is no limit."""
     pools: dict[str, PoolConfig] = {}
+    """Nodes of each pool, by the name of the pool."""
     distinct_nodes: bool = True
+    """Whether the pods of a job are on different nodes."""
     topology_labels: tuple[LabelKey, ...] = ()
-    priority_classes: dict[Annotated[str, Field(pattern="^(low|normal|high)$")], Name] = {}
-    lost_node_seconds: Annotated[int, Field(ge=0, le=3600)] = 30
-    stop_grace_seconds: Annotated[int, Field(ge=1, le=3600)] = 90
-    keep_finished_seconds: Annotated[int, Field(ge=60)] = 24 * 3600
+    """Labels of nodes that name the switches above them, outermost first."""
+    priority_classes: dict[Literal["low", "normal", "high"], Name] = {}
+    """PriorityClass by the priority of a job: `low`, `normal` or `high`."""
+    lost_node_seconds: Annotated[int, Field(ge=0, le=3600), DURATION] = 30
+    """Time that pods stay on a node that does not answer, after the cluster has called it lost."""
+    stop_grace_seconds: Annotated[int, Field(ge=1, le=3600), DURATION] = 90
+    """Time between SIGTERM and SIGKILL: long enough to save a checkpoint."""
+    keep_finished_seconds: Annotated[int, Field(ge=60), DURATION] = 24 * 3600
+    """Time after which a finished Job is removed, with its Secret, Service and NetworkPolicy."""
     labels: dict[LabelKey, LabelValue] = {}
+    """Additional labels of all objects."""
     annotations: dict[LabelKey, str] = {}
+    """Additional annotations of all objects."""
 
     security: Security = Security()
+    """What a container may do."""
     cache: CacheVolume = CacheVolume()
+    """Volume at the profile's `cache_directory`."""
     network_policy: bool = True
+    """Whether a NetworkPolicy limits the connections of pods."""
     egress: tuple[Egress, ...] = ()
+    """Addresses that pods may connect to, besides each other and the name service: the platform and the object
+    store."""
     quota: dict[LabelKey, Quantity] = {}
+    """Hard limits of the ResourceQuota of each team, such as `requests.cpu`."""
     quotas: dict[str, dict[LabelKey, Quantity]] = {}
+    """Hard limits by team, instead of `quota`."""
     queue: Name | None = None
+    """LocalQueue of Kueue that jobs are submitted to."""
     queues: dict[str, Name] = {}
+    """LocalQueue of Kueue by team."""
 
     profile: ClusterProfile = ClusterProfile()
+    """The network between the nodes, and where they store data."""
 
     @model_validator(mode="after")
     def _agrees(self) -> "KubernetesConfig":

@@ -3,19 +3,22 @@
 import sys
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from athanor.backends.profile import AbsolutePath, ClusterProfile
+from athanor.backends.profile import AbsolutePath, ClusterProfile, Part
+from trainer.contract.units import DURATION
 
 AGENT = (sys.executable, "-m", "trainer.agent")
 
 
-class LocalConfig(BaseModel):
-    """`directory`: where attempts' folders are kept. `command`: what runs as the agent."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class LocalConfig(Part):
+    """Jobs run as processes on the host of the platform's workers."""
 
     directory: AbsolutePath
+    """Directory in which the folders of attempts are."""
     command: Annotated[tuple[str, ...], Field(min_length=1)] = AGENT
-    kill_after_seconds: Annotated[float, Field(gt=0, le=3600)] = 60.0
+    """Command that runs as the agent."""
+    kill_after_seconds: Annotated[float, Field(gt=0, le=3600), DURATION] = 60.0
+    """Time between SIGTERM and SIGKILL when an attempt is cancelled."""
     profile: ClusterProfile = ClusterProfile()
+    """The network between the nodes, and where they store data."""

@@ -1,14 +1,33 @@
-import { screen, waitFor } from "@testing-library/react";
+import { screen, waitFor, within } from "@testing-library/react";
 import { describe, expect, it, vi } from "vitest";
 
+import type { PoolPrice } from "@/api/types";
 import { ChangeBudgetDialog } from "@/features/budgets/components/change-budget-dialog";
 import { NewBudgetDialog } from "@/features/budgets/components/new-budget-dialog";
+import { SeriesDialog } from "@/features/budgets/components/series-dialog";
 import { budget, page, quotaNode, quotas } from "@/testing/documents";
 import { render } from "@/testing/render";
 import { refuse, server } from "@/testing/server";
 
 const CREATE = "POST /budgets";
+const CONNECT = "POST /series";
 const CHANGE = "PATCH /budgets/{budget_id}";
+
+const PRICE: PoolPrice = {
+  pool_id: "pool_1",
+  cluster: { id: "cls_1", name: "local" },
+  pool: "cpu",
+  accelerator: "cpu",
+  currency: "USD",
+  price_per_slot_hour: "1.000000",
+  price_now: "1.000000",
+  rules: [],
+  spot: false,
+  watts_per_slot: null,
+  price_series_id: null,
+  carbon_series_id: null,
+  grams_per_kwh_now: null,
+};
 
 async function openNew() {
   server.answer("GET /quotas", quotas(quotaNode("red", { path: "org/red" })));
@@ -93,6 +112,21 @@ describe("budget change form", () => {
     expect(call?.headers.get("If-Match")).toBe('"v4"');
   });
 
+  it("shows and takes amounts with thousands separators, in the unit of the label", async () => {
+    const onClose = vi.fn();
+    server.answer(CHANGE, budget());
+    const rich = budget({ unit: "money", currency: "EUR", amount: 1_234_567_500_000 });
+    const { user } = render(<ChangeBudgetDialog read={{ budget: rich, tag: '"v4"' }} onClose={onClose} />);
+    const amount = screen.getByLabelText(/^Amount, EUR/);
+    expect(amount).toHaveProperty("value", "1,234,567.5");
+    await user.clear(amount);
+    await user.type(amount, "2500000");
+    expect(amount).toHaveProperty("value", "2,500,000");
+    await user.click(screen.getByRole("button", { name: "Save" }));
+    await waitFor(() => expect(onClose).toHaveBeenCalledOnce());
+    expect(server.calls(CHANGE)[0]?.json).toMatchObject({ amount: 2_500_000_000_000 });
+  });
+
   it("stays open when somebody else has changed the budget", async () => {
     const onClose = vi.fn();
     server.answer(CHANGE, refuse(412, { code: "version_conflict", detail: "it has changed" }));
@@ -100,5 +134,38 @@ describe("budget change form", () => {
     await user.click(screen.getByRole("button", { name: "Save" }));
     expect((await screen.findByRole("alert")).textContent).toContain("It has changed");
     expect(onClose).not.toHaveBeenCalled();
+  });
+});
+
+describe("time series form", () => {
+  it("shows and takes times with units, and is not sent while one cannot be read", async () => {
+    server.answer("GET /series", page());
+    server.answer(CONNECT, {
+      id: "series_1",
+      kind: "price",
+      pool_id: "pool_1",
+      cluster_id: null,
+      stale_seconds: 7200,
+      url: "",
+      mapping: {},
+      fetch_seconds: 5400,
+      fetched_at: null,
+      problem: "",
+    });
+    const { user } = render(<SeriesDialog price={PRICE} onClose={() => undefined} />);
+    const form = within(await screen.findByRole("form", { name: "Price per slot-hour, USD" }));
+    const interval = form.getByLabelText("Fetch interval");
+    expect(interval).toHaveProperty("value", "1h");
+    expect(form.getByLabelText("Lifetime of a value")).toHaveProperty("value", "2h");
+    await user.type(form.getByLabelText("Provider URL"), "https://prices.example.org");
+    await user.clear(interval);
+    await user.type(interval, "often");
+    const save = form.getByRole("button", { name: "Save" });
+    expect(save).toHaveProperty("disabled", true);
+    await user.clear(interval);
+    await user.type(interval, "90m");
+    await user.click(save);
+    await waitFor(() => expect(server.calls(CONNECT)).toHaveLength(1));
+    expect(server.calls(CONNECT)[0]?.json).toMatchObject({ fetch_seconds: 5400, stale_seconds: 7200 });
   });
 });

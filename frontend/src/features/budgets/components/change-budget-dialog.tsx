@@ -6,7 +6,7 @@ import { ProblemNotice } from "@/components/problem-notice";
 import type { ReadBudget } from "@/features/budgets/api/budgets";
 import { budgetKeys, changeBudget } from "@/features/budgets/api/budgets";
 import { errorAt } from "@/features/budgets/components/new-budget-dialog";
-import { scaleOf, toAmount } from "@/features/budgets/lib/amounts";
+import { scaleOf, THOUSANDS, toAmount } from "@/features/budgets/lib/amounts";
 import { fieldsOf } from "@/lib/form";
 
 /** The editable fields of a budget; a new amount takes effect immediately. */
@@ -37,6 +37,7 @@ export function ChangeBudgetDialog({ read, onClose }: { read: ReadBudget; onClos
             label={budget.unit === "money" ? `Amount, ${budget.currency}` : "Slot-hours"}
             name="amount"
             min={0}
+            thousandSeparator={THOUSANDS}
             required
             defaultValue={budget.amount / scaleOf(budget)}
             error={errorAt(change.error, "/amount")}

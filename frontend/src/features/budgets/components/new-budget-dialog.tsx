@@ -8,7 +8,7 @@ import { Problem } from "@/api/problem";
 import type { Budget } from "@/api/types";
 import { ProblemNotice } from "@/components/problem-notice";
 import { budgetKeys, createBudget, nodesQuery } from "@/features/budgets/api/budgets";
-import { toAmount } from "@/features/budgets/lib/amounts";
+import { THOUSANDS, toAmount } from "@/features/budgets/lib/amounts";
 import { fieldsOf } from "@/lib/form";
 
 export function errorAt(error: unknown, pointer: string): string | undefined {
@@ -21,6 +21,7 @@ export function NewBudgetDialog({ onClose }: { onClose: () => void }) {
   const nodes = useQuery(nodesQuery());
   const accelerators = useQuery(acceleratorsQuery());
   const [unit, setUnit] = useState<Budget["unit"]>("slot_hours");
+  const [currency, setCurrency] = useState("USD");
   const make = useMutation({
     mutationFn: createBudget,
     onSuccess: onClose,
@@ -32,7 +33,7 @@ export function NewBudgetDialog({ onClose }: { onClose: () => void }) {
       node_id: field("node"),
       name: field("name"),
       unit,
-      ...(unit === "money" ? { currency: field("currency").toUpperCase() } : {}),
+      ...(unit === "money" ? { currency: currency.toUpperCase() } : {}),
       ...(field("accelerator") ? { accelerator: field("accelerator") } : {}),
       period: field("period") as Budget["period"],
       amount: toAmount({ unit }, field("amount")),
@@ -67,14 +68,21 @@ export function NewBudgetDialog({ onClose }: { onClose: () => void }) {
           </Group>
           <Group grow align="flex-start">
             <NumberInput
-              label={unit === "money" ? "Amount" : "Slot-hours"}
+              label={unit === "money" ? `Amount, ${currency || "in the currency"}` : "Slot-hours"}
               name="amount"
               min={0}
+              thousandSeparator={THOUSANDS}
               required
               error={errorAt(make.error, "/amount")}
             />
             {unit === "money" ? (
-              <TextInput label="Currency" name="currency" maxLength={3} defaultValue="USD" error={errorAt(make.error, "/currency")} />
+              <TextInput
+                label="Currency"
+                maxLength={3}
+                value={currency}
+                onChange={(event) => setCurrency(event.currentTarget.value)}
+                error={errorAt(make.error, "/currency")}
+              />
             ) : null}
           </Group>
           <NativeSelect

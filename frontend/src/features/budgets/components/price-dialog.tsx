@@ -12,6 +12,7 @@ const WEEKDAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Satur
   value: String(index),
   label,
 }));
+const PRICE_DECIMALS = 6; // as the server stores prices
 const NEW: PoolPriceRule = {
   weekdays: [0, 1, 2, 3, 4],
   from_hour: 8,
@@ -23,11 +24,12 @@ const NEW: PoolPriceRule = {
 interface RuleFieldsProps {
   rule: PoolPriceRule;
   number: number;
+  currency: string;
   onChange: (rule: PoolPriceRule) => void;
   onRemove: () => void;
 }
 
-function RuleFields({ rule, number, onChange, onRemove }: RuleFieldsProps) {
+function RuleFields({ rule, number, currency, onChange, onRemove }: RuleFieldsProps) {
   const hour = (name: "from_hour" | "to_hour", label: string, highest: number) => (
     <NumberInput
       label={label}
@@ -46,12 +48,12 @@ function RuleFields({ rule, number, onChange, onRemove }: RuleFieldsProps) {
         onChange={(days) => onChange({ ...rule, weekdays: days.map(Number) })}
       />
       <Group grow align="flex-end">
-        {hour("from_hour", "From, h", 23)}
-        {hour("to_hour", "To, h", 24)}
+        {hour("from_hour", "From hour", 23)}
+        {hour("to_hour", "To hour", 24)}
         <NumberInput
-          label="Price"
+          label={`Price per slot-hour, ${currency}`}
           min={0}
-          decimalScale={6}
+          decimalScale={PRICE_DECIMALS}
           value={Number(rule.price_per_slot_hour)}
           onChange={(value) => onChange({ ...rule, price_per_slot_hour: String(value) })}
         />
@@ -99,7 +101,7 @@ export function PriceDialog({ price, onClose }: { price: PoolPrice; onClose: () 
             description="When no rule applies"
             name="price"
             min={0}
-            decimalScale={4}
+            decimalScale={PRICE_DECIMALS}
             defaultValue={Number(price.price_per_slot_hour)}
           />
           {rules.map((rule, index) => (
@@ -107,6 +109,7 @@ export function PriceDialog({ price, onClose }: { price: PoolPrice; onClose: () 
               key={index}
               rule={rule}
               number={index + 1}
+              currency={price.currency}
               onChange={(changed) => replace(index, changed)}
               onRemove={() => setRules(rules.filter((_, at) => at !== index))}
             />

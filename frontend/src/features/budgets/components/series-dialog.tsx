@@ -1,17 +1,19 @@
-import { Button, FileInput, Group, Modal, NumberInput, Stack, Text, TextInput, Title } from "@mantine/core";
+import { Button, FileInput, Group, Modal, Stack, Text, TextInput, Title } from "@mantine/core";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import type { SubmitEvent } from "react";
+import { useState } from "react";
 
 import type { PoolPrice, PriceSeries } from "@/api/types";
 import { Moment } from "@/components/moment";
 import { Notice } from "@/components/notice";
 import { ProblemNotice } from "@/components/problem-notice";
+import { UnitInput } from "@/components/unit-input";
 import type { SeriesOf } from "@/features/budgets/api/budgets";
 import { budgetKeys, connectSeries, seriesQuery, uploadSeries } from "@/features/budgets/api/budgets";
+import { errorAt } from "@/features/budgets/components/new-budget-dialog";
 import { fieldsOf } from "@/lib/form";
 import { sentence } from "@/lib/text";
-
-const MINUTE = 60;
+import { DURATION } from "@/lib/units";
 
 interface SeriesFieldsProps {
   title: string;
@@ -31,6 +33,9 @@ function State({ series }: { series: PriceSeries | undefined }) {
 /** Values from a file, or from a provider that is asked again and again. */
 function SeriesFields({ title, of, series }: SeriesFieldsProps) {
   const client = useQueryClient();
+  const [interval, setInterval] = useState(series?.fetch_seconds ?? 3600);
+  const [lifetime, setLifetime] = useState(series?.stale_seconds ?? 7200);
+  const [readable, setReadable] = useState({ interval: true, lifetime: true });
   const refresh = () => client.invalidateQueries({ queryKey: budgetKeys.prices });
   const upload = useMutation({ mutationFn: (file: File) => uploadSeries(of, file), onSettled: refresh });
   const connect = useMutation({ mutationFn: connectSeries, onSettled: refresh });
@@ -39,8 +44,8 @@ function SeriesFields({ title, of, series }: SeriesFieldsProps) {
     connect.mutate({
       ...of,
       url: field("url").trim(),
-      fetch_seconds: Math.round(Number(field("every")) * MINUTE),
-      stale_seconds: Math.round(Number(field("stale")) * MINUTE),
+      fetch_seconds: interval,
+      stale_seconds: lifetime,
       mapping: { items: field("items"), time: field("time") || "time", value: field("value") || "value" },
     });
   };
@@ -66,19 +71,25 @@ function SeriesFields({ title, of, series }: SeriesFieldsProps) {
           defaultValue={series?.url}
         />
         <Group grow align="flex-end">
-          <NumberInput
-            label="Fetch interval, minutes"
-            name="every"
-            min={1}
-            max={1440}
-            defaultValue={(series?.fetch_seconds ?? 3600) / MINUTE}
+          <UnitInput
+            label="Fetch interval"
+            description="1m to 1d"
+            unit={DURATION}
+            required
+            value={interval}
+            onChange={(seconds) => setInterval(seconds ?? 0)}
+            onValid={(valid) => setReadable({ ...readable, interval: valid })}
+            error={errorAt(connect.error, "/fetch_seconds")}
           />
-          <NumberInput
-            label="Lifetime of a value, minutes"
-            name="stale"
-            min={1}
-            max={44_640}
-            defaultValue={(series?.stale_seconds ?? 7200) / MINUTE}
+          <UnitInput
+            label="Lifetime of a value"
+            description="1m to 31d"
+            unit={DURATION}
+            required
+            value={lifetime}
+            onChange={(seconds) => setLifetime(seconds ?? 0)}
+            onValid={(valid) => setReadable({ ...readable, lifetime: valid })}
+            error={errorAt(connect.error, "/stale_seconds")}
           />
         </Group>
         <Group grow align="flex-end">
@@ -90,7 +101,7 @@ function SeriesFields({ title, of, series }: SeriesFieldsProps) {
         {upload.error ? <ProblemNotice error={upload.error} /> : null}
         {connect.error ? <ProblemNotice error={connect.error} /> : null}
         <Group justify="flex-end">
-          <Button type="submit" variant="default" loading={connect.isPending}>
+          <Button type="submit" variant="default" loading={connect.isPending} disabled={!readable.interval || !readable.lifetime}>
             Save
           </Button>
         </Group>

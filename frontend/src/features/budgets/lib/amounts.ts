@@ -3,6 +3,8 @@ import type { Budget } from "@/api/types";
 /** Amounts are integers: slot-seconds, or millionths of the currency. */
 const HOUR = 3600;
 const MICRO = 1_000_000;
+/** Between thousands, in fields of amounts. */
+export const THOUSANDS = ",";
 
 type Measured = Pick<Budget, "unit" | "currency">;
 
@@ -11,7 +13,7 @@ export function scaleOf(budget: Pick<Budget, "unit">): number {
 }
 
 export function toAmount(budget: Pick<Budget, "unit">, written: string): number {
-  return Math.round(Number(written) * scaleOf(budget));
+  return Math.round(Number(written.replaceAll(THOUSANDS, "")) * scaleOf(budget));
 }
 
 export function figure(value: number): string {

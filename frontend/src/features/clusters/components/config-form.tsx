@@ -1,7 +1,7 @@
 import { Button, Group, Stack, Text } from "@mantine/core";
 import { useMutation } from "@tanstack/react-query";
 import type { ReactNode } from "react";
-import { useState } from "react";
+import { useMemo, useState } from "react";
 
 import { Problem } from "@/api/problem";
 import type { JsonObject } from "@/api/types";
@@ -11,14 +11,20 @@ import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { checkConfig } from "@/features/clusters/api/clusters";
 import { FindingsTable } from "@/features/clusters/components/findings-table";
-import { configRemarks, parseConfig } from "@/features/clusters/lib/config-yaml";
+import { SchemaFields } from "@/features/clusters/components/schema-fields";
+import { configRemarks, parseConfig, setConfigField } from "@/features/clusters/lib/config-yaml";
+import { fieldsOf } from "@/features/clusters/lib/schema-form";
+
+import classes from "./config-form.module.css";
 
 interface ConfigFormProps {
   /** Of the cluster; empty while it has none. */
   name: string;
   kind: string;
+  /** JSON Schema of the configuration; null while it is not known: then there is the YAML alone. */
+  schema: JsonObject | null;
   start: string;
-  /** Above the editor. */
+  /** Above the fields. */
   children?: ReactNode;
   /** What saving is called here. */
   yes: string;
@@ -28,8 +34,8 @@ interface ConfigFormProps {
   onEdit: () => void;
 }
 
-/** A configuration as YAML, with what the server says of it at its place, and a dry run of it. */
-export function ConfigForm({ name, kind, start, children, yes, busy, error, onSave, onEdit }: ConfigFormProps) {
+/** A configuration as fields and as YAML, two views of one text, with what the server says of it, and a dry run. */
+export function ConfigForm({ name, kind, schema, start, children, yes, busy, error, onSave, onEdit }: ConfigFormProps) {
   const [text, setText] = useState(start);
   const parsed = parseConfig(text);
   const check = useMutation({ mutationFn: (config: JsonObject) => checkConfig(name, kind, config) });
@@ -41,6 +47,7 @@ export function ConfigForm({ name, kind, start, children, yes, busy, error, onSa
   const failure = check.error ?? error;
   const fields = failure instanceof Problem ? failure.fields : [];
   const config = parsed.spec;
+  const schemaFields = useMemo(() => (schema === null ? [] : fieldsOf(schema)), [schema]);
   return (
     <form
       onSubmit={(event) => {
@@ -50,16 +57,31 @@ export function ConfigForm({ name, kind, start, children, yes, busy, error, onSa
     >
       <Stack gap="lg">
         {children}
-        <Panel title="Configuration" flush>
-          <CodeEditor
-            value={text}
-            label="Configuration as YAML"
-            onChange={edit}
-            remarks={[...parsed.remarks, ...configRemarks(text, fields)]}
-            minHeight={220}
-            maxHeight={560}
-          />
-        </Panel>
+        <div className={schema === null ? undefined : classes.columns}>
+          {schema === null ? null : (
+            <Panel title="Configuration">
+              <fieldset className={classes.fields} disabled={config === null}>
+                <SchemaFields
+                  fields={schemaFields}
+                  value={config ?? {}}
+                  path={[]}
+                  problems={fields}
+                  change={(path, value) => edit(setConfigField(text, path, value))}
+                />
+              </fieldset>
+            </Panel>
+          )}
+          <Panel title="YAML" flush>
+            <CodeEditor
+              value={text}
+              label="Configuration as YAML"
+              onChange={edit}
+              remarks={[...parsed.remarks, ...configRemarks(text, fields)]}
+              minHeight={220}
+              maxHeight={560}
+            />
+          </Panel>
+        </div>
         <Text size="sm" c="dimmed">
           It holds no secrets, commands or paths of the server: name files of <code>ATHANOR_CLUSTER_CONFIG_DIR</code>. The
           server&apos;s operator sets the rest in <code>{name || "NAME"}.cluster.json</code> there.
@@ -94,7 +116,7 @@ export function ConfigForm({ name, kind, start, children, yes, busy, error, onSa
               if (config !== null) check.mutate(config);
             }}
           >
-            Check without saving
+            Test
           </Button>
           <Button type="submit" loading={busy} disabled={config === null}>
             {yes}

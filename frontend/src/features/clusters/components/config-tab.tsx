@@ -1,10 +1,10 @@
 import { Stack } from "@mantine/core";
-import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 
 import type { ClusterSetup, FullCluster, JsonObject } from "@/api/types";
 import { Notice } from "@/components/notice";
-import { changeCluster, clusterKeys } from "@/features/clusters/api/clusters";
+import { changeCluster, clusterKeys, kindsQuery } from "@/features/clusters/api/clusters";
 import { ConfigForm } from "@/features/clusters/components/config-form";
 import { configText } from "@/features/clusters/lib/config-yaml";
 
@@ -18,6 +18,7 @@ export function ConfigTab({ cluster, tag, setup }: ConfigTabProps) {
   const client = useQueryClient();
   // What the edited text is based on: a change by somebody else in between is not overwritten.
   const [base, setBase] = useState(tag);
+  const kinds = useQuery(kindsQuery());
   const save = useMutation({
     mutationFn: (config: JsonObject) => changeCluster(cluster.id, { config }, base),
     onSuccess: (changed) => setBase(changed.tag),
@@ -38,6 +39,7 @@ export function ConfigTab({ cluster, tag, setup }: ConfigTabProps) {
       <ConfigForm
         name={cluster.name}
         kind={cluster.kind}
+        schema={kinds.data?.items.find((each) => each.kind === cluster.kind)?.configuration ?? null}
         start={configText(setup.config)}
         yes="Save"
         busy={save.isPending}

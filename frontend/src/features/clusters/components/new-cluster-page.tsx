@@ -8,7 +8,6 @@ import { Page } from "@/components/page";
 import { ProblemNotice } from "@/components/problem-notice";
 import { clusterKeys, kindsQuery, registerCluster } from "@/features/clusters/api/clusters";
 import { ConfigForm } from "@/features/clusters/components/config-form";
-import { configTemplate } from "@/features/clusters/lib/config-yaml";
 
 export function NewClusterPage() {
   const client = useQueryClient();
@@ -38,7 +37,8 @@ export function NewClusterPage() {
           key={kind.kind}
           name={name}
           kind={kind.kind}
-          start={configTemplate(kind.configuration)}
+          schema={kind.configuration}
+          start=""
           yes="Register"
           busy={register.isPending}
           error={register.error}

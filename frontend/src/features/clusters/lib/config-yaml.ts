@@ -1,8 +1,9 @@
 import { parseDocument, stringify } from "yaml";
 
 import type { FieldProblem, Json, JsonObject } from "@/api/types";
+import { isObject } from "@/features/clusters/lib/schema-form";
 import type { ParsedSpec, Remark } from "@/lib/spec-yaml";
-import { parseSpec, remarksFor } from "@/lib/spec-yaml";
+import { parseSpec, remarksFor, setField } from "@/lib/spec-yaml";
 
 const BELOW = "/config";
 
@@ -25,19 +26,36 @@ export function configRemarks(text: string, problems: FieldProblem[]): Remark[] 
   return remarksFor(text, own, "error");
 }
 
-function isObject(value: Json | undefined): value is JsonObject {
-  return value !== null && typeof value === "object" && !Array.isArray(value);
+/** The text with one field changed, by its path in the configuration; what is missing on the way to it is made. */
+export function setConfigField(text: string, path: string[], value: Json | undefined): string {
+  let at: Json | undefined = parseConfig(text).spec ?? undefined;
+  if (at === undefined) return text;
+  let depth = 0;
+  for (; depth < path.length - 1; depth += 1) {
+    const piece = path[depth] ?? "";
+    const inner: Json | undefined = Array.isArray(at) ? at[Number(piece)] : isObject(at) ? at[piece] : undefined;
+    if (!isObject(inner) && !Array.isArray(inner)) break;
+    at = inner;
+  }
+  const missing = path.slice(depth + 1);
+  if (value === undefined && missing.length > 0) return text;
+  const made = missing.reduceRight<Json | undefined>((inner, piece) => ({ [piece]: inner ?? null }), value);
+  const changed = setField(text, path.slice(0, depth + 1), made);
+  return changed.trim() === "{}" ? "" : changed;
 }
 
-/** A text to start from: what a kind needs is there to be filled in, what it may have stands in comments. */
-export function configTemplate(schema: JsonObject): string {
-  const fields = isObject(schema.properties) ? schema.properties : {};
-  const needed = new Set(Array.isArray(schema.required) ? schema.required.map(String) : []);
-  const lines = Object.entries(fields).map(([name, field]) => {
-    const facts = isObject(field) ? field : {};
-    const hint = typeof facts.description === "string" ? `  # ${facts.description.replaceAll("\n", " ")}` : "";
-    if (needed.has(name)) return `${name}: ${hint}`.trimEnd();
-    return `# ${name}: ${JSON.stringify(facts.default ?? null)}${hint}`;
-  });
-  return lines.length > 0 ? `${lines.join("\n")}\n` : "";
+function pointerOf(path: string[]): string {
+  return [BELOW, ...path.map((piece) => piece.replaceAll("~", "~0").replaceAll("/", "~1"))].join("/");
+}
+
+/** What the server says of a field, by its path in the configuration. */
+export function problemAt(problems: FieldProblem[], path: string[]): string | undefined {
+  const pointer = pointerOf(path);
+  return problems.find((problem) => problem.pointer === pointer)?.detail;
+}
+
+/** Whether the server says something of a field or of what is in it. */
+export function hasProblem(problems: FieldProblem[], path: string[]): boolean {
+  const pointer = pointerOf(path);
+  return problems.some((problem) => `${problem.pointer}/`.startsWith(`${pointer}/`));
 }

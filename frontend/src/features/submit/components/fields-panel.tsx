@@ -5,8 +5,11 @@ import { datasetsQuery } from "@/api/datasets";
 import { sessionQuery } from "@/api/session";
 import type { FieldProblem } from "@/api/types";
 import { Panel } from "@/components/panel";
+import { UnitField } from "@/components/unit-input";
 import type { SpecState } from "@/features/submit/hooks/use-spec";
 import { fieldAt } from "@/lib/spec-yaml";
+import type { Unit } from "@/lib/units";
+import { DURATION, SIZE } from "@/lib/units";
 
 interface FieldsPanelProps {
   spec: SpecState;
@@ -29,7 +32,11 @@ const NUMBERS: NumberField[] = [
   { label: "Tokens per step", path: ["training", "tokens_per_step"], step: 1024 },
   { label: "Sequence length", path: ["training", "sequence_length"], step: 64 },
   { label: "Checkpoint every (steps)", path: ["checkpoint", "every_steps"], step: 10 },
-  { label: "Time limit (seconds)", path: ["time_limit_seconds"], step: 600 },
+];
+
+const UNITS: { label: string; path: string[]; unit: Unit; example: string }[] = [
+  { label: "Time limit", path: ["time_limit_seconds"], unit: DURATION, example: "1d 12h" },
+  { label: "Memory per node", path: ["resources", "memory_bytes_per_node"], unit: SIZE, example: "40 GiB" },
 ];
 
 const BUILTIN = "builtin:python-stdlib";
@@ -107,6 +114,21 @@ export function FieldsPanel({ spec, problems }: FieldsPanelProps) {
             }}
           />
         ))}
+        {UNITS.map(({ label, path, unit, example }) => {
+          const usual = fieldAt(spec.defaults, path);
+          return (
+            <UnitField
+              key={label}
+              label={label}
+              unit={unit}
+              value={spec.field(path)}
+              placeholder={typeof usual === "number" ? unit.text(usual) : `such as ${example}`}
+              error={errorAt(path)}
+              disabled={disabled}
+              onChange={(value) => spec.change(path, value)}
+            />
+          );
+        })}
       </SimpleGrid>
     </Panel>
   );

@@ -22,8 +22,8 @@ export function StartOutlook({ plan }: { plan: Plan }) {
       ) : null}
       {plan.budgets.map((budget) => (
         <Text key={budget.name} size="sm" c={budget.reserves > budget.available ? "var(--tone-bad)" : "dimmed"}>
-          Reserves {amount(budget.reserves, budget.unit)} of budget {budget.name}, which has{" "}
-          {amount(budget.available, budget.unit)} left.
+          Reserves {money(budget.reserves, budget.unit)} of budget {budget.name}, which has{" "}
+          {money(budget.available, budget.unit)} left.
         </Text>
       ))}
       {plan.alternatives.length > 0 ? (
@@ -52,8 +52,4 @@ function whenOf(start: Start): string {
   if (start.p50_seconds === null) return "no estimate yet";
   const latest = start.p90_seconds === null ? "" : `, 90 % within ${duration(start.p90_seconds)}`;
   return `about ${duration(start.p50_seconds)}${latest}`;
-}
-
-function amount(value: number, unit: string): string {
-  return unit === "slot-hours" ? `${value.toFixed(2)} slot-hours` : money(value, unit);
 }

@@ -71,6 +71,21 @@ describe("submit form", () => {
     expect(within(panel).queryByText("Expected duration")).toBeNull();
   });
 
+  it("takes times and sizes with units, as the YAML beside them does", async () => {
+    const { user } = await open();
+    const limit = screen.getByLabelText("Time limit");
+    await user.type(limit, "1d 12h");
+    await waitFor(() => expect(yaml()).toContain("time_limit_seconds: 1d 12h\n"));
+    write("version: 1\nname: small\ntime_limit_seconds: 5400\nresources:\n  memory_bytes_per_node: 42949672960\n");
+    await waitFor(() => expect(limit).toHaveProperty("value", "1h 30m"));
+    expect(screen.getByLabelText("Memory per node")).toHaveProperty("value", "40 GiB");
+    await user.clear(limit);
+    expect(yaml()).not.toContain("time_limit_seconds");
+    await user.type(limit, "2 weeks");
+    expect(limit.getAttribute("aria-invalid")).toBe("true");
+    expect(yaml()).toContain("time_limit_seconds: 2 weeks\n");
+  });
+
   it("changes only the edited field of the YAML, and plans what is shown", async () => {
     const { user } = await open();
     await user.type(screen.getByLabelText("Steps"), "5");
