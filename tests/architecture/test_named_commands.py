@@ -1,4 +1,4 @@
-"""Commands that texts of the code tell people to run exist."""
+"""Commands that are named in texts of the code exist."""
 
 import re
 from collections.abc import Iterator

@@ -10,7 +10,7 @@ from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode
 from athanor.cli.settings import read_account
 from athanor.cli.times import moment
-from athanor.core.units import parse_duration
+from trainer.contract.units import parse_duration
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 JobIds = Annotated[list[str], typer.Argument(help="Names of jobs, or beginnings or ends of ids.", metavar="JOB...")]

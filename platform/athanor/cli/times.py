@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from athanor.cli.errors import CliError, ExitCode
-from athanor.core.units import parse_duration
+from trainer.contract.units import parse_duration
 
 TIME_HELP = "2026-01-31, 2026-01-31T12:00:00Z, or 7d for seven days ago"
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
