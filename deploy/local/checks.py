@@ -92,7 +92,7 @@ def python_types(output: Path) -> list[str]:
         "--target-python-version", "3.11", "--no-use-closed-typed-dict", "--formatters", "builtin",
         "--custom-file-header", PYTHON_TYPES_HEADER, "--openapi-scopes", "paths", "--openapi-include-paths",
         "/api/v1/jobs", "/api/v1/jobs/{job_id}", "/api/v1/jobs:plan", "/api/v1/presets",
-        "/api/v1/jobs/{job_id}/artifacts", "/api/v1/jobs/{job_id}/profiles",
+        "/api/v1/jobs/{job_id}/artifacts", "/api/v1/jobs/{job_id}/checkpoints", "/api/v1/jobs/{job_id}/profiles",
     ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trainer.contract.encryption import Encryptor, authenticate, new_keyset
-from trainer.contract.manifest import ModelManifest
+from trainer.contract.manifest import CheckpointManifest, ModelManifest
 
 WEIGHTS = bytes(range(256)) * 40
 PIECES = [WEIGHTS[:4096], WEIGHTS[4096:8192], WEIGHTS[8192:]]
@@ -200,3 +200,68 @@ def test_generate_says_that_an_adapter_needs_its_model(athanor, tmp_path: Path) 
     result = athanor("generate", str(tmp_path))
     assert result.returncode == 2
     assert "adapter without its model" in " ".join(result.stderr.split())
+
+
+@pytest.fixture
+def checkpoints(server, answer) -> Any:
+    """Two checkpoints of a job, of the steps 10 and 20, offered by the server. Returns the server's list of them."""
+    keyset = new_keyset()
+    encryptor = Encryptor(keyset)
+    listed = []
+    for step in (20, 10):
+        content = f"state after {step}".encode()
+        ciphertext, part = encryptor.encrypt(content, f"jobs/job_1/checkpoints/{step}")
+        server.answer(f"GET /store/{part.key}", answer(ciphertext))
+        file = {"path": "rank0", "parts": [{**part.model_dump(), "url": f"{server.url}/store/{part.key}"}]}
+        manifest = CheckpointManifest(
+            job_id="job_1", attempt_id="att_1", generation=0, step=step, tokens_seen=1, data_position=1, world_size=1,
+            mesh={}, spec_digest="s", dataset_fingerprint="d", torch_version="2", created_at="2026-01-02T03:04:05Z",
+            files=[file],
+        )  # fmt: skip
+        checkpoint = {
+            "id": f"ckp_{step}", "job": "job_1", "attempt": "att_1", "step": step, "size_bytes": len(content),
+            "files": [{"path": "rank0", "size": len(content)}], "authentic": True, "metrics": {}, "world_size": 1,
+            "generation": 0, "created_at": "2026-01-02T03:04:05Z",
+        }  # fmt: skip
+        handed = {
+            "checkpoint": checkpoint, "files": [{**file, "size": len(content)}], "data_key": keyset,
+            "manifest": authenticate(manifest, encryptor).model_dump(mode="json"), "expires_at": "2026-01-02T04:04:05Z",
+        }  # fmt: skip
+        server.answer(f"POST /api/v1/checkpoints/ckp_{step}:download", answer(handed))
+        listed.append(checkpoint)
+    server.answer("GET /api/v1/jobs/job_1/checkpoints", answer({"items": listed, "next_cursor": None}))
+    return listed
+
+
+@pytest.mark.parametrize(("which", "step"), [("latest", 20), ("10", 10), ("ckp_10", 10)])
+def test_a_checkpoint_is_downloaded_by_its_step(server, athanor, checkpoints, which: str, step: int) -> None:
+    result = athanor("download", "job_1", "--checkpoint", which, "out", "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["checkpoint"] == f"ckp_{step}"
+    assert (athanor.home / "out" / "rank0").read_bytes() == f"state after {step}".encode()
+
+
+def test_a_step_without_a_checkpoint_names_those_that_have_one(server, athanor, answer, checkpoints) -> None:
+    result = athanor("download", "job_1", "--checkpoint", "15", "out")
+    assert result.returncode == 4
+    assert "those of the steps 10, 20" in " ".join(result.stderr.split())
+    server.answer("GET /api/v1/jobs/job_1/checkpoints", answer({"items": [], "next_cursor": None}))
+    result = athanor("download", "job_1", "--checkpoint", "latest", "out")
+    assert result.returncode == 4
+    assert "has no checkpoint" in result.stderr
+
+
+def test_a_checkpoint_of_another_step_is_refused(server, athanor, checkpoints) -> None:
+    server.answers["POST /api/v1/checkpoints/ckp_20:download"] = server.answers[
+        "POST /api/v1/checkpoints/ckp_10:download"
+    ]
+    result = athanor("download", "job_1", "--checkpoint", "latest", "out")
+    assert result.returncode == 5
+    assert "of another step" in " ".join(result.stderr.split())
+    assert not (athanor.home / "out").exists()
+
+
+def test_two_folders_are_refused(athanor, model) -> None:
+    result = athanor("download", "job_1", "one", "--output", "two")
+    assert result.returncode == 2
+    assert "leave one out" in " ".join(result.stderr.split())

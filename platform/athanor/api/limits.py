@@ -38,7 +38,8 @@ class RequestLimits:
 
 # Long transfers: bodies and responses are streamed. The thread waits for the client, which must reach a least rate.
 _TRANSFER = re.compile(
-    r"^/api/v1/(datasets|datasets/[^/]+/preview|jobs/[^/]+/logs:download|audit:export|artifacts/[^/]+/archive)$"
+    r"^/api/v1/(datasets|datasets/[^/]+/preview|jobs/[^/]+/logs:download|audit:export"
+    r"|(artifacts|checkpoints)/[^/]+/archive)$"
 )
 _OTHER_BODIES = (
     (re.compile(r"^/api/v1/series(/|$)"), SERIES_BODY_BYTES),

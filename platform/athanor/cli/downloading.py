@@ -1,4 +1,4 @@
-"""Download an encrypted model.
+"""Download an encrypted model, checkpoint, log or profile.
 
 Its manifest is authenticated first, each part is verified and decrypted before it is written, and files get their final
 names when all are complete. An interrupted download resumes where it stopped.
@@ -15,35 +15,46 @@ import httpx
 
 from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode
-from athanor.cli.schema_gen import Artifact
+from athanor.cli.schema_gen import Artifact, Checkpoint
 from trainer.contract.encryption import DecryptionError, Encryptor, check_manifest
-from trainer.contract.manifest import LogManifest, Manifest, ModelManifest, ProfileManifest, StoredFile, StoredPart
+from trainer.contract.manifest import (
+    CheckpointManifest,
+    LogManifest,
+    Manifest,
+    ModelManifest,
+    ProfileManifest,
+    StoredFile,
+    StoredPart,
+)
 
 PART_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 PART_DELAYS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-# By an artifact's kind: its manifest, and the field that has its step.
+CHECKPOINT = "checkpoint"
+# By kind: its manifest, and the field that has its step.
 MANIFESTS: dict[str, tuple[type[Manifest], str]] = {
     "model": (ModelManifest, "step"),
     "log": (LogManifest, "step"),
     "profile": (ProfileManifest, "last_step"),
+    CHECKPOINT: (CheckpointManifest, "step"),
 }
 MARKER = ".athanor-artifact"  # names the artifact a folder holds
 Advance = Callable[[int], None]
 
 
 class Download:
-    """Download one artifact into one folder. `advance` is called with the number of plaintext bytes written."""
+    """Download one artifact or checkpoint into one folder. `advance` is called with the plaintext bytes written."""
 
     def __init__(
         self,
         client: Client,
-        artifact: Artifact,
+        stored: Artifact | Checkpoint,
         output: Path,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         self._client = client
-        self._id = str(artifact["id"])
-        self._artifact = artifact
+        self._id = str(stored["id"])
+        self._stored = stored
+        self._kind = kind_of(stored)
         self._output = output
         self._partial = output.with_name(output.name + ".partial")
         self._http = httpx.Client(timeout=PART_TIMEOUT)
@@ -68,7 +79,7 @@ class Download:
         self._partial.replace(self._output)
 
     def _ask(self) -> tuple[list[StoredFile], Encryptor]:
-        answer = self._client.post(f"/artifacts/{self._id}:download")
+        answer = self._client.post(f"/{'checkpoints' if self._kind == CHECKPOINT else 'artifacts'}/{self._id}:download")
         for file in answer["files"]:
             self._urls.update({part["key"]: part["url"] for part in file["parts"]})
         encryptor = Encryptor(answer["data_key"])
@@ -81,10 +92,10 @@ class Download:
                 ExitCode.SERVER,
                 f"the server sent no manifest of {self._id}, so the files cannot be checked: update the server",
             )
-        kind, step = MANIFESTS[self._artifact["kind"]]
+        kind, step = MANIFESTS[self._kind]
         try:
             manifest = kind.model_validate(content)
-            check_manifest(manifest, encryptor, **{"job_id": self._artifact["job"], step: self._artifact["step"]})
+            check_manifest(manifest, encryptor, **{"job_id": self._stored["job"], step: self._stored["step"]})
         except ValueError as error:
             raise CliError(
                 ExitCode.SERVER,
@@ -144,6 +155,28 @@ def _whole_parts(file: StoredFile, present: int) -> tuple[int, list[StoredPart]]
 def _marker(folder: Path) -> str | None:
     path = folder / MARKER
     return path.read_text() if path.is_file() else None
+
+
+def kind_of(stored: Artifact | Checkpoint) -> str:
+    """Return the kind of an artifact, or `checkpoint`."""
+    return str(stored.get("kind", CHECKPOINT))
+
+
+def choose_checkpoint(client: Client, job: str, which: str) -> Checkpoint:
+    """Return the checkpoint of a job by its step, its id, or `latest`."""
+    found: list[Any] = list(client.pages(f"/jobs/{job}/checkpoints"))
+    if not found:
+        raise CliError(
+            ExitCode.NOT_FOUND,
+            f"{job} has no checkpoint: the spec's checkpoint.every_steps says after how many steps the first is saved",
+        )
+    # A job that resumed may have stored a step twice; the list is in the order of their creation, newest first.
+    chosen = [each for each in found if which in ("latest", str(each["step"]), each["id"])]
+    if not chosen:
+        steps = ", ".join(map(str, sorted({each["step"] for each in found})))
+        raise CliError(ExitCode.NOT_FOUND, f"{job} has no checkpoint {which!r}; it has those of the steps {steps}")
+    newest: Checkpoint = chosen[0]
+    return newest
 
 
 def choose_artifact(client: Client, reference: str) -> Artifact:

@@ -11,49 +11,66 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from athanor.cli.downloading import Download, choose_artifact
+from athanor.cli.downloading import CHECKPOINT, Download, choose_artifact, choose_checkpoint, kind_of
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, connect
 from athanor.cli.plain import plain
 from athanor.cli.render import console, print_json, size
+from athanor.cli.schema_gen import Artifact, Checkpoint
 
 
 @reports_errors
 def download(
     reference: Annotated[str, typer.Argument(help="A job (its model) or an artifact, art_...", metavar="JOB")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A new folder. Default: the model's name.")
+    folder: Annotated[
+        Path | None, typer.Argument(help="A new folder. Default: by the name of what is downloaded.", metavar="[DIR]")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The same as DIR.")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="A checkpoint of the job instead of its model.", metavar="STEP|latest")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Download, verify and decrypt a model. Run it again to resume after an interruption."""
+    """Download, verify and decrypt a model or a checkpoint. Run it again to resume after an interruption."""
+    if folder is not None and output is not None:
+        raise CliError(ExitCode.USAGE, f"two folders are given, {folder} and --output {output}: leave one out")
     client = connect()
-    artifact = choose_artifact(client, reference)
-    folder = output or Path(re.sub(r"[^\w.-]+", "-", f"{artifact['name']}-{artifact['id'][-6:].lower()}"))
-    work = Download(client, artifact, folder)
+    stored: Artifact | Checkpoint
+    if checkpoint is None:
+        stored = choose_artifact(client, reference)
+    else:
+        stored = choose_checkpoint(client, reference, checkpoint)
+    kind = kind_of(stored)
+    folder = folder or output or Path(_folder_name(stored))
+    work = Download(client, stored, folder)
     started = time.monotonic()
     fresh = not work.is_complete()
     if fresh:
         columns = (TextColumn("downloading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         with Progress(*columns, console=console, disable=as_json or not console.is_terminal) as progress:
-            task = progress.add_task("", total=artifact["size_bytes"])
+            task = progress.add_task("", total=stored["size_bytes"])
             work.run(lambda count: progress.advance(task, count))
     seconds = time.monotonic() - started
     if as_json:
         print_json(
             {
-                "artifact": artifact["id"],
+                CHECKPOINT if kind == CHECKPOINT else "artifact": stored["id"],
                 "folder": str(folder),
-                "size_bytes": artifact["size_bytes"],
-                "files": [{"path": file["path"], "size": file["size"]} for file in artifact["files"]],
+                "size_bytes": stored["size_bytes"],
+                "files": [{"path": file["path"], "size": file["size"]} for file in stored["files"]],
                 "seconds": round(seconds, 3),
                 "already_there": not fresh,
             }
         )
     elif fresh:
-        console.print(f"{folder}: {size(artifact['size_bytes'])} in {seconds:.1f} s, checked and decrypted")
+        console.print(f"{folder}: {size(stored['size_bytes'])} in {seconds:.1f} s, checked and decrypted")
     else:
-        console.print(f"{folder} holds this model already")
+        console.print(f"{folder} holds this {kind} already")
+
+
+def _folder_name(stored: Artifact | Checkpoint) -> str:
+    name = stored.get("name", f"{CHECKPOINT}-{stored['step']}")
+    return re.sub(r"[^\w.-]+", "-", f"{name}-{stored['id'][-6:].lower()}")
 
 
 @reports_errors

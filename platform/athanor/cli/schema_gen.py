@@ -339,6 +339,20 @@ class Attempt(TypedDict):
     last_step: int | None
 
 
+class Checkpoint(TypedDict):
+    id: str
+    job: str
+    attempt: str
+    step: int
+    size_bytes: int
+    files: list[StoredFile]
+    authentic: bool
+    metrics: dict[str, float]
+    created_at: str
+    world_size: int | None
+    generation: int
+
+
 class JobSummary(TypedDict):
     id: str
     name: str
@@ -457,6 +471,11 @@ class MoEShape(TypedDict):
 
 class ArtifactPage(TypedDict):
     items: list[Artifact]
+    next_cursor: str | None
+
+
+class CheckpointPage(TypedDict):
+    items: list[Checkpoint]
     next_cursor: str | None
 
 

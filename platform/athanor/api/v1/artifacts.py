@@ -141,7 +141,7 @@ class CheckpointDownloadView(APIView):
         return Response({"checkpoint": CheckpointSerializer(row).data, **_download(principal, row)})
 
 
-class ArchiveView(APIView):
+class ArtifactArchiveView(APIView):
     """Requests to `/artifacts/{artifact_id}/archive`."""
 
     @extend_schema(
@@ -159,12 +159,38 @@ class ArchiveView(APIView):
         trail. A token needs the scope `artifacts`."""
         principal = get_principal(request)
         row = selectors.artifact_of(principal, artifact_id)
-        _hand_out(principal, row)
-        files = manifests.of_stored(row).files
-        response = StreamingHttpResponse(Download(principal.user, _tar(row, files)), content_type="application/x-tar")
-        response["Content-Disposition"] = f'attachment; filename="{row.job.name}-{row.kind}.tar"'
-        response["Content-Length"] = str(sum(_tar_size(file.size) for file in files) + 2 * TAR_BLOCK)
-        return response
+        return _archive(principal, row, row.kind)
+
+
+class CheckpointArchiveView(APIView):
+    """Requests to `/checkpoints/{checkpoint_id}/archive`."""
+
+    @extend_schema(
+        operation_id="checkpoints_archive",
+        responses={
+            (200, "application/x-tar"): OpenApiResponse(OpenApiTypes.BINARY, description="The decrypted files."),
+            **PROBLEMS,
+        },
+    )
+    def get(self, request: Request, checkpoint_id: str) -> StreamingHttpResponse:
+        """Download a checkpoint as a tar archive.
+
+        Streams all files, decrypted and verified part by part. If a part cannot be verified the connection is
+        closed, so an incomplete archive is never mistaken for a complete one. The request is recorded in the audit
+        trail. A token needs the scope `artifacts`."""
+        principal = get_principal(request)
+        row = selectors.checkpoint_of(principal, checkpoint_id)
+        return _archive(principal, row, f"checkpoint-{row.step}")
+
+
+def _archive(principal: Principal, row: Artifact | Checkpoint, what: str) -> StreamingHttpResponse:
+    _hand_out(principal, row)
+    files = manifests.of_stored(row).files
+    response = StreamingHttpResponse(Download(principal.user, _tar(row, files)), content_type="application/x-tar")
+    response["Content-Disposition"] = f'attachment; filename="{row.job.name}-{what}.tar"'
+    sizes = (len(_tar_header(row, file)) + file.size + -file.size % TAR_BLOCK for file in files)
+    response["Content-Length"] = str(sum(sizes) + 2 * TAR_BLOCK)
+    return response
 
 
 def _hand_out(principal: Principal, row: Artifact | Checkpoint) -> None:
@@ -192,16 +218,16 @@ def _download(principal: Principal, row: Artifact | Checkpoint) -> dict[str, Any
     }
 
 
-def _tar(row: Artifact, files: list[StoredFile]) -> Iterator[bytes]:
+def _tar(row: Artifact | Checkpoint, files: list[StoredFile]) -> Iterator[bytes]:
     """Yield a tar archive. A part that cannot be decrypted ends the connection: the archive is then incomplete."""
     for file in files:
-        header = tarfile.TarInfo(f"{row.job.name}/{file.path}")
-        header.size, header.mtime = file.size, int(row.created_at.timestamp())
-        yield header.tobuf(tarfile.USTAR_FORMAT)
+        yield _tar_header(row, file)
         yield from services.opened_parts(row, file.path)
         yield bytes(-file.size % TAR_BLOCK)
     yield bytes(2 * TAR_BLOCK)
 
 
-def _tar_size(size: int) -> int:
-    return TAR_BLOCK + size + -size % TAR_BLOCK
+def _tar_header(row: Artifact | Checkpoint, file: StoredFile) -> bytes:
+    header = tarfile.TarInfo(f"{row.job.name}/{file.path}")
+    header.size, header.mtime = file.size, int(row.created_at.timestamp())
+    return header.tobuf(tarfile.GNU_FORMAT)  # ustar ends at 8 GiB a file

@@ -69,7 +69,7 @@ export function JobActions({ job }: { job: Job }) {
         </Button>
       ) : null}
       {model ? (
-        <Button component="a" href={archiveAddress(model.id)} download leftSection={<DownloadIcon size={16} />}>
+        <Button component="a" href={archiveAddress("artifacts", model.id)} download leftSection={<DownloadIcon size={16} />}>
           Download model
         </Button>
       ) : null}

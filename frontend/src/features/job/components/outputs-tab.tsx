@@ -43,7 +43,7 @@ const ARTIFACT_COLUMNS: Column<Artifact>[] = [
     cell: (artifact) => (
       <Button
         component="a"
-        href={archiveAddress(artifact.id)}
+        href={archiveAddress("artifacts", artifact.id)}
         download
         size="xs"
         variant={artifact.kind === "model" ? "filled" : "default"}
@@ -78,6 +78,24 @@ const CHECKPOINT_COLUMNS: Column<Checkpoint>[] = [
   { name: "Processes", end: true, cell: (checkpoint) => checkpoint.world_size ?? NOT_AUTHENTIC },
   { name: "Size", end: true, cell: (checkpoint) => bytes(checkpoint.size_bytes) },
   { name: "Created", end: true, quiet: true, cell: (checkpoint) => <Moment time={checkpoint.created_at} /> },
+  {
+    name: "(Download)",
+    end: true,
+    cell: (checkpoint) =>
+      checkpoint.authentic ? (
+        <Button
+          component="a"
+          href={archiveAddress("checkpoints", checkpoint.id)}
+          download
+          size="xs"
+          variant="default"
+          leftSection={<DownloadIcon size={15} />}
+          aria-label={`Download the checkpoint of step ${checkpoint.step}, ${bytes(checkpoint.size_bytes)}`}
+        >
+          Download
+        </Button>
+      ) : null,
+  },
 ];
 
 const DELETE_CHECKPOINT: Column<Checkpoint> = {
@@ -126,6 +144,11 @@ export function OutputsTab({ job }: { job: Job }) {
           <EmptyState title="No checkpoints">The spec says after how many steps the first is written.</EmptyState>
         ) : null}
       </Panel>
+      {saved.length > 0 ? (
+        <Text size="sm" c="dimmed">
+          In a script: <code className="mono">athanor download {job.id} --checkpoint latest</code>
+        </Text>
+      ) : null}
     </Stack>
   );
 }

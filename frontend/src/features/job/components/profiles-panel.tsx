@@ -41,7 +41,7 @@ const COLUMNS: Column<Profile>[] = [
       profile.artifact === null ? null : (
         <Button
           component="a"
-          href={archiveAddress(profile.artifact)}
+          href={archiveAddress("artifacts", profile.artifact)}
           download
           size="xs"
           variant="default"
