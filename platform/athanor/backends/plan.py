@@ -1,6 +1,7 @@
 """The launch plan: what to run, in terms that every backend understands."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class LaunchPlan:
     team: str = ""
     project: str = ""
     pool: str = ""
-    priority: str = "normal"  # low, normal, high
+    priority: Literal["low", "normal", "high"] = "normal"
     spare_nodes: int = 0
     cpus_per_process: int | None = None
     memory_bytes_per_node: int | None = None
