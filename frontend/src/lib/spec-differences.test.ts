@@ -1,6 +1,6 @@
-import { expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 
-import { differs, sideBySide } from "@/lib/spec-differences";
+import { differs, sideBySide, withUnits } from "@/lib/spec-differences";
 
 it("sets the fields of specs side by side and knows which differ", () => {
   const rows = sideBySide([
@@ -24,4 +24,13 @@ it("sets the fields of specs side by side and knows which differ", () => {
 
 it("finds no difference in one spec", () => {
   expect(sideBySide([{ a: 1, b: { c: "x" } }]).some(differs)).toBe(false);
+});
+
+describe("a value of a spec", () => {
+  it("has its unit where it is a time or a size", () => {
+    expect(withUnits("time_limit_seconds", 129_600)).toBe("1d 12h");
+    expect(withUnits("resources.memory_bytes_per_node", 40 * 2 ** 30)).toBe("40 GiB");
+    expect(withUnits("training.steps", 7)).toBe(7);
+    expect(withUnits("wait_limit_seconds", null)).toBeNull();
+  });
 });

@@ -1,4 +1,5 @@
 import type { Json, JsonObject } from "@/api/types";
+import { DURATION, SIZE } from "@/lib/units";
 
 /** One field of several specs: its dotted path, and its value in each; undefined where a spec lacks it. */
 export interface FieldValues {
@@ -31,4 +32,11 @@ export function sideBySide(specs: JsonObject[]): FieldValues[] {
 export function differs({ values }: FieldValues): boolean {
   const [first, ...others] = values.map((value) => JSON.stringify(value));
   return others.some((other) => other !== first);
+}
+
+/** The value of a field of a resolved spec as people write it: times and sizes with units. */
+export function withUnits(path: string, value: Json): Json {
+  const name = path.slice(path.lastIndexOf(".") + 1);
+  const unit = name.endsWith("_seconds") ? DURATION : /bytes/.test(name) ? SIZE : null;
+  return unit !== null && typeof value === "number" ? unit.text(value) : value;
 }

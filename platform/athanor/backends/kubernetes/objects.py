@@ -116,7 +116,7 @@ def pod(config: KubernetesConfig, plan: LaunchPlan) -> Json:
         spec["affinity"] = affinity
     if pool.runtime_class is not None:
         spec["runtimeClassName"] = pool.runtime_class
-    if name := config.priority_classes.get(plan.priority):  # type: ignore[call-overload] # a plan has any word
+    if name := config.priority_classes.get(plan.priority):
         spec["priorityClassName"] = name
     if config.image_pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in config.image_pull_secrets]

@@ -79,7 +79,7 @@ def request(config: SlurmConfig, plan: LaunchPlan) -> JobRequest:
         script=_script(config, plan, output),
         partition=(pool and pool.partition) or (team and team.partition) or config.partition,
         account=(pool and pool.account) or account_of(config, plan.team),
-        qos=config.qos_by_priority.get(plan.priority)  # type: ignore[call-overload] # a plan has any word
+        qos=config.qos_by_priority.get(plan.priority)
         or (pool and pool.qos)
         or (team and team.qos)
         or config.qos,

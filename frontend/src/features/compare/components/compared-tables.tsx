@@ -2,6 +2,7 @@ import { Switch } from "@mantine/core";
 import { useQueries } from "@tanstack/react-query";
 import { useState } from "react";
 
+import type { Json } from "@/api/types";
 import { DataTable } from "@/components/data-table";
 import { EmptyState } from "@/components/empty-state";
 import { Panel } from "@/components/panel";
@@ -10,7 +11,7 @@ import type { ComparedJob } from "@/features/compare/api/queries";
 import { comparedCostQuery, comparedJobQuery } from "@/features/compare/api/queries";
 import { count, duration, loss, money, NOTHING, percent, shortId } from "@/lib/format";
 import { runTime } from "@/lib/run-time";
-import { differs, sideBySide } from "@/lib/spec-differences";
+import { differs, sideBySide, withUnits } from "@/lib/spec-differences";
 import { label } from "@/lib/status";
 import { useNow } from "@/lib/use-now";
 
@@ -45,7 +46,7 @@ export function ComparedTables({ ids }: { ids: string[] }) {
   const fields = sideBySide(jobs.map((job) => job.resolved_spec)).filter((field) => field.path !== "name");
   const rows = (all ? fields : fields.filter(differs)).map((field) => ({
     name: field.path,
-    values: field.values.map(written),
+    values: field.values.map((value) => written(field.path, value)),
   }));
   const columnsUnder = (first: string, mono: boolean) => [
     {
@@ -104,7 +105,8 @@ interface Row {
   values: string[];
 }
 
-function written(value: unknown): string {
-  if (value === undefined) return NOTHING;
+function written(path: string, field: Json | undefined): string {
+  if (field === undefined) return NOTHING;
+  const value = withUnits(path, field);
   return typeof value === "string" ? value : JSON.stringify(value);
 }

@@ -4,7 +4,7 @@ import type { Job, JobSummary, Json, JsonObject } from "@/api/types";
 import { TimeAgo } from "@/components/time-ago";
 import { count, duration, loss, NOTHING, percent } from "@/lib/format";
 import { runTime } from "@/lib/run-time";
-import { flat } from "@/lib/spec-differences";
+import { flat, withUnits } from "@/lib/spec-differences";
 
 /** A job of a list: with its resolved spec where a column shows a field of it. */
 export type ListedJob = JobSummary & Partial<Pick<Job, "resolved_spec">>;
@@ -82,7 +82,8 @@ function shown(value: Json | undefined): string {
 }
 
 function fieldOf(spec: JsonObject | undefined, path: string): Json | undefined {
-  return spec === undefined ? undefined : flat(spec).get(path);
+  const value = spec === undefined ? undefined : flat(spec).get(path);
+  return value === undefined ? undefined : withUnits(path, value);
 }
 
 /** The column with this id: one of the platform's, or `spec.PATH` for a field of the resolved spec. */

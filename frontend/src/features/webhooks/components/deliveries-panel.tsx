@@ -13,6 +13,7 @@ import { ProblemNotice } from "@/components/problem-notice";
 import { TimeAgo } from "@/components/time-ago";
 import { deliveriesQuery, deliveryQuery, redeliver, webhookKeys } from "@/features/webhooks/api/webhooks";
 
+import { duration } from "@/lib/format";
 import type { Tone } from "@/lib/status";
 import { label } from "@/lib/status";
 import { useNow } from "@/lib/use-now";
@@ -22,7 +23,7 @@ const TONES: Record<Delivery["state"], Tone> = { pending: "waiting", delivered: 
 function lastTry(delivery: Delivery): string {
   const last = delivery.log.at(-1);
   if (last === undefined) return "Not tried yet";
-  return last.error || `Answered ${last.status ?? "nothing"} in ${last.seconds} s`;
+  return last.error || `Answered ${last.status ?? "nothing"} in ${duration(last.seconds)}`;
 }
 
 export function DeliveriesPanel({ webhook }: { webhook: Webhook }) {
