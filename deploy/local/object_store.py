@@ -10,6 +10,7 @@ import eventlet
 eventlet.monkey_patch()
 
 import argparse  # noqa: E402 - after the patch
+import errno  # noqa: E402 - after the patch
 import os  # noqa: E402 - after the patch
 import secrets  # noqa: E402 - after the patch
 import socket  # noqa: E402 - after the patch
@@ -24,7 +25,8 @@ from eventlet.semaphore import Semaphore  # noqa: E402 - after the patch
 from swift.common import bufferedhttp, utils  # noqa: E402 - after the patch
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+ACCEPT_AGAIN_SECONDS = 0.5
 BACKENDS = ("account", "container", "object")
 PARTITION_POWER = 4  # 16 partitions: one device needs no more
 REGION_NAME = "us-east-1"
@@ -172,9 +174,24 @@ def make_bucket(proxy: Application, account: str, bucket: str) -> None:
 
 
 def listen(port: int) -> socket.socket:
-    """Return a socket that listens on a port of 127.0.0.1."""
+    """Return a socket that listens on a port of 127.0.0.1.
+
+    While this process may open no more files, `accept` waits: eventlet's server would end at the error, for good.
+    """
     bound: socket.socket = eventlet.listen(("127.0.0.1", port), backlog=512)
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    accept = bound.accept
+
+    def accept_when_possible() -> Any:
+        while True:
+            try:
+                return accept()
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS:
+                    raise
+                eventlet.sleep(ACCEPT_AGAIN_SECONDS)
+
+    bound.accept = accept_when_possible  # type: ignore[method-assign] # of this socket alone
     return bound
 
 
@@ -194,10 +211,12 @@ def serve(folder: Path, port: int, access_key: str, secret_key: str, bucket: str
     silent.propagate = False
 
     def spawn(bound: socket.socket, application: Application) -> Any:
-        return eventlet.spawn(
+        server = eventlet.spawn(
             wsgi.server, bound, application, silent, protocol=SwiftHttpProtocol, log_output=False,
             capitalize_response_headers=False, keepalive=True, max_size=MAX_CONNECTIONS,
         )  # fmt: skip
+        server.link(lambda _: os._exit(1))  # without one of its servers the store is started again
+        return server
 
     for name in BACKENDS:
         spawn(sockets[name], own.guard(loadapp(f"{folder}/etc/{name}-server.conf", global_conf={})))

@@ -2,9 +2,9 @@
 
 Theory: the estimate, of weights, gradients, moments and activations. Needed: the process's peak while training with an
 allocator that returns freed memory immediately, minus its memory before the model is built (the interpreter and torch).
-Held: the same with the allocator settings of real CPU runs, which reuse freed blocks
-(`trainer.training.cpu.reuse_freed_memory`); sharded runs, which allocate blocks of many sizes, use nearly twice what
-they need. `python -m tests.bench.trainer_memory [--preset llama-100m] [--steps 2]`
+Saving: the same, with a checkpoint saved after each step. Held: as needed, with the allocator settings of real CPU
+runs, which reuse freed blocks (`trainer.training.cpu.reuse_freed_memory`); sharded runs, which allocate blocks of many
+sizes, use nearly twice what they need. `python -m tests.bench.trainer_memory [--preset llama-100m] [--steps 3]`
 """
 
 import argparse
@@ -83,33 +83,40 @@ def compare(name: str, preset: str, steps: int, folder: Path) -> dict[str, Any]:
     costs = [RankCost(training, training.tokenizer.vocab_size, sizes, place) for place in range(sizes.pipeline)]
     theory = max((cost.memory() for cost in costs), key=lambda memory: memory.total)
 
-    def most(worker: Callable[[Assignment], None]) -> int:
-        work = trained(training, world, folder, worker)
+    def most(worker: Callable[[Assignment], None], **saves: int) -> int:
+        work = trained(training, world, folder, worker, **saves)
         return max(int((work / f"{rank}-memory").read_text()) for rank in range(world))
 
     needed, held = most(returning_worker), most(holding_worker)
+    saving = most(returning_worker, save_every=1)
     return {
         "case": name, "state_bytes": theory.state, "theory_bytes": theory.total, "needed_bytes": needed,
-        "held_bytes": held, "needed_is": needed / theory.total,
+        "saving_bytes": saving, "held_bytes": held, "needed_is": needed / theory.total,
+        "saving_is": saving / theory.total,
     }  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", default="llama-100m")
-    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=3)  # when the third begins, the first save has ended
     arguments = parser.parse_args()
     start_fork_server()
     rows = []
-    print(f"{'memory of a rank, MiB':36} {'state':>8} {'theory':>8} {'needed':>8} {'':>7} {'held':>8}")
+    names = f"{'state':>8} {'theory':>8} {'needed':>8} {'':>7} {'saving':>8} {'':>7} {'held':>8}"
+    print(f"{'memory of a rank, MiB':36} {names}")
     with tempfile.TemporaryDirectory() as folder:
         for name in CASES:
             row = compare(name, arguments.preset, arguments.steps, Path(folder))
             rows.append(row)
-            state, theory, needed, held = (
-                row[f"{each}_bytes"] // MIB for each in ("state", "theory", "needed", "held")
+            state, theory, needed, saving, held = (
+                row[f"{each}_bytes"] // MIB for each in ("state", "theory", "needed", "saving", "held")
             )
-            print(f"{name:36} {state:8,} {theory:8,} {needed:8,} ({row['needed_is']:.2f}x) {held:8,}", flush=True)
+            print(
+                f"{name:36} {state:8,} {theory:8,} {needed:8,} ({row['needed_is']:.2f}x) {saving:8,} "
+                f"({row['saving_is']:.2f}x) {held:8,}",
+                flush=True,
+            )
     print(json.dumps({"trainer_memory": rows}))
 
 

@@ -96,6 +96,14 @@ def bare(training: TrainingSpec, rank: int, world: int, address: StoreAddress, r
     run(DistributedDataParallel(model) if world > 1 else model, training, rank, world, report)
 
 
+def bare_reusing(training: TrainingSpec, rank: int, world: int, address: StoreAddress, report: Any) -> None:
+    """The bare loop with the allocator settings of our CPU runs: how much of the difference they explain alone."""
+    from trainer.training.cpu import reuse_freed_memory
+
+    reuse_freed_memory()
+    bare(training, rank, world, address, report)
+
+
 def bare_sharded(training: TrainingSpec, rank: int, world: int, address: StoreAddress, report: Any) -> None:
     import torch
     from torch.distributed.device_mesh import init_device_mesh

@@ -2,10 +2,10 @@
 
 Ours is the whole trainer (data, reports, skips); the bare loop is what one writes by hand: batches in memory, logits,
 `cross_entropy`, autocast for bf16, fused AdamW, `clip_grad_norm_`, DistributedDataParallel or FSDP2 for more than one
-process. Hugging Face's Trainer, Lightning Fabric and litgpt take part where they are installed (`pip install accelerate
-lightning lightning-fabric litgpt`). CPU seconds of the process count, start and warm-up left out: on a shared machine
-the clock says more of the neighbours. `python -m tests.bench.trainer_throughput [--processes 1 2 4] [--rounds 2]
-[--steps 6] [--precision fp32 bf16]`
+process; it takes part once more with the trainer's three `mallopt` settings. Hugging Face's Trainer, Lightning Fabric
+and litgpt take part where they are installed (`pip install accelerate lightning lightning-fabric litgpt`). CPU seconds
+of the process count, start and warm-up left out: on a shared machine the clock says more of the neighbours. `python -m
+tests.bench.trainer_throughput [--processes 1 2 4] [--rounds 2] [--steps 6] [--precision fp32 bf16]`
 """
 
 import argparse
@@ -78,11 +78,15 @@ def ours(training: TrainingSpec, world: int, folder: Path) -> list[float]:
     return [sum(step) for step in zip(*map(differences, ranks), strict=True)]
 
 
-def trained(training: TrainingSpec, world: int, folder: Path, worker: Callable[[Assignment], None]) -> Path:
+def trained(
+    training: TrainingSpec, world: int, folder: Path, worker: Callable[[Assignment], None], save_every: int = 10_000
+) -> Path:
     """Run the whole trainer with `worker` as its processes; the folder in which they worked."""
     worker_group.run_worker = worker  # type: ignore[assignment] - as the tests do
     output = Path(tempfile.mkdtemp(dir=folder))
-    settings = LocalSettings(training, ProcessLayout(processes_per_node=world), CheckpointPolicy(every_steps=10_000))
+    settings = LocalSettings(
+        training, ProcessLayout(processes_per_node=world), CheckpointPolicy(every_steps=save_every)
+    )
     place = NodeConfig(output / "work", cache=folder / "cache")
     end_class = Supervisor(FolderConnection(output, settings), LocalPlatform(output, settings), place).run()
     if end_class is not EndClass.COMPLETED:
@@ -116,6 +120,7 @@ def systems(world: int, compiled: bool) -> dict[str, tuple[Callable[..., None] |
     found: dict[str, tuple[Callable[..., None] | None, str]] = {
         "athanor": (None, "auto"),
         "bare": (rivals.bare, "auto"),
+        "bare, mallopt": (rivals.bare_reusing, "auto"),
     }
     if world > 1:
         found |= {"athanor zero 3": (None, "3"), "bare FSDP2": (rivals.bare_sharded, "3")}

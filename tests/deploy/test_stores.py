@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -10,13 +11,17 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import boto3
 import psutil
 import psycopg
 import pytest
 from botocore.config import Config
+from botocore.exceptions import BotoCoreError
 
 from deploy.local.environment import REPOSITORY
 from deploy.local.errors import StackError
@@ -50,7 +55,7 @@ def settings(stack: StackHandle) -> dict[str, str]:
     return {name: value.strip("'") for name, _, value in pairs}
 
 
-def bucket(stack: StackHandle) -> tuple[object, str]:
+def bucket(stack: StackHandle, **options: Any) -> tuple[object, str]:
     known = settings(stack)
     client = boto3.client(
         "s3",
@@ -58,7 +63,7 @@ def bucket(stack: StackHandle) -> tuple[object, str]:
         region_name=known["ATHANOR_S3_REGION"],
         aws_access_key_id=known["ATHANOR_S3_ACCESS_KEY"],
         aws_secret_access_key=known["ATHANOR_S3_SECRET_KEY"],
-        config=Config(s3={"addressing_style": "path"}),
+        config=Config(s3={"addressing_style": "path"}, **options),
     )
     return client, known["ATHANOR_S3_BUCKET"]
 
@@ -284,7 +289,6 @@ def test_the_inner_servers_of_the_object_store_refuse_strangers(running: StackHa
 
 def test_of_two_conditional_writers_exactly_one_wins(running: StackHandle) -> None:
     client, name = bucket(running)
-    from concurrent.futures import ThreadPoolExecutor
 
     def write(body: bytes) -> bool:
         try:
@@ -298,6 +302,33 @@ def test_of_two_conditional_writers_exactly_one_wins(running: StackHandle) -> No
         wins = list(pool.map(write, [bytes([n]) * 1000 for n in range(8)]))
     assert wins.count(True) == 1
     assert client.get_object(Bucket=name, Key="once")["Body"].read()[:1] == bytes([wins.index(True)])
+
+
+def test_the_object_store_works_again_when_it_may_open_files(running: StackHandle) -> None:
+    client, name = bucket(running, read_timeout=2, retries={"max_attempts": 0})
+    pid = running.pid("object-store")
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    has_open = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+    def write(number: int) -> None:
+        with suppress(client.exceptions.ClientError, BotoCoreError):
+            client.put_object(Bucket=name, Key=f"refused-{number}", Body=b"x")
+
+    with ThreadPoolExecutor(16) as pool:
+        for more in range(1, 20, 2):  # each of its servers meets the limit: the one that takes requests, and inner ones
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (has_open + more, limits[1]))
+            list(pool.map(write, range(16)))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+
+    def takes_objects() -> bool:
+        try:
+            client.put_object(Bucket=name, Key="taken", Body=b"y")
+        except (client.exceptions.ClientError, BotoCoreError):
+            return False
+        return True
+
+    wait_until(takes_objects, "the store takes objects again", 60)
+    assert client.get_object(Bucket=name, Key="taken")["Body"].read() == b"y"
 
 
 def test_ctrl_c_in_the_foreground_stops_everything(stack: StackHandle) -> None:
