@@ -61,10 +61,10 @@ class Machine:
         return int((self.stack.job(self.job_id)["progress"] or {}).get("step") or 0)
 
     def recovers(self) -> None:
-        """Wait until the platform works again: it is ready, the job goes on, and a new one ends well."""
+        """Wait until the platform works again: it is ready, the job trains further, and a new one ends well."""
         wait_until(lambda: self.ready()["status"] == "ok", f"ready again: {self.ready()}", RECOVERED_SECONDS)
         before = self.step()
-        wait_until(lambda: self.step() > before, f"the job goes on from step {before}", RECOVERED_SECONDS)
+        wait_until(lambda: self.step() > before, f"the job trains beyond step {before}", RECOVERED_SECONDS)
         submitted = self.submit("probe", 3)
         assert submitted.returncode == 0, submitted.stderr
         probe = self.stack.wait_for_end(json.loads(submitted.stdout)["id"], RECOVERED_SECONDS)

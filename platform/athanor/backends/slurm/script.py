@@ -79,10 +79,7 @@ def request(config: SlurmConfig, plan: LaunchPlan) -> JobRequest:
         script=_script(config, plan, output),
         partition=(pool and pool.partition) or (team and team.partition) or config.partition,
         account=(pool and pool.account) or account_of(config, plan.team),
-        qos=config.qos_by_priority.get(plan.priority)
-        or (pool and pool.qos)
-        or (team and team.qos)
-        or config.qos,
+        qos=config.qos_by_priority.get(plan.priority) or (pool and pool.qos) or (team and team.qos) or config.qos,
         gres=_gres(config, plan),
         memory_mebibytes=math.ceil(plan.memory_bytes_per_node / MEBIBYTE) if plan.memory_bytes_per_node else None,
         constraint=pool.constraint if pool else None,
