@@ -58,7 +58,7 @@ def test_fields_that_a_remedy_names_are_fields_of_a_spec(text: str) -> None:
     assert [path for path in FIELD.findall(text) if not is_field(path)] == []
 
 
-# What the remedy of an end tells to change: each path is in its text, and each change alone makes an accepted fork.
+# What the remedy of an end says to change: each path is in its text, and each change alone makes an accepted fork.
 FORKS: dict[Reason, dict[str, Any]] = {
     R.DEADLINE: {"time_limit_seconds": 100_000, "training.steps": 5},
     R.WAITED_TOO_LONG: {"wait_limit_seconds": 1000, "resources.processes_per_node": 1},
