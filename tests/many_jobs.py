@@ -39,6 +39,12 @@ ON CONFLICT DO NOTHING
 """
 
 
+NAMES = """
+INSERT INTO jobs_namesearch (job_id, team_id, keys)
+SELECT id, team_id, athanor_grams(name) || ARRAY['#' || right(id, 6), team_id] FROM jobs_job ON CONFLICT DO NOTHING
+"""
+
+
 def fill(attempt: Attempt, count: int) -> None:
     """`count` more jobs like the attempt's, and attempts like it."""
     Progress.objects.get_or_create(job_id=attempt.job_id, defaults={"step": 5, "values": {"train/loss": 1.5}})
@@ -50,12 +56,13 @@ def fill(attempt: Attempt, count: int) -> None:
     _copy(Progress, attempt.job_id, PROGRESS, ulids, times)
     with connection.cursor() as cursor:
         cursor.execute(LABELS)
+        cursor.execute(NAMES)
 
 
 def settle() -> None:
     """As autovacuum leaves tables soon after. Outside of a transaction."""
     with connection.cursor() as cursor:
-        for table in ("jobs_job", "jobs_attempt", "jobs_label", "telemetry_progress"):
+        for table in ("jobs_job", "jobs_attempt", "jobs_label", "jobs_namesearch", "telemetry_progress"):
             cursor.execute(f"VACUUM ANALYZE {table}")
 
 

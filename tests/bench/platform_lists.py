@@ -28,6 +28,7 @@ FILTERS = {
     "label (1 in 500)": "label.sweep=123",
     "label (1 in 2)": "label.env=prod",
     "q, a part of the name": "q=ama-99",
+    "q, a part of few names": "q=996-lr3",
     "q, in no name": "q=zzz",
     "created_after, an hour": "created_after={hour}",
     "person": "created_by=admin",

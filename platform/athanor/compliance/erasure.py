@@ -36,7 +36,17 @@ from athanor.artifacts.services import job_prefix
 from athanor.compliance import certificates
 from athanor.compliance.models import Erasure
 from athanor.core.errors import NotFound
-from athanor.jobs.models import Attempt, AttemptNode, DatasetUse, IdempotencyRecord, Job, JobEvent, Label, Project
+from athanor.jobs.models import (
+    Attempt,
+    AttemptNode,
+    DatasetUse,
+    IdempotencyRecord,
+    Job,
+    JobEvent,
+    Label,
+    NameSearch,
+    Project,
+)
 from athanor.jobs.states import FINAL
 from athanor.quotas import services as quotas
 from athanor.quotas.models import QuotaNode
@@ -52,7 +62,7 @@ URLS_EXPIRE = storage.PRESIGNED_FOR + timedelta(minutes=10)
 OF_ATTEMPTS: tuple[type[Model], ...] = (Heartbeat, Writer, MetricChunk, MetricSegment, LogChunk, AttemptNode)
 OF_JOBS: tuple[type[Model], ...] = (
     Profile, Artifact, Checkpoint, PreparedDataset, JobStorage, Progress, JobEvent, Label, DatasetUse,
-    IdempotencyRecord, StartEstimate,
+    NameSearch, IdempotencyRecord, StartEstimate,
 )  # fmt: skip
 REMAINS = (
     "the audit trail and the cost ledger, with the names of the team, its jobs, projects and users",

@@ -3,6 +3,8 @@
 from datetime import datetime
 from typing import Any, ClassVar
 
+from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.utils import timezone
 
@@ -163,6 +165,26 @@ class DatasetUse(models.Model):
 
     def __str__(self) -> str:
         return f"{self.job_id} reads {self.dataset_id}"
+
+
+class NameSearch(models.Model):
+    """What a search for a part of a name finds a job by (jobs/name_search.py). A trigger writes it.
+
+    `keys`: the 3-grams of the name in capitals, `#` with the end of the id, and the id of the team.
+    """
+
+    job = models.OneToOneField(Job, primary_key=True, on_delete=models.CASCADE, related_name="+", db_constraint=False)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+", db_constraint=False, db_index=False)
+    keys = ArrayField(models.TextField())
+
+    class Meta:
+        indexes: ClassVar[list[models.Index]] = [
+            # What a submit adds waits in a list, which a search reads too: a short one.
+            GinIndex(fields=["keys"], name="jobs_by_part_of_name", gin_pending_list_limit=256)
+        ]
+
+    def __str__(self) -> str:
+        return f"keys of {self.job_id}"
 
 
 class Dependency(models.Model):

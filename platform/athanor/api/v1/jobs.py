@@ -85,7 +85,7 @@ class JobsView(APIView):
         full form with `expand`, or name all fields that you need in `fields`."""
         parameters, principal = request.query_params, get_principal(request)
         jobs = selectors.filtered(
-            selectors.plain_jobs_of(principal),
+            principal,
             statuses=_statuses(parameters.get("status", "")),
             team=parameters.get("team", ""),
             project=parameters.get("project", ""),

@@ -137,7 +137,7 @@ def _jobs(request: Request, sent: dict[str, Any]) -> list[Job]:
         return selectors.jobs_by_id(principal, sent["jobs"])
     filters = sent["filters"]
     matching = selectors.filtered(
-        selectors.plain_jobs_of(principal),
+        principal,
         statuses=filters.get("status", []),
         team=filters.get("team", ""),
         project=filters.get("project", ""),
