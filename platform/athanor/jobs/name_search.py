@@ -29,7 +29,7 @@ RECENT = """
 SELECT job_id FROM jobs_jobevent WHERE team_seq IS NULL AND type = 'job.submitted' AND team_id = ANY(%s) LIMIT %s
 """
 FIND = "SELECT job_id FROM jobs_namesearch"  # of which the policy shows what the search can find
-# For a transaction that goes on; the end of it would do the same.
+# For the rest of a transaction around it; the end of that would do the same.
 RESET = """
 SELECT set_config('athanor.search', '', true), set_config('athanor.search_id', '', true),
   set_config('plan_cache_mode', 'auto', true), set_config('enable_seqscan', 'on', true),
@@ -58,7 +58,7 @@ def candidates(team_ids: Collection[str], text: str, limit: int, *, may_end_id: 
                 SET,
                 {"text": text, "team": team_id, "separator": SEPARATOR, "end": may_end_id, "letters": ID_LETTERS},
             )
-            # The statistics of the keys tell a frequent text without reading what the index has of it.
+            # The statistics of the keys reveal a frequent text without reading what the index has of it.
             cursor.execute(f"EXPLAIN (FORMAT JSON) {FIND}")
             is_frequent = cursor.fetchone()[0][0]["Plan"]["Plan Rows"] > limit
             if not is_frequent:
