@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { ago, bytes, count, duration, elapsed, loss, money, NOTHING, shortId } from "@/lib/format";
+import { ago, bytes, count, duration, elapsed, loss, money, NOTHING, priceText, shortId } from "@/lib/format";
 
 describe("count", () => {
   it.each([
@@ -74,4 +74,11 @@ it("keeps four decimals of a loss, and the currency of a price", () => {
 it("shortens an id to its kind and its end, which distinguish ids", () => {
   expect(shortId("job_01M7XRAHCTFC0038PR2QEJ7KE4")).toBe("job_…EJ7KE4");
   expect(shortId("job_1")).toBe("job_1");
+});
+
+it("drops no digit of a price", () => {
+  expect(priceText("0.125000", "USD")).toBe("0.125 USD");
+  expect(priceText("0.012345")).toBe("0.012345");
+  expect(priceText(0.0035, "USD")).toBe("0.0035 USD");
+  expect(priceText("1234.5")).toBe("1,234.5");
 });

@@ -66,6 +66,12 @@ export function money(amount: number, currency: string): string {
   return `${digits} ${currency}`.trimEnd();
 }
 
+/** With all its digits: a price is multiplied by thousands of hours. */
+export function priceText(price: string | number, currency = ""): string {
+  const digits = Number(price).toLocaleString("en-GB", { maximumFractionDigits: 6 });
+  return `${digits} ${currency}`.trimEnd();
+}
+
 /** Between two RFC 3339 times, in seconds; up to `now` while there is no end. */
 export function elapsed(start: string | null, end: string | null, now: number): number | null {
   if (start === null) return null;

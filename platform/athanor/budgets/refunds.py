@@ -46,12 +46,12 @@ def refund_lost_work(attempt: Attempt, job: Job, saved_at: datetime | None) -> N
                 amount = min(amount, paid[pk] - lost[pk])
                 lost[pk] += amount
                 book.refund(pk, job, attempt.id, amount, moment_of(begins))
+        lost_cost = min(cost, row.cost - row.fault_cost)  # rounding may make a part dearer than what was counted
         row.fault_slot_seconds += slot_seconds
-        row.fault_cost += cost
-        facts = {"fault_slot_seconds": slot_seconds, "fault_cost": cost}
+        row.fault_cost += lost_cost
+        facts = {"fault_slot_seconds": slot_seconds, "fault_cost": lost_cost}
         hours.append((meter.where(job, moment_of(begins)), facts))
     book.write()
-    row.fault_cost = min(row.fault_cost, row.cost)
     row.save(update_fields=["fault_slot_seconds", "fault_cost"])
     usage.add(hours)
 

@@ -98,11 +98,12 @@ def _asked(request: Request) -> tuple[datetime, datetime, list[str]]:
     after = time(request, "after") or before - timedelta(days=DAYS)
     if not timedelta(0) < before - after <= MAX_PERIOD:
         detail = f"after={after.isoformat()} is not before `before`, by at most {MAX_PERIOD.days} days"
-        raise _invalid("after", detail)
+        raise _invalid("after", detail, f"give a time before `before`, at most {MAX_PERIOD.days} days earlier")
     by = separated(request.query_params.get("by") or "team")
     wrong = [name for name in by if name not in costs.GROUPS]
     if wrong or len(set(by)) != len(by):
-        raise _invalid("by", f"by={','.join(by)!r}: name each once, of {', '.join(costs.GROUPS)}")
+        known = ", ".join(costs.GROUPS)
+        raise _invalid("by", f"by={','.join(by)!r}: name each once, of {known}", f"choose from {known}")
     return after, before, by
 
 
@@ -113,6 +114,6 @@ def _report(request: Request, after: datetime, before: datetime, by: list[str], 
         return costs.report(after, before, by, own=principal.team_ids, all_teams=sees_all, limit=limit)
 
 
-def _invalid(name: str, detail: str) -> Invalid:
+def _invalid(name: str, detail: str, remedy: str) -> Invalid:
     problem = FieldProblem(f"/{name}", "range", detail)
-    return Invalid("invalid_parameter", detail, remedy=f"fix {name}", problems=(problem,))
+    return Invalid("invalid_parameter", detail, remedy=remedy, problems=(problem,))

@@ -14,7 +14,8 @@ import { ProblemNotice } from "@/components/problem-notice";
 import { pricesQuery } from "@/features/budgets/api/budgets";
 import { PriceDialog } from "@/features/budgets/components/price-dialog";
 import { SeriesDialog } from "@/features/budgets/components/series-dialog";
-import { figure, priceText, weekdaysText } from "@/features/budgets/lib/amounts";
+import { figure, weekdaysText } from "@/features/budgets/lib/amounts";
+import { priceText } from "@/lib/format";
 
 const COLUMNS: Column<PoolPrice>[] = [
   { name: "Pool", cell: (row) => `${row.cluster.name}/${row.pool}` },

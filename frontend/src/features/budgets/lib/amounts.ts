@@ -22,12 +22,6 @@ export function figure(value: number): string {
   return value.toLocaleString("en-GB", { maximumFractionDigits: decimals });
 }
 
-/** As it was said: prices are multiplied by thousands of hours, so none of their digits is dropped. */
-export function priceText(price: string, currency = ""): string {
-  const digits = Number(price).toLocaleString("en-GB", { maximumFractionDigits: 6 });
-  return currency ? `${digits} ${currency}` : digits;
-}
-
 /** 7200 slot-seconds -> "2 slot-hours"; 1500000 millionths -> "1.5 USD". */
 export function amountText(budget: Measured, amount: number): string {
   const unit = budget.unit === "money" ? budget.currency : "slot-hours";

@@ -14,7 +14,7 @@ import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { clusterKeys, putPool, removePool } from "@/features/clusters/api/clusters";
 import { fieldsOf } from "@/lib/form";
-import { bytes, money } from "@/lib/format";
+import { bytes, priceText } from "@/lib/format";
 
 const GIB = 2 ** 30;
 type Draft = PoolChange & { name: string };
@@ -94,7 +94,7 @@ export function PoolsPanel({ cluster }: { cluster: FullCluster }) {
       name: "Price per slot-hour",
       end: true,
       quiet: true,
-      cell: (pool) => money(pool.price_per_slot_hour, pool.currency),
+      cell: (pool) => priceText(pool.price_per_slot_hour, pool.currency),
     },
     ...(operates
       ? [
