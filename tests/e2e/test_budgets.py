@@ -71,7 +71,7 @@ def test_prices_are_said_by_hour_and_costs_are_told(page: Page, stack) -> None:
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Price per slot-hour").fill("0.5")
     dialog.get_by_role("button", name="Add a rule").click()
-    dialog.get_by_label("Price", exact=True).fill("0.25")
+    dialog.get_by_role("group", name="Rule 1").get_by_label("Price per slot-hour").fill("0.25")
     is_clean(page)
     dialog.get_by_role("button", name="Save").click()
     expect(dialog).to_be_hidden()

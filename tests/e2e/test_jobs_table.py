@@ -23,7 +23,9 @@ def losses(stack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
 
 
 def submit(stack, folder: Path, name: str, rate: float) -> str:
-    changes = (f"name={name}", f"training.optimizer.learning_rate={rate:.5f}", f"labels.rate={name}")
+    changes = (
+        f"name={name}", f"training.optimizer.learning_rate={rate:.5f}", f"labels.rate={name}", "labels.table=sorted",
+    )  # fmt: skip
     given = [part for change in changes for part in ("--set", change)]
     return str(stack.json("submit", str(stack.spec(folder, steps=12)), *given)["id"])
 
@@ -35,7 +37,7 @@ def names(page: Page) -> list[str]:
 def test_jobs_are_sorted_by_loss_with_a_field_of_their_specs_beside_it(
     page: Page, stack, losses: dict[str, float]
 ) -> None:
-    sign_in(page, stack, "/jobs")
+    sign_in(page, stack, "/jobs?label.table=sorted")
     expect(page.locator("a[data-row]")).to_have_count(3)
     heading = page.get_by_role("columnheader", name="Training loss")
     for direction, state in (("ascending", False), ("descending", True)):

@@ -9327,6 +9327,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description It existed, and is no longer stored: its time is over. */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description It has changed since you read it (If-Match). */
             412: {
                 headers: {
@@ -9460,6 +9469,15 @@ export interface operations {
             };
             /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It existed, and is no longer stored: its time is over. */
+            410: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -29338,6 +29356,15 @@ export interface operations {
             };
             /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It existed, and is no longer stored: its time is over. */
+            410: {
                 headers: {
                     [name: string]: unknown;
                 };

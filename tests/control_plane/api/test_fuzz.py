@@ -105,6 +105,8 @@ REFUSALS: dict[str, set[str]] = {
     "webhooks_change": {"url"},
     "webhooks_create": {"url", "unknown_team"},
 }
+# Of a text with units, such as `2h`, no schema can say the limits: only that of the number beside it does.
+LIMITS_OF_TEXTS = {"int_from_float", "less_than_equal", "greater_than_equal", "greater_than"}
 # A merge patch is right or wrong by what it is applied to; the content of a file has no schema.
 NO_SCHEMA = {"jobs_fork", "datasets_inspect", "datasets_upload", "series_upload"}
 
@@ -182,6 +184,8 @@ def check_is_not_malformed(case: schemathesis.Case, response: Any) -> None:
 
     def is_expected(problem: dict[str, str]) -> bool:
         pointer = problem.get("pointer", "")
+        if problem["code"] in LIMITS_OF_TEXTS and "; got '" in problem["detail"]:
+            return True
         return problem["code"] in expected or any(each[0] == "/" and pointer.startswith(each) for each in expected)
 
     if response.status_code in MALFORMED and identifier not in NO_SCHEMA:

@@ -8,7 +8,7 @@ from rest_framework.views import APIView
 from athanor.api.access import get_principal
 from athanor.api.pagination import LIMIT, NUMBERED_PAGE_PARAMETERS, paginated_response, read_position, serialize_many
 from athanor.api.v1.operations import operator
-from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
+from athanor.api.v1.serializers.common import NO_LONGER_STORED, PROBLEMS, page_serializer
 from athanor.api.v1.serializers.decisions import (
     CalibrationSerializer,
     DecisionSerializer,
@@ -42,7 +42,9 @@ class DecisionsView(APIView):
 class DecisionView(APIView):
     """Requests to `/admin/decisions/{decision_id}`."""
 
-    @extend_schema(operation_id="admin_decision", responses={200: WholeDecisionSerializer, **PROBLEMS})
+    @extend_schema(
+        operation_id="admin_decision", responses={200: WholeDecisionSerializer, **NO_LONGER_STORED, **PROBLEMS}
+    )
     def get(self, request: Request, decision_id: int) -> Response:
         """Show an admission decision.
 
@@ -58,7 +60,7 @@ class DecisionReplayView(APIView):
     @extend_schema(
         operation_id="admin_decision_replay",
         request=None,
-        responses={200: ReplaySerializer, **PROBLEMS},
+        responses={200: ReplaySerializer, **NO_LONGER_STORED, **PROBLEMS},
     )
     def post(self, request: Request, decision_id: int) -> Response:
         """Replay an admission decision.

@@ -14,7 +14,7 @@ from athanor.api.bodies import parse_document
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.pagination import PAGE_PARAMETERS, paginate
 from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
-from athanor.api.v1.serializers.common import PROBLEMS
+from athanor.api.v1.serializers.common import NO_LONGER_STORED, PROBLEMS
 from athanor.api.v1.serializers.simulations import SimulationDocument, SimulationPage, SimulationSummary
 from athanor.scheduling import simulations
 from athanor.scheduling.models import Simulation
@@ -61,7 +61,7 @@ class SimulationsView(APIView):
 class SimulationView(APIView):
     """Requests to `/simulations/{simulation_id}`."""
 
-    @extend_schema(operation_id="simulations_show", responses={200: SimulationDocument, **PROBLEMS})
+    @extend_schema(operation_id="simulations_show", responses={200: SimulationDocument, **NO_LONGER_STORED, **PROBLEMS})
     def get(self, request: Request, simulation_id: str) -> Response:
         """Show a simulation.
 

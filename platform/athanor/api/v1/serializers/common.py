@@ -106,3 +106,7 @@ PROBLEMS: dict[Any, Any] = {
         503: "A part of the platform is unavailable. Retry-After says when to try again.",
     }.items()
 }
+# Of what is stored for a time only: docs/operations/retention.md.
+NO_LONGER_STORED: dict[Any, Any] = {
+    (410, "application/problem+json"): _problem("It existed, and is no longer stored: its time is over.")
+}
