@@ -19,7 +19,7 @@ from deploy.local.handle import wait_until
 from tests.control_groups import memory_limit_of_jobs
 from tests.e2e.browsing import BROWSER_MARKS, sign_in
 from tests.e2e.conftest import FINAL, TINY
-from tests.e2e.figures import check_cost, check_costs_of_all, check_pages, check_times, seconds_shown
+from tests.e2e.figures import check_cost, check_costs_of_teams, check_pages, check_times, seconds_shown
 
 pytestmark = BROWSER_MARKS
 MIB = 2**20
@@ -192,7 +192,7 @@ def test_an_administrator_lets_a_team_take_its_slots_back(
     sign_in(page, stack)
     check_pages(page, stack, job_id, log)
     wait_until(lambda: administrator.call("GET", f"jobs/{claimant}")["status"] == "cancelled", "the claimant ends", 120)
-    check_costs_of_all(administrator)
+    check_costs_of_teams(administrator, {stack.team, claimants})
 
 
 def test_an_operator_kills_an_agent_and_nobody_is_charged(
