@@ -13,7 +13,7 @@ from athanor.artifacts import buckets, manifests, storage
 from athanor.artifacts.inspection import MESSAGES_FIELD
 from athanor.artifacts.models import Dataset, PreparedDataset
 from athanor.core.errors import FieldProblem, Invalid
-from athanor.core.rows import columns_of
+from athanor.core.rows import columns_of, select
 from trainer.contract.data import DataSpec, MixturePart, TokenizerSpec
 from trainer.contract.manifest import StoredFile, StoredPart
 from trainer.contract.recipe import dataset_recipes
@@ -49,7 +49,7 @@ def resolve(team: Team, source: str) -> Dataset:
     Raise Invalid with the nearest name, or with why an S3 prefix cannot be used.
     """
     if source.startswith("builtin:"):
-        for row in Dataset.objects.raw(BUILTIN, [team.id, source]):
+        for row in select(Dataset, BUILTIN, [team.id, source]):
             return row
         row, _ = Dataset.objects.get_or_create(team=team, name=source, defaults={"origin": Dataset.Origin.BUILTIN})
         return row

@@ -12,7 +12,7 @@ from django.utils.text import slugify
 from athanor.backends.facts import NodeState
 from athanor.clusters.models import Cluster, ClusterHealthCheck, InventorySync, Node, NodeIncident, Pool
 from athanor.core.errors import FieldProblem, Invalid, NotFound
-from athanor.core.rows import columns_of, loaded
+from athanor.core.rows import columns_of, loaded, select
 
 # By hand, because each submit needs it.
 POOL_FOR = f"""
@@ -142,7 +142,7 @@ def accelerators() -> set[str]:
 
 def pool_for(cluster_name: str | None, accelerator: str) -> Pool:
     """Return the pool for a spec's `resources`; without a cluster, the first one with the accelerator."""
-    for pool in Pool.objects.raw(POOL_FOR, {"cluster": cluster_name, "accelerator": accelerator}):
+    for pool in select(Pool, POOL_FOR, {"cluster": cluster_name, "accelerator": accelerator}, "cluster_name"):
         pool.cluster = loaded(Cluster, id=pool.cluster_id, name=vars(pool)["cluster_name"])
         return pool
     raise _no_pool(list(enabled_pools()), cluster_name, accelerator)

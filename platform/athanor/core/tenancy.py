@@ -3,7 +3,7 @@
 The session setting `athanor.teams` names the teams whose rows a session reads and writes. Policies on every table with
 a team's work (created by `protect` in migrations) check it, for the runtime role and for the tables' owner alike. Empty
 or `*` means all teams: workers and commands. Sessions of the web server start with `-`, no team; each request is
-restricted to the teams of its authenticated caller, and the setting is reset when the connection returns to the pool.
+restricted to the teams of its authenticated caller, and the setting is reset when the request ends (core/postgresql).
 So a query that forgets to filter by team finds nothing instead of everything.
 
 It needs a database session per connection: a pooler in front of PostgreSQL must pool sessions, not transactions.
@@ -89,7 +89,7 @@ def unrestricted() -> Iterator[None]:
 
 
 def forget(session: Any) -> None:
-    """Reset a connection that returns to psycopg's pool to its initial state."""
+    """Reset a session to its initial state."""
     session.execute("RESET athanor.teams")
 
 
@@ -99,7 +99,7 @@ def _set(value: str) -> None:
 
 
 def _end_of_request(**_: Any) -> None:
-    """Reset a connection that outlives the request, as in Django's test client; the pool resets a closed one."""
+    """Reset a connection that outlives the request, as in Django's test client; closing one resets it."""
     if connection.connection is not None and not connection.needs_rollback:
         with connection.cursor() as cursor:
             cursor.execute("RESET athanor.teams")

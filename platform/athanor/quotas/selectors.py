@@ -13,7 +13,7 @@ from django.db.models.functions import Least
 from athanor.accounts.models import Team
 from athanor.accounts.selectors import Principal, teams_of
 from athanor.core import tenancy
-from athanor.core.rows import columns_of
+from athanor.core.rows import columns_of, select
 from athanor.jobs.models import Job
 from athanor.jobs.states import HOLDING, JobStatus
 from athanor.quotas.models import QuotaNode
@@ -83,7 +83,7 @@ def version() -> int:
 
 def path_of_team(team: Team) -> list[QuotaNode]:
     """Return the path from the team's leaf to the organisation; empty for a team without a leaf."""
-    return list(QuotaNode.objects.raw(PATH_OF_TEAM, [team.id]))
+    return select(QuotaNode, PATH_OF_TEAM, [team.id])
 
 
 @dataclass

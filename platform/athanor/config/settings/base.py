@@ -6,7 +6,6 @@ from pathlib import Path
 import dj_database_url
 
 from athanor.config.env import read
-from athanor.core import tenancy
 
 ATHANOR = read()
 
@@ -77,7 +76,7 @@ TEMPLATES = [
 OWNER_COMMANDS = {"migrate", "showmigrations", "sqlmigrate", "sqlflush", "flush"}
 _as_owner = len(sys.argv) > 1 and sys.argv[1] in OWNER_COMMANDS
 _database_url = (ATHANOR.migration_database_url if _as_owner else "") or ATHANOR.database_url
-DATABASES = {"default": dj_database_url.parse(_database_url, conn_health_checks=True)}
+DATABASES = {"default": dj_database_url.parse(_database_url, engine="athanor.core.postgresql", conn_health_checks=True)}
 DATABASE_RUNTIME_ROLE: str = dj_database_url.parse(ATHANOR.database_url).get("USER") or ""
 # Under ASGI thread pools run the views: connections are pooled, not kept per thread. The 22 threads of the gateway's
 # lanes, and the hub's three.
@@ -94,7 +93,6 @@ _options["pool"] = {
     # already: they are not to wait for much longer. There are connections for all threads, so nobody waits for another.
     "timeout": 4,
     "reconnect_timeout": 3,
-    "reset": tenancy.forget,
 }
 
 AUTHENTICATION_BACKENDS = ["athanor.accounts.backends.ThrottledBackend"]
