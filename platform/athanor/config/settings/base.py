@@ -78,7 +78,7 @@ _as_owner = len(sys.argv) > 1 and sys.argv[1] in OWNER_COMMANDS
 _database_url = (ATHANOR.migration_database_url if _as_owner else "") or ATHANOR.database_url
 DATABASES = {"default": dj_database_url.parse(_database_url, engine="athanor.core.postgresql", conn_health_checks=True)}
 DATABASE_RUNTIME_ROLE: str = dj_database_url.parse(ATHANOR.database_url).get("USER") or ""
-# Under ASGI thread pools run the views: connections are pooled, not kept per thread. The 22 threads of the gateway's
+# Under ASGI thread pools run the views: connections are pooled, not kept per thread. The 21 threads of the gateway's
 # lanes, and the hub's three.
 DATABASES["default"]["CONN_MAX_AGE"] = 0
 _options = DATABASES["default"].setdefault("OPTIONS", {})
