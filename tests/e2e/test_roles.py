@@ -24,6 +24,7 @@ from tests.e2e.figures import check_cost, check_costs_of_teams, check_pages, che
 pytestmark = BROWSER_MARKS
 MIB = 2**20
 ENDLESS = 1_000_000  # steps of a job that its test ends
+STEPS_TO_PAUSE = 150  # long enough for a pause to arrive while it trains
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,10 @@ def wait_for_status(stack, job_id: str, status: str) -> Any:
 
 
 def test_a_researcher_pauses_and_resumes_a_run(page: Page, stack, people: dict[str, Person], tmp_path: Path) -> None:
-    job_id = stack.json("submit", write_spec(tmp_path, "paused-once", steps=60))["id"]
+    sign_in(page, stack, "/jobs", person=people["rosa"])
+    job_id = stack.json("submit", write_spec(tmp_path, "paused-once", steps=STEPS_TO_PAUSE))["id"]
     stack.wait_for_step(job_id, 5)
-    sign_in(page, stack, f"/jobs/{job_id}", person=people["rosa"])
+    page.goto(f"/jobs/{job_id}")
     page.get_by_role("button", name="Pause").click()
     expect(page.get_by_role("main").locator("[data-status=paused]").first).to_be_visible(timeout=60_000)
     expect(page.get_by_text("Time left")).to_have_count(0)
@@ -113,7 +115,7 @@ def test_a_researcher_pauses_and_resumes_a_run(page: Page, stack, people: dict[s
     job = stack.wait_for_end(job_id)
     assert (job["status"], job["attempt_count"], job["preemptions"]) == ("succeeded", 2, 0)
     assert [each["reason"]["code"] for each in job["attempts"]] == ["paused_by_user", "completed"]
-    assert stack.steps_of(job_id) == list(range(1, 61))
+    assert stack.steps_of(job_id) == list(range(1, STEPS_TO_PAUSE + 1))
     log = check_times(stack, job_id)
     assert log.in_status("paused") > 0
     check_cost(stack, job_id, slots=1)

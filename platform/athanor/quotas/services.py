@@ -63,7 +63,11 @@ def change_tree(change: Callable[[Tree], Tree], actor: User, precondition: Preco
     except ProtectedError as error:
         needs = ", ".join(sorted({str(thing._meta.verbose_name) for thing in error.protected_objects}))
         detail = f"a group that would be deleted still has a {needs}"
-        raise Conflict("group_in_use", detail, remedy="delete that first, or do not delete the group") from error
+        raise Conflict(
+            "group_in_use",
+            detail,
+            remedy="leave the group: its budget keeps the record of what was spent; switch it off to end it",
+        ) from error
     except IntegrityError as error:
         detail = "a team with the name of a group was created meanwhile"
         raise Conflict("name_taken", detail, remedy="choose another name for the group") from error

@@ -109,7 +109,7 @@ def _waiting(
         job_id=job.id,
         node=leaf,
         pool=job.pool_id,
-        slots=min(job.slots, pool_size),
+        slots=min(job.slots, pool_size) or job.slots,  # a pool without nodes has room for no job
         priority=job.priority,
         waited_seconds=_seconds(now - job.queued_at) if job.queued_at else 0,
         lasts_seconds=job.time_limit_seconds,

@@ -46,7 +46,8 @@ def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
     """
     filled = {"metrics": batch.points, "logs": batch.lines, "progress": batch.events}
     if not filled[kind] or any(items for other, items in filled.items() if other != kind):
-        raise Invalid("wrong_batch", f"a batch for /{kind} carries that kind of items, and some", remedy="see Batch")
+        remedy = "send metrics as `points`, logs as `lines` and progress as `events`, each to its own address"
+        raise Invalid("wrong_batch", f"a batch for /{kind} has none of its items, or others too", remedy=remedy)
     if kind != "progress":  # what happens to a job is always stored; the agent keeps the rest, and sends it again
         require_space()
     if kind == "metrics" and _append_points(attempt, batch):
