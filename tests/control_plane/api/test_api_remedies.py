@@ -1,12 +1,16 @@
 """Remedies of refused requests are followed: doing what one says works."""
 
+import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from athanor.accounts import services as accounts
 from athanor.accounts.models import Role, Team, User
+from athanor.artifacts import deletions
 from athanor.backends.fake.backend import World
 from athanor.clusters.models import Cluster, Pool
 from athanor.jobs.models import Job
@@ -266,3 +270,90 @@ def test_a_group_with_a_budget_stays_and_its_budget_is_switched_off(operator: Ap
     deletion = {"changes": [{"action": "delete", "node": "lab"}]}
     refused(operator.send("PATCH", "quotas", deletion), "group_in_use", "leave the group", "switch it off")
     done(operator.send("PATCH", f"budgets/{budget['id']}", {"active": False}))
+
+
+# What is stored
+
+
+def upload(api: Api, text: bytes, name: str = "corpus") -> Any:
+    return api.generic("POST", f"/api/v1/datasets?name={name}&format=text", text, content_type="text/plain")
+
+
+def test_space_is_made_by_a_permanent_deletion(bucket: str, admin: Api, team: Team) -> None:
+    QuotaNode.objects.filter(pk=leaf_of(team).pk).update(max_storage_bytes=1000)
+    first = done(upload(admin, b"a" * 800, "one"))
+    refused(upload(admin, b"b" * 800, "two"), "storage_full", "--permanently before the undo window ends")
+    done(admin.send("DELETE", f"datasets/{first['id']}?permanently=true"))
+    deletions.purge_due()
+    done(upload(admin, b"b" * 800, "two"))
+
+
+def test_a_data_set_that_jobs_need_is_deleted_after_their_end(
+    bucket: str, admin: Api, pool: Pool, spec: dict[str, Any]
+) -> None:
+    dataset = done(upload(admin, b"a text\n" * 100))
+    training = {**spec["training"], "data": {"source": "dataset:corpus"}}
+    job = done(admin.send("POST", "jobs", {**spec, "training": training}))
+    refused(admin.send("DELETE", f"datasets/{dataset['id']}"), "still_needed", "cancel them")
+    done(admin.send("POST", f"jobs/{job['id']}:cancel"))
+    scheduling.admit()
+    done(admin.send("DELETE", f"datasets/{dataset['id']}"))
+
+
+def test_the_data_set_that_took_the_name_is_deleted_before_the_old_one_returns(bucket: str, admin: Api) -> None:
+    old = done(upload(admin, b"old text\n" * 100))
+    deletion = done(admin.send("DELETE", f"datasets/{old['id']}"))
+    new = done(upload(admin, b"new text\n" * 100))
+    restore = f"deletions/{deletion['id']}:restore"
+    refused(admin.send("POST", restore), "dataset_exists", "delete that one first")
+    done(admin.send("DELETE", f"datasets/{new['id']}"))
+    done(admin.send("POST", restore))
+    assert [row["id"] for row in done(admin.send("GET", "datasets"))["items"]] == [old["id"]]
+
+
+def test_a_deleted_team_whose_name_is_wanted_is_restored(operator: Api, team: Team) -> None:
+    done(operator.send("DELETE", f"teams/{team.id}"))
+    refused(operator.send("POST", "teams", {"name": team.name}), "team_exists", "restore it", "another name")
+    (deletion,) = done(operator.send("GET", "deletions"))["items"]
+    done(operator.send("POST", f"deletions/{deletion['id']}:restore"))
+    done(operator.send("GET", f"teams/{team.id}"))
+
+
+# More of people, jobs and clusters
+
+
+def test_a_second_service_account_gets_another_name(admin: Api, team: Team) -> None:
+    path = f"teams/{team.id}/service-accounts"
+    done(admin.send("POST", path, {"name": "ci", "role": "member"}))
+    refused(admin.send("POST", path, {"name": "ci", "role": "member"}), "service_account_exists", "another name")
+    done(admin.send("POST", path, {"name": "cd", "role": "member"}))
+
+
+def test_a_job_that_only_prepares_is_not_profiled_but_a_run_is(
+    api: Api, world: World, submit: Callable[..., Job], pool: Pool, spec: dict[str, Any]
+) -> None:
+    preparing = {name: value for name, value in spec.items() if name != "training"}
+    preparing["prepare"] = {"data": {"source": "builtin:python-stdlib"}}
+    job = done(api.send("POST", "jobs", preparing))
+    refused(api.send("POST", f"jobs/{job['id']}:profile", {}), "nothing_to_profile", "profile a run")
+    run = submit()
+    refused(api.send("POST", f"jobs/{run.id}:profile", {}), "job_not_running", "while it is running")
+    drive.run(run)
+    done(api.send("POST", f"jobs/{run.id}:profile", {}))
+
+
+def test_a_spec_that_is_not_utf8_is_saved_as_it(api: Api, pool: Pool, spec: dict[str, Any]) -> None:
+    text = json.dumps({**spec, "labels": {"place": "Zürich"}}, ensure_ascii=False)
+    post = partial(api.generic, "POST", "/api/v1/jobs", content_type="application/yaml")
+    latin = post(text.encode("latin-1"))
+    assert latin.status_code in (400, 422)
+    assert "UTF-8" in latin.json()["detail"] + latin.json()["remedy"]
+    assert post(text.encode()).status_code != 400
+
+
+def test_a_time_without_a_period_is_one_before_the_budget(operator: Api, team: Team) -> None:
+    body = {"name": "b", "unit": "slot_hours", "period": "month", "amount": 10, "node_id": leaf_of(team).id}
+    budget = done(operator.send("POST", "budgets", body))
+    path = f"budgets/{budget['id']}/statement"
+    refused(operator.send("GET", f"{path}?at=2001-01-01T00:00:00Z"), "invalid_parameter", "since it was made")
+    done(operator.send("GET", f"{path}?at={quote(budget['created_at'])}"))
