@@ -17,7 +17,7 @@ from tests.bench import (
     platform_estimates,
     platform_first_step,
     platform_followers,
-    platform_idle_memory,
+    platform_idle,
     platform_lists,
     platform_observe,
     platform_recovery,
@@ -32,7 +32,7 @@ from tests.bench import (
 RESULTS = REPOSITORY / "test-results" / "bench.json"
 Measure = tuple[str, Callable[[], dict[str, Any]], Callable[[dict[str, Any]], list[str]]]
 PLATFORM: list[Measure] = [
-    ("memory of the idle stack", platform_idle_memory.measure, platform_idle_memory.lines),
+    ("idle stack", platform_idle.measure, platform_idle.lines),
     ("submits per second", platform_submits.measure, platform_submits.lines),
     ("followers of streams", platform_followers.measure, platform_followers.lines),
     ("lists among many jobs", platform_lists.measure, platform_lists.lines),
