@@ -13,7 +13,7 @@ from deploy.local.handle import StackHandle
 from tests.bench.platform_stack import api, private_stack, processor_seconds
 
 SETTLE_SECONDS = 20.0  # the sweepers have run a few times by then; memory right after the start says little
-IDLE_SECONDS = 120.0
+IDLE_SECONDS = 120.0  # over which CPU and writes are counted: idle time is what is measured
 
 
 def measure() -> dict[str, Any]:

@@ -19,7 +19,7 @@ MAX_STEP_BACK_SECONDS = 0.004
 
 
 class SharedSocket(socket.socket):
-    """A listening socket whose connections spread over the processes that accept from it.
+    """A listening socket whose connections are distributed over the processes that accept from it.
 
     Otherwise the process that wakes first takes all that wait, and a connection stays with its process: of 8 clients
     that came together one process was seen to get all, and two thirds of the requests per second were left.
@@ -35,6 +35,7 @@ class SharedSocket(socket.socket):
         if self._has_accepted:
             self._has_accepted = False
             raise BlockingIOError  # asyncio asks again until there is none
+        # This blocks the event loop: asyncio polls the socket in each iteration, and has no way to postpone an accept.
         time.sleep(min(len(self.connections) * STEP_BACK_SECONDS, MAX_STEP_BACK_SECONDS))
         accepted = super().accept()
         self._has_accepted = True

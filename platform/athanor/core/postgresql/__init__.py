@@ -1,1 +1,1 @@
-"""The database backend of the platform: Django's for PostgreSQL, with sessions that forget their caller."""
+"""The database backend of the platform: Django's for PostgreSQL, whose sessions are reset when a request ends."""

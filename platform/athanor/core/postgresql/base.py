@@ -1,4 +1,4 @@
-"""Django's backend for PostgreSQL, whose connections forget the caller's teams before they return to the pool."""
+"""Django's backend for PostgreSQL, which resets a session's teams before its connection returns to the pool."""
 
 from django.db.backends.postgresql import base
 from psycopg import Error
@@ -15,10 +15,10 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def _close(self) -> None:
         if self.connection is not None and self.pool:
-            self._forget_caller()
+            self._reset_session()
         super()._close()  # type: ignore[misc] # Django's stubs lack it
 
-    def _forget_caller(self) -> None:
+    def _reset_session(self) -> None:
         """Reset the session. The pool replaces a connection that cannot be: it is closed."""
         try:
             if self.connection.info.transaction_status != TransactionStatus.IDLE:
