@@ -14,8 +14,8 @@ from athanor.core.service_notify import ALIVE, READY, interval_seconds, notify
 
 GRACE_SECONDS = 5
 # Before each accept, for each connection that the process has: the one with fewer accepts first.
-STEP_BACK_SECONDS = 0.0002
-MAX_STEP_BACK_SECONDS = 0.004
+STEP_BACK_SECONDS = 0.0001
+MAX_STEP_BACK_SECONDS = 0.001  # each new connection waits for it beside many others
 
 
 class SharedSocket(socket.socket):
