@@ -14,9 +14,10 @@ from typing import Any
 from athanor.quotas.capacity import CapacityGrant, CapacityNode
 from athanor.scheduling.policy.cycle import decide
 from athanor.scheduling.policy.snapshot import Holding, Pool, Snapshot, Waiting
+from athanor.scheduling.run_lengths import PastRun, RunTimes
 from athanor.scheduling.simulator.engine import PastJob
 from athanor.scheduling.simulator.workload import Submitter, generate
-from athanor.scheduling.start_forecast import CalibrationFactors, Forecast, RunTimes, calibration_factors, forecasts
+from athanor.scheduling.start_forecast import CalibrationFactors, Forecast, calibration_factors, forecasts
 
 SLOTS, DAYS, JOBS_PER_DAY, FIRST_IN_LINE = 64, 28, 120, 60
 TEAMS = ("vision", "speech", "product")
@@ -30,7 +31,7 @@ class World:
     clock: int = 0
     waiting: dict[str, PastJob] = field(default_factory=dict)
     running: dict[str, tuple[PastJob, int]] = field(default_factory=dict)
-    shares: dict[str, list[float]] = field(default_factory=lambda: {team: [] for team in TEAMS})
+    ended: dict[str, list[PastRun]] = field(default_factory=lambda: {team: [] for team in TEAMS})
     predicted: dict[str, tuple[int, Forecast]] = field(default_factory=dict)
     started: dict[str, int] = field(default_factory=dict)
     raw: dict[str, Forecast] = field(default_factory=dict)
@@ -104,7 +105,7 @@ def play(jobs: Sequence[PastJob]) -> World:
             world.waiting[job_id] = by_id[job_id]
         else:
             job, since = world.running.pop(job_id)
-            world.shares[job.node].append((world.clock - since) / limit_of(job))
+            world.ended[job.node].append(PastRun(world.clock - since, limit_of(job)))
         for decision in decide(world.snapshot()):
             if decision.admitted:
                 job = world.waiting.pop(decision.job_id)
@@ -118,9 +119,8 @@ def play(jobs: Sequence[PastJob]) -> World:
 
 
 def _forecast(world: World, job_id: str) -> Forecast:
-    all_shares = sorted(share for those in world.shares.values() for share in those)
-    shares = RunTimes({team: sorted(those) for team, those in world.shares.items()}, all_shares)
-    return forecasts(world.snapshot(), [job_id], shares)[job_id]
+    times = RunTimes(world.ended, [run for those in world.ended.values() for run in those])
+    return forecasts(world.snapshot(), [job_id], times)[job_id]
 
 
 def lines(figures: dict[str, Any]) -> list[str]:

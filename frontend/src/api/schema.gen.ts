@@ -4195,9 +4195,9 @@ export interface components {
         };
         /** @description How long a job will probably run and what it will cost, from like jobs: those of the same user that succeeded in one attempt, on the same pool with the same number of slots, model, steps and tokens per step. */
         ExpectedRun: {
-            /** @description Seconds that half of the like jobs ran at most. */
+            /** @description Seconds that half of such jobs run at most. */
             p50_seconds: number;
-            /** @description Seconds that nine of ten like jobs ran at most. */
+            /** @description Seconds that nine of ten such jobs run at most, estimated. */
             p90_seconds: number;
             /**
              * Format: double

@@ -15,6 +15,7 @@ from athanor.jobs import services
 from athanor.jobs.models import Job
 from athanor.jobs.services import Submission
 from athanor.quotas import limits, selectors
+from athanor.scheduling.run_lengths import predict
 from athanor.scheduling.run_times import seconds_of_like_jobs
 from athanor.scheduling.what_if import StartEstimate, StartEstimator
 from athanor.specs.v1 import JobSpec
@@ -33,7 +34,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class ExpectedRun:
-    """How long like jobs ran, and what such a run costs now, in millionths of the currency: half of them took at most
+    """How long such a job runs, by like ones, and what that costs now, in millionths of the currency: half take at most
     the P50, nine of ten at most the P90."""
 
     p50_seconds: int
@@ -116,10 +117,10 @@ def _cost_of(job: Job) -> Cost:
 
 
 def _expected_run(job: Job) -> ExpectedRun | None:
-    seconds = [min(round(each), job.time_limit_seconds) for each in seconds_of_like_jobs(job)]
+    seconds = seconds_of_like_jobs(job)
     if not seconds:
         return None
-    p50, p90 = (seconds[min(int(share * len(seconds)), len(seconds) - 1)] for share in (0.5, 0.9))
+    p50, p90 = (min(round(each), job.time_limit_seconds) for each in predict(seconds))
     begin = job.not_before or timezone.now()
     amounts = [reservations.cost_of(job, begin, each) for each in (p50, p90)]
     return ExpectedRun(p50, p90, amounts[0], amounts[1], len(seconds))

@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import F, QuerySet
 from django.db.models.fields.json import KeyTransform
@@ -12,21 +12,39 @@ from athanor.jobs.models import Attempt, Job
 from athanor.jobs.states import AttemptStatus, JobStatus
 from athanor.scheduling import snapshots
 from athanor.scheduling.policy.snapshot import Snapshot
-from athanor.scheduling.start_forecast import RunTimes
+from athanor.scheduling.run_lengths import PastRun, RunTimes
+from athanor.specs.v1 import JobSpec
 from athanor.telemetry.models import Progress
 from trainer.contract.optimisation import batch_size_schedule
 
 HISTORY = 2000  # ended runs that run times are drawn from
 Likeness = tuple[object, ...]
+
+
+class LikeRun(NamedTuple):
+    """A run of a like job: its length and the time of its training steps, in seconds."""
+
+    seconds: float
+    trained_seconds: float
+
+
 _TRAINING = ("model", "steps", "tokens_per_step")
 
 
 def run_times(snapshot: Snapshot) -> RunTimes:
     """Return what is known for the jobs of a snapshot."""
-    of_leaf, of_all = _shares()
-    running = [holding.job_id for holding in snapshot.holdings if not holding.leaving]
+    of_leaf, of_all = _past_runs()
+    running = {holding.job_id: holding.ran_seconds for holding in snapshot.holdings if not holding.leaving}
     queued = [waiting.job_id for waiting in snapshot.waiting]
-    return RunTimes(of_leaf, of_all, left=left_by_progress(running), alike=_of_like_jobs([*running, *queued]))
+    alike = _like_runs([*running, *queued])
+    return RunTimes(
+        of_leaf,
+        of_all,
+        left=left_by_progress(running),
+        beside=_beside_training(running, alike),
+        alike={job_id: [run.seconds for run in runs] for job_id, runs in alike.items()},
+        default_limit=JobSpec.model_fields["time_limit_seconds"].default,
+    )
 
 
 def left_by_progress(job_ids: Iterable[str]) -> dict[str, int]:
@@ -47,22 +65,36 @@ def left_by_progress(job_ids: Iterable[str]) -> dict[str, int]:
 
 
 def seconds_of_like_jobs(job: Job) -> list[float]:
-    """Return how many seconds succeeded jobs of the same user, pool, size, model and steps ran, sorted.
+    """Return how many seconds succeeded jobs of the same user, pool, size, model and steps ran.
 
     `job` need not be saved. Jobs that took several attempts are left out.
     """
     training = job.resolved_spec["training"] or {}
     facts = (job.created_by_id, job.pool_id, job.slots, *(training.get(name) for name in _TRAINING))
-    return _of_likenesses({job.id: _likeness(*facts)}).get(job.id, [])
+    return [run.seconds for run in _of_likenesses({job.id: _likeness(*facts)}).get(job.id, [])]
 
 
-def _of_like_jobs(job_ids: Sequence[str]) -> dict[str, list[float]]:
-    """Return the same for many saved jobs, by id."""
+def _like_runs(job_ids: Sequence[str]) -> dict[str, list[LikeRun]]:
+    """Return the runs of like jobs for many saved jobs, by id."""
     rows = _facts(Job.objects.filter(pk__in=job_ids), "id")
     return _of_likenesses({job_id: _likeness(*facts) for job_id, *facts in rows})
 
 
-def _of_likenesses(asked: Mapping[str, Likeness]) -> dict[str, list[float]]:
+def _beside_training(ran: Mapping[str, int], alike: Mapping[str, Sequence[LikeRun]]) -> dict[str, list[float]]:
+    """Return the seconds that running jobs still need for all that is no training step, as like jobs did.
+
+    `ran`: seconds since each was admitted, by id. Start-up, evaluations, checkpoints and the export count as one sum,
+    of which a job has had what it did not train.
+    """
+    found = {}
+    for job_id, trained_seconds in Progress.objects.filter(job__in=ran).values_list("job_id", "trained_seconds"):
+        had = max(ran[job_id] - trained_seconds, 0.0)  # a job of several attempts trained before it was admitted again
+        if runs := alike.get(job_id):
+            found[job_id] = [max(run.seconds - run.trained_seconds - had, 1.0) for run in runs]
+    return found
+
+
+def _of_likenesses(asked: Mapping[str, Likeness]) -> dict[str, list[LikeRun]]:
     ended = Attempt.objects.filter(
         number=1,
         job__status=JobStatus.SUCCEEDED.value,
@@ -70,10 +102,12 @@ def _of_likenesses(asked: Mapping[str, Likeness]) -> dict[str, list[float]]:
         ended_at__gt=F("launched_at"),
     )
     ended = ended.exclude(job__attempts__number__gt=1).order_by("-id")
-    known: dict[Likeness, list[float]] = defaultdict(list)
-    for launched_at, ended_at, *facts in _facts(ended, "launched_at", "ended_at", of="job__")[:HISTORY]:
-        known[_likeness(*facts)].append((ended_at - launched_at).total_seconds())
-    return {job_id: sorted(known[likeness]) for job_id, likeness in asked.items() if likeness in known}
+    known: dict[Likeness, list[LikeRun]] = defaultdict(list)
+    rows = _facts(ended, "launched_at", "ended_at", "job__progress__trained_seconds", of="job__")
+    for launched_at, ended_at, trained_seconds, *facts in rows[:HISTORY]:
+        run = LikeRun((ended_at - launched_at).total_seconds(), trained_seconds or 0.0)
+        known[_likeness(*facts)].append(run)
+    return {job_id: known[likeness] for job_id, likeness in asked.items() if likeness in known}
 
 
 def _facts(rows: QuerySet[Any], *fields: str, of: str = "") -> Any:
@@ -89,19 +123,19 @@ def _likeness(*facts: object) -> Likeness:
     return *facts[:3], json.dumps(facts[3:], sort_keys=True)
 
 
-def _shares() -> tuple[dict[str, list[float]], list[float]]:
-    """Return, from ended attempts, which shares of their time limit jobs ran: by leaf of the quota tree, and of all."""
+def _past_runs() -> tuple[dict[str, list[PastRun]], list[PastRun]]:
+    """Return the newest ended attempts: by leaf of the quota tree, and all."""
     leaves = snapshots.leaves()
     ended = Attempt.objects.filter(
         status=AttemptStatus.ENDED.value, launched_at__isnull=False, ended_at__gt=F("launched_at")
     ).order_by("-id")
-    of_leaf: dict[str, list[float]] = defaultdict(list)
-    of_all: list[float] = []
+    of_leaf: dict[str, list[PastRun]] = defaultdict(list)
+    of_all: list[PastRun] = []
     rows = ended.values_list("job__team_id", "launched_at", "ended_at", "job__time_limit_seconds")[:HISTORY]
     for team_id, launched_at, ended_at, limit in rows:
         if launched_at is None or ended_at is None:
             continue
-        share = min((ended_at - launched_at).total_seconds() / limit, 1.0)
-        of_all.append(share)
-        of_leaf[leaves[team_id]].append(share)
-    return {leaf: sorted(those) for leaf, those in of_leaf.items()}, sorted(of_all)
+        run = PastRun(min((ended_at - launched_at).total_seconds(), limit), limit)
+        of_all.append(run)
+        of_leaf[leaves[team_id]].append(run)
+    return of_leaf, of_all

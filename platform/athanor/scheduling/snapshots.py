@@ -67,7 +67,6 @@ def take(now: datetime, max_jobs: int = MAX_CONSIDERED_JOBS) -> TakenSnapshot:
     """Take a snapshot with at most about `max_jobs` queued jobs: the first of each queue (team, pool and priority)."""
     leaf_of = leaves()
     found = list(Pool.objects.select_related("cluster").order_by("id"))
-    pools = {pool.id: pool for pool in _pools(found)}
     rows, lengths, reported = _first_of_queues(max_jobs)
     holds = _holds(rows, found, now)
     quoted = plan_reservations(rows, now)
@@ -75,12 +74,9 @@ def take(now: datetime, max_jobs: int = MAX_CONSIDERED_JOBS) -> TakenSnapshot:
     return TakenSnapshot(
         pure.Snapshot(
             nodes=_nodes(leaf_of, settings.half_life_seconds, now),
-            pools=tuple(pools.values()),
-            holdings=_holdings(leaf_of, pools, now),
-            waiting=tuple(
-                _waiting(row, leaf_of[row.team_id], pools[row.pool_id].size, now, quoted, holds.get(row.id))
-                for row in rows
-            ),
+            pools=tuple(_pools(found)),
+            holdings=_holdings(leaf_of, now),
+            waiting=tuple(_waiting(row, leaf_of[row.team_id], now, quoted, holds.get(row.id)) for row in rows),
             budgets=budgets_of(quoted),
             settings=settings,
         ),
@@ -94,7 +90,7 @@ def candidate(job: Job, leaf: str, now: datetime) -> tuple[pure.Waiting, Planned
     """Return a job that is not submitted yet as if it were queued now, and what its start would reserve."""
     quoted = plan_reservations([job], now)
     holds = _holds([job], [job.pool], now)
-    return _waiting(job, leaf, job.pool.slots, now, quoted, holds.get(job.id)), quoted
+    return _waiting(job, leaf, now, quoted, holds.get(job.id)), quoted
 
 
 def budgets_of(quoted: PlannedReservations) -> tuple[pure.Budget, ...]:
@@ -102,14 +98,12 @@ def budgets_of(quoted: PlannedReservations) -> tuple[pure.Budget, ...]:
     return tuple(pure.Budget(each.id, each.name, each.available, each.hard, each.unit) for each in quoted.budgets)
 
 
-def _waiting(
-    job: Job, leaf: str, pool_size: int, now: datetime, quoted: PlannedReservations, hold: pure.Hold | None
-) -> pure.Waiting:
+def _waiting(job: Job, leaf: str, now: datetime, quoted: PlannedReservations, hold: pure.Hold | None) -> pure.Waiting:
     return pure.Waiting(
         job_id=job.id,
         node=leaf,
         pool=job.pool_id,
-        slots=min(job.slots, pool_size) or job.slots,  # a pool without nodes has room for no job
+        slots=job.slots,
         priority=job.priority,
         waited_seconds=_seconds(now - job.queued_at) if job.queued_at else 0,
         lasts_seconds=job.time_limit_seconds,
@@ -159,7 +153,7 @@ def _holds(jobs: Sequence[Job], pools: Sequence[Pool], now: datetime) -> dict[st
     return found
 
 
-def _holdings(leaves: Mapping[str, str], pools: Mapping[str, pure.Pool], now: datetime) -> tuple[pure.Holding, ...]:
+def _holdings(leaves: Mapping[str, str], now: datetime) -> tuple[pure.Holding, ...]:
     live = {
         attempt["job_id"]: attempt
         for attempt in Attempt.objects.filter(status__in=[status.value for status in ATTEMPT_LIVE]).values(
@@ -188,7 +182,7 @@ def _holdings(leaves: Mapping[str, str], pools: Mapping[str, pure.Pool], now: da
                 job_id=job_id,
                 node=leaves[team_id],
                 pool=pool_id,
-                slots=min(slots, pools[pool_id].size),
+                slots=slots,
                 priority=priority,
                 ran_seconds=_seconds(now - admitted_at) if admitted_at else ran,
                 ends_in_seconds=0 if leaving else left,

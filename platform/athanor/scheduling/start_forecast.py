@@ -3,48 +3,16 @@
 import heapq
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from athanor.scheduling.policy.cycle import decide
 from athanor.scheduling.policy.snapshot import Holding, Snapshot, Waiting
+from athanor.scheduling.run_lengths import RunTimes
 
-# Assumed shares of the time limit that runs take, without history: from an early failure to a run that is cut off.
-UNKNOWN = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
-MIN_SAMPLES = 20  # ended runs of a team before its own history is used; judged forecasts before calibration
+MIN_SAMPLES = 20  # judged forecasts before calibration
 MAX_FACTOR = 10.0
-# Of a running job, on top of its training steps: evaluations and checkpoints, as a factor, and the export and end.
-EVALUATIONS_AND_SAVES = (1.0, 1.3)
-END_SECONDS = (5.0, 30.0)
 HORIZON_SECONDS = 60 * 86_400
 CHECKPOINT_SECONDS = 30  # assumed time for a preempted job to save its checkpoint
-
-
-@dataclass(frozen=True)
-class RunTimes:
-    """How long jobs run, from the best source that there is for each.
-
-    `left`: seconds of training that running jobs have left, by their progress. `alike`: seconds that jobs like each
-    one ran, sorted. `of_leaf`, `of_all`: shares of their time limit that runs of each leaf, and all runs, took, sorted.
-    """
-
-    of_leaf: Mapping[str, Sequence[float]]
-    of_all: Sequence[float]
-    left: Mapping[str, int] = field(default_factory=dict)
-    alike: Mapping[str, Sequence[float]] = field(default_factory=dict)
-
-    def draw(self, chance: random.Random, job_id: str, leaf: str, limit: int, ran: int) -> int:
-        """Draw the remaining seconds of a run that has taken `ran` of at most `limit`."""
-        if job_id in self.left:
-            seconds = self.left[job_id] * chance.uniform(*EVALUATIONS_AND_SAVES) + chance.uniform(*END_SECONDS)
-            return max(min(int(seconds), limit - ran), 1)
-        longer_runs = [seconds for seconds in self.alike.get(job_id, ()) if seconds > ran]
-        if longer_runs:
-            return max(min(int(chance.choice(longer_runs)), limit) - ran, 1)
-        known = self.of_leaf.get(leaf, ())
-        if len(known) < MIN_SAMPLES:
-            known = self.of_all if len(self.of_all) >= MIN_SAMPLES else UNKNOWN
-        longer = [share for share in known if share * limit > ran] or [1.0]
-        return max(int(chance.choice(longer) * limit) - ran, 1)
 
 
 @dataclass(frozen=True)

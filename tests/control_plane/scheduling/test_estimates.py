@@ -1,5 +1,7 @@
 """Start estimates: reported for queued jobs, stored once per wait, judged when the job starts."""
 
+import random
+import statistics
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -10,15 +12,16 @@ from django.utils import timezone
 from athanor.backends.fake.backend import World
 from athanor.jobs.models import Attempt, Job
 from athanor.quotas.capacity import CapacityNode
-from athanor.scheduling import estimates, run_times, services
+from athanor.scheduling import estimates, run_times, services, snapshots
 from athanor.scheduling.models import StartEstimate
 from athanor.scheduling.policy.snapshot import Holding, Pool, Snapshot, Waiting
-from athanor.scheduling.start_forecast import CalibrationFactors, Forecast, RunTimes, calibration_factors, forecasts
+from athanor.scheduling.run_lengths import PastRun, RunTimes, predict
+from athanor.scheduling.start_forecast import CalibrationFactors, Forecast, calibration_factors, forecasts
 from athanor.telemetry.models import Progress
 from tests.control_plane import drive
 from trainer.contract.run import EndClass
 
-HALF = RunTimes({}, [0.5] * 20)
+HALF = RunTimes({}, [PastRun(50, 100)] * 20)
 
 
 def snapshot(*waiting: Waiting, held: int = 4) -> Snapshot:
@@ -48,7 +51,7 @@ def test_what_nobody_knows_is_not_told() -> None:
 
 
 def test_the_same_question_has_the_same_answer() -> None:
-    shares = RunTimes({}, [number / 40 for number in range(1, 41)])
+    shares = RunTimes({}, [PastRun(number, 40) for number in range(1, 41)])
     asked = snapshot(*(Waiting(f"job_{number}", "red", "pool", 2, lasts_seconds=90) for number in range(1, 9)))
     ids = [job.job_id for job in asked.waiting]
     assert forecasts(asked, ids, shares) == forecasts(asked, ids, shares)
@@ -58,11 +61,11 @@ def test_the_progress_of_a_running_job_says_when_it_ends_not_its_time_limit() ->
     day = Snapshot(
         nodes=snapshot().nodes,
         pools=snapshot().pools,
-        holdings=[Holding("job_0", "red", "pool", 4, ends_in_seconds=86_000, ran_seconds=400)],
+        holdings=[Holding("job_0", "red", "pool", 4, ends_in_seconds=43_200 - 400, ran_seconds=400)],
         waiting=[Waiting("job_1", "red", "pool", 4, lasts_seconds=86_400)],
     )
     by_limit = forecasts(day, ["job_1"], HALF)["job_1"]
-    assert by_limit.p50_seconds == 43_200 - 400
+    assert by_limit.p50_seconds == 21_600 - 400
     found = forecasts(day, ["job_1"], RunTimes({}, HALF.of_all, left={"job_0": 200}))["job_1"]
     assert found.p50_seconds is not None and found.p90_seconds is not None
     assert 200 < found.p50_seconds <= found.p90_seconds <= 200 * 1.3 + 30
@@ -73,6 +76,50 @@ def test_like_jobs_say_how_long_a_job_runs_before_its_time_limit_does() -> None:
     alike = {"job_0": [300.0], "job_1": [70.0]}
     found = forecasts(snapshot(*line), ["job_1", "job_2"], RunTimes({}, HALF.of_all, alike=alike))
     assert [(each.p50_seconds, each.p90_seconds) for each in found.values()] == [(100, 100), (170, 170)]
+
+
+def test_what_like_jobs_needed_beside_training_is_added_to_the_training_that_is_left() -> None:
+    times = RunTimes({}, HALF.of_all, left={"job_0": 40}, beside={"job_0": [7.0]})
+    found = forecasts(snapshot(Waiting("job_1", "red", "pool", 4, lasts_seconds=200)), ["job_1"], times)["job_1"]
+    assert (found.p50_seconds, found.p90_seconds) == (47, 47)
+
+
+DAY = 86_400
+
+
+@pytest.mark.parametrize(
+    ("past", "limit", "expected"),
+    [
+        ([PastRun(180, DAY)] * 20, DAY, 180),
+        ([PastRun(180, 360)] * 20, DAY, 180),  # shares of a chosen limit say nothing of the default one
+        ([PastRun(180, DAY)] * 20, 600, 180),  # nor the reverse
+        ([PastRun(180, DAY)] * 20 + [PastRun(180, 360)] * 20, 600, 300),
+        ([PastRun(900, DAY)] * 20, 600, 600),
+        ([PastRun(180, DAY)] * 19, 100, 50),  # too few: half the limit
+    ],
+)
+def test_the_default_time_limit_says_nothing_of_a_run(past: list[PastRun], limit: int, expected: int) -> None:
+    chance = random.Random(0)
+    draws = [RunTimes({}, past).draw(chance, "job_1", "red", limit, 0) for _ in range(501)]
+    assert statistics.median(draws) == pytest.approx(expected, abs=1)
+
+
+def test_nine_of_ten_next_runs_are_within_the_p90_of_however_few_runs() -> None:
+    chance = random.Random(0)
+    for count in (1, 2, 3, 5, 9, 10, 30):
+        met = []
+        for _ in range(4000):
+            *runs, following = (chance.lognormvariate(4, 0.2) for _ in range(count + 1))
+            p50, p90 = predict(runs)
+            assert p50 <= p90
+            met.append(following <= p90)
+        assert 0.87 <= statistics.fmean(met) <= 0.96, f"{count} runs"
+
+
+def test_equal_runs_leave_a_spread_until_there_are_nine() -> None:
+    assert predict([60.0] * 10) == (60.0, 60.0)
+    p50, p90 = predict([60.0] * 2)
+    assert p50 == 60.0 and 70 < p90 < 90
 
 
 @pytest.mark.django_db
@@ -149,3 +196,21 @@ def test_like_jobs_are_those_of_the_same_user_size_model_and_steps(
     longer = {**ended.spec["training"], "steps": steps + 1}
     assert run_times.seconds_of_like_jobs(submit(training=longer)) == []
     assert run_times.seconds_of_like_jobs(submit(resources=WHOLE_POOL)) == []
+
+
+@pytest.mark.django_db
+def test_a_running_job_still_needs_what_like_jobs_did_beside_training(
+    submit: Callable[..., Job], world: World, bucket: str
+) -> None:
+    """A like job ran 90 s, 60 of them in steps; this one has run 20 s, 8 of them in steps: 18 of 30 s are left."""
+    ended = submit()
+    attempt = drive.run(ended)
+    drive.end(world, attempt, EndClass.COMPLETED)
+    Attempt.objects.filter(pk=attempt.pk).update(launched_at=F("ended_at") - timedelta(seconds=90))
+    Progress.objects.update_or_create(job=ended, defaults={"trained_seconds": 60.0})
+    running = submit()
+    drive.run(running)
+    Progress.objects.update_or_create(job=running, defaults={"trained_seconds": 8.0, "step": 1, "trained_tokens": 1.0})
+    now = timezone.now()
+    Job.objects.filter(pk=running.pk).update(admitted_at=now - timedelta(seconds=20))
+    assert run_times.run_times(snapshots.take(now).snapshot).beside == {running.id: [18.0]}

@@ -92,7 +92,7 @@ class Cycle:
 
     def _candidate(self, job: Waiting, pool: int) -> Candidate:
         of = self.pools[pool]
-        slots = min(job.slots, of.size) if of.size > 0 else job.slots
+        slots = min(job.slots, of.size) or job.slots  # a pool without nodes has room for no job
         lasts = NEVER if job.lasts_seconds is None else job.lasts_seconds
         ends = NEVER if job.lasts_seconds is None else self.now + job.lasts_seconds
         leaf = self.tree.index[job.node]

@@ -67,8 +67,8 @@ Expected = build_serializer(
     "How long a job will probably run and what it will cost, from like jobs: those of the same user that succeeded in "
     "one attempt, on the same pool with the same number of slots, model, steps and tokens per step.",
     {
-        "p50_seconds": serializers.IntegerField(help_text="Seconds that half of the like jobs ran at most."),
-        "p90_seconds": serializers.IntegerField(help_text="Seconds that nine of ten like jobs ran at most."),
+        "p50_seconds": serializers.IntegerField(help_text="Seconds that half of such jobs run at most."),
+        "p90_seconds": serializers.IntegerField(help_text="Seconds that nine of ten such jobs run at most, estimated."),
         "p50_cost": serializers.FloatField(help_text="Cost of running `p50_seconds`, in the currency of the pool."),
         "p90_cost": serializers.FloatField(help_text="Cost of running `p90_seconds`, in the currency of the pool."),
         "like_jobs": serializers.IntegerField(help_text="Number of like jobs."),
