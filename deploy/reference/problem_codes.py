@@ -15,6 +15,7 @@ from pathlib import Path
 from athanor.core import errors
 
 PLATFORM = Path(errors.__file__).resolve().parents[1]
+HANDLER = PLATFORM / "api" / "errors.py"
 # The command line raises none of these; configuration and migrations run before there is an API.
 LEFT_OUT = {"cli", "config", "migrations"}
 # Where the error of somebody else is answered: its code was found where it was raised.
@@ -270,6 +271,7 @@ def _of_the_framework() -> Iterator[tuple[str, int, str, str]]:
     place = find_spec("rest_framework")
     assert place is not None and place.origin is not None
     tree = ast.parse(Path(place.origin).with_name("exceptions.py").read_text(encoding="utf-8"))
+    remedies = _framework_remedies()
     for kind in tree.body:
         if not isinstance(kind, ast.ClassDef) or kind.name in NEVER_RAISED:
             continue
@@ -281,4 +283,13 @@ def _of_the_framework() -> Iterator[tuple[str, int, str, str]]:
         detail = next((each.value for each in ast.walk(facts["default_detail"]) if isinstance(each, ast.Constant)), "")
         if code == "invalid":
             status, detail = VALIDATION_STATUS, "the request cannot be used"
-        yield code, int(status), str(detail), ""
+        yield code, int(status), str(detail), remedies.get(code, "")
+
+
+def _framework_remedies() -> dict[str, str]:
+    tree = ast.parse(HANDLER.read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FRAMEWORK_REMEDIES":
+            found: dict[str, str] = ast.literal_eval(node.value)
+            return found
+    raise ValueError("api/errors.py: there is no FRAMEWORK_REMEDIES")

@@ -18,6 +18,18 @@ from athanor.core.logging import bound_id
 log = logging.getLogger(__name__)
 
 CONTENT_TYPE = "application/problem+json"
+FRAMEWORK_REMEDIES = {
+    "authentication_failed": "sign in again, or send a valid token as Authorization: Bearer TOKEN",
+    "invalid": "fix the fields in errors",
+    "method_not_allowed": "use a method that the header Allow names",
+    "not_acceptable": "leave the header Accept out, or send Accept: application/json",
+    "not_authenticated": "sign in, or send a token as Authorization: Bearer TOKEN",
+    "not_found": "check the id and the team of your token",
+    "parse_error": "correct the body; /api/docs/ shows it",
+    "permission_denied": "ask an administrator of the team for a role that allows it",
+    "unsupported_media_type": "send the body as application/json, or as what /api/docs/ names for this request",
+}
+"""Remedies of the exceptions of Django REST framework, by code."""
 
 
 def problem_document(status: int, title: str, code: str, detail: str, **more: Any) -> dict[str, Any]:
@@ -43,9 +55,10 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
     if isinstance(error, AthanorError):
         return _from_athanor(error)
     if isinstance(error, Http404):
-        return problem(404, "Not found", "not_found", "there is nothing at this address")
+        return problem(404, "Not found", "not_found", "there is nothing at this address", remedy="see /api/docs/")
     if isinstance(error, PermissionDenied):
-        return problem(403, "Not allowed", "permission_denied", str(error) or "this is not allowed")
+        remedy = FRAMEWORK_REMEDIES["permission_denied"]
+        return problem(403, "Not allowed", "permission_denied", str(error) or "this is not allowed", remedy=remedy)
     if isinstance(error, exceptions.APIException):
         return _from_framework(error)
     if isinstance(error, UnreadablePostError):
@@ -76,7 +89,9 @@ def _from_operational(error: OperationalError) -> Response:
     if isinstance(error.__cause__, psycopg.errors.DiskFull):
         remedy = "free space on the disk of the database; then send the request again"
         return _from_athanor(Unavailable("disk_full", "the disk of the database is full", remedy=remedy))
-    return _from_athanor(Unavailable("database_unavailable", "the database does not answer"))
+    return _from_athanor(
+        Unavailable("database_unavailable", "the database does not answer", remedy="try again in a few seconds")
+    )
 
 
 def _is_of_nul(error: DataError) -> bool:
@@ -112,7 +127,8 @@ def _from_framework(error: exceptions.APIException) -> Response:
         status = 422
     else:
         detail, status = str(error.detail), error.status_code
-    response = problem(status, HTTPStatus(status).phrase, str(code), detail, errors=problems)
+    remedy = FRAMEWORK_REMEDIES.get(str(code))
+    response = problem(status, HTTPStatus(status).phrase, str(code), detail, remedy=remedy, errors=problems)
     if status == 401:
         response["WWW-Authenticate"] = "Bearer"
     return response

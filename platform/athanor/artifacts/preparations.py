@@ -32,7 +32,8 @@ RENEW_SECONDS = 8.0
 def check_dataset(attempt: Attempt, dataset_id: str) -> None:
     """Raise Forbidden unless the attempt's job uses the data set."""
     if dataset_id not in attempt.job.dataset_ids:
-        raise Forbidden("foreign_dataset", f"{dataset_id} is no data set of {attempt.job_id}")
+        detail = f"{dataset_id} is no data set of {attempt.job_id}"
+        raise Forbidden("foreign_dataset", detail, remedy="read the data sets of the job's spec only")
 
 
 def claim(attempt: Attempt, asked: PreparationRequest) -> PreparationReply:

@@ -31,14 +31,16 @@ def from_csv(kind: str, text: str) -> list[SeriesPoint]:
     """
     rows = list(csv.reader(io.StringIO(text.lstrip("\ufeff"))))
     skip = 1 if rows and rows[0] and rows[0][0].strip().lower() == "time" else 0
-    numbered = [(f"line {number}", row) for number, row in enumerate(rows, 1) if row and number > skip]
+    numbered = [(number, row) for number, row in enumerate(rows, 1) if row and number > skip]
     problems = [
-        FieldProblem(f"/{name.replace(' ', '/')}", "columns", f"{name}: {len(row)} columns; write time,value")
-        for name, row in numbered
+        FieldProblem(f"/line/{number}", "columns", f"line {number}: {len(row)} columns; write time,value")
+        for number, row in numbered
         if len(row) != 2
     ]
     _refuse(problems)
-    return _points(kind, ((name, row[0].strip(), row[1].strip()) for name, row in numbered))
+    return _points(
+        kind, ((f"/line/{number}", f"line {number}", row[0].strip(), row[1].strip()) for number, row in numbered)
+    )
 
 
 def from_json(kind: str, items: Any, time_field: str = "time", value_field: str = "value") -> list[SeriesPoint]:
@@ -52,7 +54,9 @@ def from_json(kind: str, items: Any, time_field: str = "time", value_field: str 
         if not isinstance(item, dict) or time_field not in item or value_field not in item
     ]
     _refuse(problems)
-    return _points(kind, ((f"item {index}", item[time_field], item[value_field]) for index, item in enumerate(items)))
+    return _points(
+        kind, ((f"/{index}", f"item {index}", item[time_field], item[value_field]) for index, item in enumerate(items))
+    )
 
 
 def from_answer(series: Series, body: str) -> list[SeriesPoint]:
@@ -95,10 +99,10 @@ def upload(series: Series, points: list[SeriesPoint], actor: User) -> int:
     return count
 
 
-def _points(kind: str, found: Iterable[tuple[str, Any, Any]]) -> list[SeriesPoint]:
+def _points(kind: str, found: Iterable[tuple[str, str, Any, Any]]) -> list[SeriesPoint]:
+    """Return the points of `found`: pointer and name of each entry, its time and its value. Raise Invalid."""
     points, problems = [], []
-    for name, time, value in found:
-        pointer = f"/{name.replace(' ', '/')}"
+    for pointer, name, time, value in found:
         moment = _time(time)
         if moment is None:
             detail = f"{name}: {time!r} is no RFC 3339 time with a zone, such as 2026-01-31T12:00:00Z"

@@ -48,7 +48,12 @@ def build_backend(kind: str, config: dict[str, Any], name: str = "") -> Backend:
     """
     if kind not in registry.BACKENDS:
         detail = f"kind {kind!r} is none of {', '.join(registry.KINDS)}"
-        raise Invalid("unknown_kind", detail, remedy=detail, problems=(FieldProblem("/kind", "choice", detail),))
+        raise Invalid(
+            "unknown_kind",
+            detail,
+            remedy="choose one of these kinds",
+            problems=(FieldProblem("/kind", "choice", detail),),
+        )
     try:
         return backend_of(Cluster(name=name, kind=kind, config=config))
     except server_config.ConfigRefused as error:

@@ -109,7 +109,11 @@ def observe_attempt(attempt_id: str, actor: User) -> Presence:
 def _list_ours(cluster: Cluster) -> frozenset[str]:
     backend = backend_of(cluster)
     if not isinstance(backend, ListsOurs):
-        raise Unavailable("not_listable", f"a cluster of kind {cluster.kind!r} cannot say what it runs")
+        raise Unavailable(
+            "not_listable",
+            f"a cluster of kind {cluster.kind!r} cannot say what it runs",
+            remedy="list its jobs with its own tools",
+        )
     return backend.list_ours()
 
 

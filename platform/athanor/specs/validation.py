@@ -47,7 +47,11 @@ class Checked(Generic[Model]):
 def parse_yaml(text: bytes) -> Any:
     """Return the data of a YAML or JSON document. Raises Invalid with line and column."""
     if len(text) > MAX_SPEC_BYTES:
-        raise Invalid("spec_too_large", f"the spec has {len(text)} bytes; the limit is {MAX_SPEC_BYTES}")
+        raise Invalid(
+            "spec_too_large",
+            f"the spec is larger than {MAX_SPEC_BYTES} bytes",
+            remedy="write shorter lists, and store what is no setting as a data set (POST /datasets)",
+        )
     try:
         written = text.decode()
     except UnicodeDecodeError as error:

@@ -79,7 +79,8 @@ def delete(webhook: Webhook, actor: User) -> None:
         except IntegrityError:  # an event was published for it in between: once more, with that delivery
             continue
         return
-    raise Conflict("webhook_busy", f"{webhook.id} is processing events now", retry_after_seconds=1)
+    detail = f"{webhook.id} is processing events now"
+    raise Conflict("webhook_busy", detail, remedy="send it again after a second", retry_after_seconds=1)
 
 
 def _delete(webhook: Webhook, actor: User) -> None:

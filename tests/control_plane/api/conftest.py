@@ -1,4 +1,4 @@
-"""Objects of every kind in team red, for tests that walk all endpoints."""
+"""Objects of every kind in team red, for tests that walk all endpoints, and people who administer."""
 
 from collections.abc import Callable
 
@@ -6,6 +6,7 @@ import pytest
 from django.utils import timezone
 
 from athanor.accounts import members
+from athanor.accounts.models import Team, User
 from athanor.accounts.roles import Role
 from athanor.accounts.services import issue_token
 from athanor.artifacts import team_secrets
@@ -17,6 +18,7 @@ from athanor.quotas import services as quotas
 from athanor.scheduling.models import AdmissionCycle, Simulation
 from athanor.webhooks import services as webhooks
 from tests.control_plane import drive
+from tests.control_plane.conftest import Api
 
 
 @pytest.fixture
@@ -58,3 +60,20 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
         "secret_id": team_secrets.put(job.team, "hf-token", "x", job.created_by)[0].id,
         "token_id": issue_token(job.created_by, job.team, "red's")[0].id,
     }
+
+
+@pytest.fixture
+def admin(api_of: Callable, make_user: Callable, team: Team) -> Api:
+    """An administrator of the team."""
+    client: Api = api_of(make_user("hal", team, Role.ADMIN), team)
+    return client
+
+
+@pytest.fixture
+def operator(make_user: Callable[..., User], other_team: Team) -> Api:
+    """An administrator of the platform."""
+    user = make_user("root", other_team)
+    User.objects.filter(pk=user.pk).update(platform_role="platform_admin")
+    client = Api()
+    client.force_login(User.objects.get(pk=user.pk))
+    return client

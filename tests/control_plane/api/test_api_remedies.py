@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from athanor.accounts import services as accounts
-from athanor.accounts.models import Role, Team, User
+from athanor.accounts.models import Team, User
 from athanor.artifacts import deletions
 from athanor.backends.fake.backend import World
 from athanor.clusters.models import Cluster, Pool
@@ -19,40 +19,10 @@ from athanor.quotas.services import leaf_of
 from athanor.scheduling import services as scheduling
 from athanor.webhooks import services as webhooks
 from tests.control_plane import drive
+from tests.control_plane.answers import done, refused
 from tests.control_plane.conftest import Api
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def admin(api_of: Callable, make_user: Callable, team: Team) -> Api:
-    """An administrator of the team."""
-    client: Api = api_of(make_user("hal", team, Role.ADMIN), team)
-    return client
-
-
-@pytest.fixture
-def operator(make_user: Callable[..., User], other_team: Team) -> Api:
-    """An administrator of the platform."""
-    user = make_user("root", other_team)
-    User.objects.filter(pk=user.pk).update(platform_role="platform_admin")
-    client = Api()
-    client.force_login(User.objects.get(pk=user.pk))
-    return client
-
-
-def refused(answer: Any, code: str, *said: str) -> None:
-    """Assert that a request was refused with this code, and that the remedy says these words."""
-    problem = answer.json()
-    assert problem["code"] == code, problem
-    for words in said:
-        assert words in problem["remedy"], problem["remedy"]
-
-
-def done(answer: Any) -> Any:
-    """Assert that a request was accepted. Return its body."""
-    assert answer.status_code in (200, 201, 202, 204), answer.content
-    return answer.json() if answer.content else None
 
 
 # People
