@@ -224,6 +224,8 @@ def test_login_keeps_the_token_in_a_file_only_its_owner_reads(server, athanor, a
     assert result.returncode == 0, result.stderr
     assert server.seen[-1].headers["Authorization"] == "Bearer ath_secret"
     assert "ath_secret" not in result.stdout + result.stderr
+    again = athanor("login", "--token", "-", given="ath_other\n")
+    assert f"logged in to {url}" in again.stdout, again.stderr
 
 
 def test_login_by_password_asks_for_the_platform_role_only_when_told(server, athanor, answer) -> None:

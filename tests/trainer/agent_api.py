@@ -38,6 +38,7 @@ class AgentApi:
     profile: dict | None = None
     api_away: bool = False
     store_away: bool = False
+    store_full: bool = False
     over: bool = False
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -208,6 +209,8 @@ def _handler(api: AgentApi) -> type[BaseHTTPRequestHandler]:
         def _object(self, key: str, body: bytes) -> None:
             if api.store_away:
                 self._send(503, b"store is away")
+            elif self.command == "PUT" and api.store_full:
+                self._send(507, b"store is full")
             elif self.command == "PUT":
                 with api.changed:
                     api.objects[key] = body

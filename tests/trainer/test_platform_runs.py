@@ -24,6 +24,7 @@ from trainer.data.prepare import prepare
 from trainer.resilience.assignment import HttpConnection
 from trainer.storage.cached import CachedStorage, delete_abandoned
 from trainer.storage.folder import FolderStorage
+from trainer.storage.presigned import PresignedStorage
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -195,6 +196,31 @@ def test_a_run_that_only_prepares_registers_its_data_which_a_training_run_then_s
         assert supervisor_for(api, tmp_path / "train").run() is EndClass.COMPLETED
         assert len(api.datasets) == 1
         assert len(api.losses()) == 20
+
+
+def test_a_run_of_several_nodes_ends_when_the_data_that_the_others_wait_for_cannot_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PresignedStorage.__init__, "__defaults__", (1.0, None))  # seconds of retries
+    run, keys, objects = platform_run(tiny_training(steps=5), layout=ProcessLayout(nodes=2, processes_per_node=1))
+    with AgentApi(run, keys, objects, store_full=True) as api:
+        supervisor = supervisor_for(api, tmp_path)
+        threading.Thread(target=supervisor.run, daemon=True).start()
+        try:
+            api.wait_for(lambda: api.ends)
+        finally:
+            supervisor.request_stop(None)
+        assert api.ends[0]["end_class"] == "storage_error", api.ends
+        assert not api.joins
+
+
+def test_another_node_that_waits_for_data_can_be_stopped(tmp_path: Path) -> None:
+    run, keys, objects = platform_run(tiny_training(steps=5), layout=ProcessLayout(nodes=2, processes_per_node=1))
+    with AgentApi(run, keys, objects, stop="cancel") as api:
+        identity = NodeIdentity(1, "node1", "127.0.0.1")
+        threading.Thread(target=supervisor_for(api, tmp_path, node=identity).run, daemon=True).start()
+        api.wait_for(lambda: api.ends)
+        assert api.ends[0]["end_class"] == "stopped", api.ends
 
 
 def test_a_run_that_only_prepares_names_the_line_that_is_no_data(tmp_path: Path) -> None:

@@ -89,9 +89,14 @@ class DatasetPreparer:
             found[number] = self._obtain_part(number, trained, _files_of(self._parts, number, local_files))
         self.locations = [found[number] for number in range(len(self._parts))]
 
-    def wait_for_prepared(self, stopped: threading.Event) -> None:
-        """Wait until the first node's agent has registered the data sets, or `stopped` is set. For all other nodes."""
-        while not all(source.prepared for source in self._run.datasets) and not stopped.wait(_POLL_SECONDS):
+    def wait_for_prepared(self, over: threading.Event) -> None:
+        """Wait until the first node's agent has registered the data sets, or the attempt is over. For all other nodes.
+
+        Raises TrainerError (STOPPED).
+        """
+        while not all(source.prepared for source in self._run.datasets) and not over.wait(_POLL_SECONDS):
+            if self._is_stopping():
+                raise TrainerError(EndClass.STOPPED, "stopped while the first node prepared the data")
             self._run = self._platform.run()
 
     def upload(self, is_over: Callable[[], bool] = lambda: False) -> None:

@@ -3,6 +3,8 @@
 import logging
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,6 +59,15 @@ logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 5.0  # how long it waits for the output of its processes, and for a disk that refuses the last reports
 DELIVERY_PATIENCE_SECONDS = 300.0  # how long the end of an attempt waits for the platform to acknowledge reports
+
+
+@contextmanager
+def _logged(problem: str) -> Iterator[None]:
+    """Log a TrainerError instead of raising it."""
+    try:
+        yield
+    except TrainerError as error:
+        logger.warning("%s: %s", problem, error)
 
 
 @dataclass(frozen=True)
@@ -154,9 +165,7 @@ class Supervisor:
         if training is None:
             return self._register_prepared(preparer)
         if preparer.newly_prepared and self._config.node.index == 0 and isinstance(self._connection, HttpConnection):
-            # In a thread: only later attempts need the stored data, so the first step does not wait for it.
-            self._upload = threading.Thread(target=self._upload_datasets, args=(preparer,), daemon=True)
-            self._upload.start()
+            self._store_datasets(preparer, run)
         vocab_size = DatasetIndex.read(preparer.locations[0].folder).vocab_size
         self._profiles = ProfileUploader(run, Encryptor(keys.job), self._platform, storage, self._config.node.index)
         largest, outcome, restarts = None, None, 0
@@ -211,10 +220,8 @@ class Supervisor:
         end = AttemptEnd(
             end_class=error.end_class, last_step=-1, message=str(error), node_rank=node, at=datetime.now(UTC)
         )
-        try:
+        with _logged("could not report the end of the attempt"):
             self._platform.end(end)
-        except TrainerError as refusal:
-            logger.warning("could not report the end of the attempt: %s", refusal)
 
     def _check_resume(self, run: RunConfig, keys: DataKeys) -> None:
         """Raise TrainerError for a checkpoint that is not this job's, or older than the one this agent resumed from."""
@@ -344,6 +351,14 @@ class Supervisor:
             self.request_stop(StopRequest.DEADLINE)
         return self._stop
 
+    def _store_datasets(self, preparer: DatasetPreparer, run: RunConfig) -> None:
+        """Store newly prepared data sets: now, if other nodes of this attempt wait for them, else while it trains."""
+        if run.layout.nodes + run.spare_nodes > 1:
+            preparer.upload()
+            return
+        self._upload = threading.Thread(target=self._upload_datasets, args=(preparer,), daemon=True)
+        self._upload.start()
+
     def _upload_datasets(self, preparer: DatasetPreparer) -> None:
         try:
             preparer.upload(self._trained.is_set)
@@ -421,13 +436,12 @@ class Supervisor:
         if not self._shipper.finish(DELIVERY_PATIENCE_SECONDS):
             logger.error("the platform did not acknowledge all reports within %.0f s", DELIVERY_PATIENCE_SECONDS)
         self._shipper.finish_sinks(outcome.end_class)
-        try:
-            if self._rendezvous.reply is None or self._rendezvous.reply.node_rank == 0:
+        if self._rendezvous.reply is None or self._rendezvous.reply.node_rank == 0:
+            with _logged("could not store the end of the attempt"):
                 self._put_end_marker(run, keys, end)
-            if not self._was_spare:
+        if not self._was_spare:
+            with _logged("could not report the end of the attempt"):
                 self._platform.end(end)
-        except TrainerError as error:
-            logger.warning("could not report the end of the attempt: %s", error)
         self._ended.set()
         return outcome.end_class
 

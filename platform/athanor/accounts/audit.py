@@ -33,7 +33,7 @@ from athanor.accounts.models import AuditEvent, AuditHead, User
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.core import encryption
-from athanor.core.errors import Misconfigured, NotFound
+from athanor.core.errors import Forbidden, Misconfigured
 from athanor.core.logging import bound_id
 
 HEAD = 1
@@ -105,14 +105,18 @@ def address(url: str) -> dict[str, str]:
 def visible_to(principal: Principal) -> QuerySet[AuditEvent]:
     """Return the records that the user may see, the newest first.
 
-    All for platform administrators and auditors, their teams' for team administrators. Raise NotFound for other users.
+    All for platform administrators and auditors, their teams' for team administrators. Raise Forbidden for other users.
     """
     rows = AuditEvent.objects.order_by("-seq")
     if Permission.READ_AUDIT in principal.platform:
         return rows
     teams = principal.teams_with(Permission.READ_AUDIT)
     if not teams:
-        raise NotFound("audit trail", "yours")
+        raise Forbidden(
+            "role_missing",
+            "this needs the permission 'read_audit', in a team or on the platform",
+            remedy="ask for the role admin in a team; a token needs the scope admin or platform:audit",
+        )
     return rows.filter(team_id__in=teams)
 
 

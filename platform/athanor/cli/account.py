@@ -13,7 +13,7 @@ from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.lookup import choose_team
 from athanor.cli.options import AsJson
 from athanor.cli.render import print_json
-from athanor.cli.settings import Account, check_url, write_account
+from athanor.cli.settings import Account, check_url, remembered_url, write_account
 
 DEFAULT_URL = "http://127.0.0.1:8700"
 TEAM_SCOPES = ["read", "submit", "artifacts", "admin"]
@@ -22,7 +22,12 @@ PARTS = ("clusters", "quotas", "budgets", "people", "audit")
 
 @reports_errors
 def login(
-    url: Annotated[str, typer.Argument(help="The server's address.", envvar="ATHANOR_URL")] = DEFAULT_URL,
+    url: Annotated[
+        str | None,
+        typer.Argument(
+            help=f"The server's address; that of the last login if left out, else {DEFAULT_URL}.", envvar="ATHANOR_URL"
+        ),
+    ] = None,
     token: Annotated[str | None, typer.Option(help="An API token, ath_...; `-` reads it from standard input.")] = None,
     username: Annotated[str | None, typer.Option(help="Make a token with this user's password instead.")] = None,
     team: Annotated[
@@ -38,7 +43,7 @@ def login(
     as_json: AsJson = False,
 ) -> None:
     """Remember a server and a token in a file that only you can read."""
-    url = check_url(url)
+    url = check_url(url or remembered_url() or DEFAULT_URL)
     parts = list(PARTS) if platform else list(dict.fromkeys(platform_part or []))
     if unknown := [part for part in parts if part not in PARTS]:
         raise CliError(ExitCode.USAGE, f"--platform-part {unknown[0]!r} is none of {', '.join(PARTS)}")

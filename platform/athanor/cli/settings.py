@@ -36,6 +36,11 @@ def read_account() -> Account:
     return Account(check_url(url), token)
 
 
+def remembered_url() -> str | None:
+    """Return the address that the last `athanor login` wrote, if any."""
+    return _read_file(settings_path()).get("url")
+
+
 def write_account(account: Account) -> Path:
     """Write the file readable by its owner only (0600): a token is a password."""
     path = settings_path()

@@ -148,7 +148,7 @@ class KubernetesConfig(Part):
     """Time that pods stay on a node that does not answer, after the cluster has called it lost."""
     stop_grace_seconds: Annotated[int, Field(ge=1, le=3600), DURATION] = 90
     """Time between SIGTERM and SIGKILL: long enough to save a checkpoint."""
-    keep_finished_seconds: Annotated[int, Field(ge=60), DURATION] = 24 * 3600
+    keep_finished_seconds: Annotated[int, Field(ge=60, le=365 * 24 * 3600), DURATION] = 24 * 3600
     """Time after which a finished Job is removed, with its Secret, Service and NetworkPolicy."""
     labels: dict[LabelKey, LabelValue] = {}
     """Additional labels of all objects."""
