@@ -92,7 +92,15 @@ class RankCost:
     Not counted: the reduction of statistics, Muon's exchange of full matrices, and the savings of compression.
     """
 
-    def __init__(self, training: TrainingSpec, vocab_size: int, sizes: MeshSizes, pipeline_rank: int) -> None:
+    def __init__(
+        self,
+        training: TrainingSpec,
+        vocab_size: int,
+        sizes: MeshSizes,
+        pipeline_rank: int,
+        micro_batch: int | None = None,
+    ) -> None:
+        """`micro_batch`: sequences of a micro-batch, by default those of a device of unknown memory."""
         self._training, self._vocab, self._sizes, self._place = training, vocab_size, sizes, pipeline_rank
         self._shape = training.model.resolve()
         spec = training.parallelism
@@ -102,7 +110,7 @@ class RankCost:
         self.layers = [layer for stage in self.stages.values() for layer in stage]
         self.has_embedding, self.has_head = 0 in numbers, spec.num_stages - 1 in numbers
         full = training.batch_size_schedule.full
-        self.micro_batch = micro_batch_size(training, sizes, vocab_size)
+        self.micro_batch = micro_batch or micro_batch_size(training, sizes, vocab_size)
         self.micro_batches = num_micro_batches(full, sizes.data, self.micro_batch)
         self._width = 4 if training.precision == "fp32" else 2
         self._sum_width = 2 if training.gradient_reduction == "bf16" else 4

@@ -100,6 +100,13 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         "One rank took more than 1.5 times the mean in 20 steps in a row.",
         {"step": _STEP, "rank": "The rank.", "times_the_mean": "Its time as a multiple of the mean of all ranks."},
     ),
+    "settings.resolved": EventType(
+        "The workers have chosen the values of settings that depend on their devices.",
+        {
+            "device": "Type of the devices: `cpu` or `cuda`.",
+            "micro_batch_sequences": "Sequences of a micro-batch of a full step.",
+        },
+    ),
     "sink.failed": EventType(
         "A metric sink, such as MLflow, failed. Reported once per sink.",
         {"sink": "Name of the sink.", "because": "The error of its client."},

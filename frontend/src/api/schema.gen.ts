@@ -6486,8 +6486,9 @@ export interface components {
             compression: components["schemas"]["CompressionSpec"];
             /**
              * Micro Batch Sequences
-             * @description Largest number of sequences in one forward pass of a data rank. `auto` starts with as many as keep the fp32
-             *     logits of a micro-batch within 256 MiB (fewer in a pipeline), and halves the number when memory runs out.
+             * @description Largest number of sequences in one forward pass of a data rank. `auto` starts with as many as the estimate fits
+             *     into 80 % of the accelerator's memory, at most 65,536 tokens a rank; on CPUs with as many as keep the fp32 logits of
+             *     a micro-batch within 256 MiB. In a pipeline both are at most what fills it. Halved when memory runs out.
              * @default auto
              */
             micro_batch_sequences: number | "auto";

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from athanor.core.errors import FieldProblem
 from athanor.specs.v1 import JobSpec
 from trainer.contract.cost import RankCost
-from trainer.contract.launch_plan import plan_mesh
+from trainer.contract.launch_plan import micro_batch_size, plan_mesh
+from trainer.contract.micro_batch import PROCESS_BYTES, find_largest_micro_batch
 from trainer.contract.parallelism import MeshSizes, ParallelismSpec
 from trainer.contract.training import TrainingSpec
-
-# Memory of a process without a model: interpreter, torch and communicators in the node's memory. The same is reserved
-# on an accelerator for its context and the buffers of communicators.
-PROCESS_BYTES = 350 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -81,8 +78,10 @@ def estimate(spec: JobSpec, pool: PoolShape, *, with_smallest_micro_batches: boo
     sizes = MeshSizes(replicate=spec.resources.world_size) if isinstance(mesh, list) else mesh
     if with_smallest_micro_batches:
         plain = _with_smallest_micro_batches(plain)
-    memories = [RankCost(plain, vocab, sizes, place).memory() for place in range(sizes.pipeline)]
     on_host = pool.accelerator == "cpu"
+    bound = find_largest_micro_batch(plain, sizes, vocab, None if on_host else available)
+    micro_batch = micro_batch_size(plain, sizes, vocab, bound=bound)
+    memories = [RankCost(plain, vocab, sizes, place, micro_batch).memory() for place in range(sizes.pipeline)]
     device = PROCESS_BYTES + max(each.total + (each.host if on_host else 0) for each in memories)
     return Estimate(
         num_parameters=training.model.resolve().num_parameters(vocab),
