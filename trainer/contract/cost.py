@@ -99,8 +99,12 @@ class RankCost:
         sizes: MeshSizes,
         pipeline_rank: int,
         micro_batch: int | None = None,
+        *,
+        on_gpu: bool = False,
     ) -> None:
-        """`micro_batch`: sequences of a micro-batch, by default those of a device of unknown memory."""
+        """`micro_batch`: sequences of a micro-batch, by default those of a device of unknown memory. `on_gpu`: count
+        what only GPUs store."""
+        self._on_gpu = on_gpu
         self._training, self._vocab, self._sizes, self._place = training, vocab_size, sizes, pipeline_rank
         self._shape = training.model.resolve()
         spec = training.parallelism
@@ -112,7 +116,7 @@ class RankCost:
         full = training.batch_size_schedule.full
         self.micro_batch = micro_batch or micro_batch_size(training, sizes, vocab_size)
         self.micro_batches = num_micro_batches(full, sizes.data, self.micro_batch)
-        self._width = 4 if training.precision == "fp32" else 2
+        self._width = 2 if training.computes_in_bf16 else 4
         self._sum_width = 2 if training.gradient_reduction == "bf16" else 4
 
     @property
@@ -237,11 +241,14 @@ class RankCost:
         """Return how many values a layer stores per token for its backward pass.
 
         Hidden states before and after each of two norms; queries, keys and values as attention takes them, its output
-        and that output in the layout of the output matrix; gate and up, the activated gate and the product.
+        and that output in the layout of the output matrix; gate and up, the activated gate and the product. In fp32 on
+        a GPU, keys and values are repeated for all heads (`trainer.models.attention.attend`).
         """
         shape, tensor = self._shape, self._sizes.tensor
         hidden, width = shape.hidden_size, shape.num_heads * shape.head_size
         kv_width = shape.num_kv_heads * shape.head_size
+        if self._on_gpu and not self._training.computes_in_bf16:
+            kv_width = width
         values = 2 * hidden / tensor + 2 * hidden + (3 * width + 2 * kv_width) / tensor
         if shape.moe is None or not shape.is_moe_layer(layer):
             return values + 4 * shape.intermediate_size / tensor

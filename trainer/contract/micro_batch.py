@@ -38,7 +38,7 @@ def find_largest_micro_batch(
 def estimate_device_bytes(training: TrainingSpec, sizes: MeshSizes, vocab_size: int, micro_batch: int) -> int:
     """Return the bytes on the accelerator of the rank that needs most, with micro-batches of this size."""
     places = range(sizes.pipeline)
-    ranks = (RankCost(training, vocab_size, sizes, place, micro_batch).memory() for place in places)
+    ranks = (RankCost(training, vocab_size, sizes, place, micro_batch, on_gpu=True).memory() for place in places)
     return PROCESS_BYTES + max(each.total for each in ranks)
 
 

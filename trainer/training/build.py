@@ -13,6 +13,7 @@ from trainer.client.platform import Platform
 from trainer.contract.encryption import DecryptionError, Encryptor, check_manifest
 from trainer.contract.launch_plan import micro_batch_size, plan_mesh
 from trainer.contract.micro_batch import find_largest_micro_batch
+from trainer.contract.precision import fp32_cost
 from trainer.contract.run import EndClass
 from trainer.contract.training import TrainingSpec
 from trainer.data.cache import CorruptShard
@@ -78,7 +79,15 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
         source.on_corrupt = make_skip_reporter(reporter)
     mesh, part = _plan_mesh(training, mesh, index.vocab_size, assignment.largest_micro_batch)
     reporter.report_micro_batch(part.micro_batch)
-    reporter.event("settings.resolved", device=mesh.device.type, micro_batch_sequences=part.micro_batch)
+    reporter.event(
+        "settings.resolved",
+        device=mesh.device.type,
+        precision=training.precision,
+        micro_batch_sequences=part.micro_batch,
+    )
+    slow = fp32_cost(training.precision, on_gpu=mesh.device.type == "cuda")
+    if slow is not None:
+        reporter.event("precision.slow", because=slow)
     if training.cuda_graphs and mesh.device.type != "cuda":
         reporter.event("cuda_graphs.unused", because=f"the device of this run is {mesh.device.type}, not cuda")
     if training.parallelism.tensor_overlap and not has_fused_matmuls(mesh):

@@ -10,6 +10,7 @@ from trainer.resilience.forking import FORK_PHASES
 from trainer.resilience.store_server import STORE_TIMEOUT
 from trainer.training.build import build
 from trainer.training.cpu import reuse_freed_memory, share_cores
+from trainer.training.device import allow_tf32, has_bf16
 from trainer.training.export import export_model
 from trainer.training.loop import train
 
@@ -26,6 +27,8 @@ def work(assignment: Assignment) -> EndClass:
         mesh = _join(assignment)
     if mesh.device.type == "cpu":
         reuse_freed_memory()
+    allow_tf32(mesh.device)
+    assignment = assignment.with_training(assignment.training.with_precision(has_bf16=has_bf16(mesh)))
     try:
         return _train_and_export(assignment, mesh, reporter)
     finally:

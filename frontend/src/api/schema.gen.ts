@@ -4808,7 +4808,7 @@ export interface components {
          *           "lora": null,
          *           "batch_ramp": null,
          *           "z_loss": 0,
-         *           "precision": "fp32",
+         *           "precision": "auto",
          *           "gradient_reduction": "fp32",
          *           "activation_checkpointing": "none",
          *           "recompute_layers": null,
@@ -6802,7 +6802,7 @@ export interface components {
             jobs: components["schemas"]["QueuedJob"][];
         };
         /** @enum {string} */
-        PrecisionEnum: "fp32" | "bf16" | "fp8";
+        PrecisionEnum: "auto" | "fp32" | "bf16" | "fp8";
         /** @description How tokenising a data set goes. */
         Preparation: {
             /** @description `none`: the first job that trains on it tokenises it. `running`: a job tokenises it now. `ready`: at least one tokenised form is stored. `failed`: the latest job that tokenised it failed. */
@@ -8778,11 +8778,13 @@ export interface components {
             z_loss: number;
             /**
              * Precision
-             * @description Number format of the forward and backward pass. Weights and optimizer state are always fp32. `fp8` applies to the
+             * @description Number format of the forward and backward pass. Weights and optimizer state are always fp32. `auto` is bf16 on
+             *     GPUs that have it (compute capability 8.0 or higher) and fp32 elsewhere; the resolved spec and the job's timeline
+             *     name it. On GPUs the matrix products of `fp32` are rounded to TF32. `fp8` applies to the
              *     matrix products of attention and of dense feed-forward layers whose dimensions are multiples of 16; everything else
              *     is then bf16. It needs the extra `fp8` (torchao) on the nodes, and is emulated on CPUs and on GPUs below compute
              *     capability 8.9.
-             * @default fp32
+             * @default auto
              */
             precision: components["schemas"]["PrecisionEnum"];
             /**
