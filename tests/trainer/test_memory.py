@@ -139,7 +139,10 @@ def test_the_size_that_the_workers_chose_is_halved_also_above_the_limit_of_logit
 def test_workers_report_the_size_that_they_chose(tmp_path: Path) -> None:
     run = run_alone(tmp_path / "run", tiny_training(steps=1, schedule={"warmup_steps": 1}), processes=2)
     (resolved,) = run.events("settings.resolved")
-    assert resolved == {"device": "cpu", "precision": "fp32", "micro_batch_sequences": newest_manifest(run).micro_batch}
+    assert resolved == {
+        "device": "cpu", "precision": "fp32", "deterministic": False,
+        "micro_batch_sequences": newest_manifest(run).micro_batch,
+    }  # fmt: skip
     (board,) = (run.output / "work").glob("generation-*/board")
     assert SharedStatus(board, 2).micro_batch() == newest_manifest(run).micro_batch == 4
 

@@ -1,8 +1,10 @@
 """Automatic micro-batches: as large as the estimate says that the device's memory allows."""
 
 import pytest
+import torch
 
 from tests.trainer.runs import tiny_training
+from trainer.contract.cost import COMMUNICATOR_BYTES, GROUP_AXES, RankCost, num_communicators
 from trainer.contract.launch_plan import micro_batch_size, plan_mesh
 from trainer.contract.micro_batch import (
     MAX_MICRO_BATCH_TOKENS,
@@ -12,6 +14,7 @@ from trainer.contract.micro_batch import (
 )
 from trainer.contract.parallelism import MeshSizes
 from trainer.contract.training import TrainingSpec
+from trainer.parallel.mesh import Mesh
 
 GIB = 2**30
 A10, H100, H200 = 22 * GIB, 79 * GIB, 139 * GIB  # as their drivers report
@@ -62,6 +65,27 @@ def test_no_larger_micro_batch_fits_the_share_of_the_device(
         most = min(most, max(1, share // (2 * training.parallelism.num_stages)))
     larger = {micro_batch_size(training, sizes, vocab, bound=each) for each in range(size + 1, min(share, most) + 1)}
     assert all(estimate_device_bytes(training, sizes, vocab, each) > room for each in larger - {size})
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        MeshSizes(), MeshSizes(replicate=2), MeshSizes(shard=4, zero=3), MeshSizes(replicate=2, shard=2, zero=3),
+        MeshSizes(shard=2, context=2, tensor=2, zero=3), MeshSizes(pipeline=2, shard=2, tensor=2, zero=1),
+        MeshSizes(pipeline=4, replicate=2), MeshSizes(shard=4, expert=2, zero=3),
+    ],
+)  # fmt: skip
+def test_buffers_of_all_communicators_of_the_mesh_are_counted(sizes: MeshSizes) -> None:
+    mesh = Mesh(0, sizes.world, 0, torch.device("cpu"), sizes)
+    axes = [*GROUP_AXES, *([("expert",), ("expert_shard",), ("expert_replicate",)] if sizes.expert > 1 else [])]
+    groups = {tuple(mesh.peers(*each)) for each in axes} | {tuple(range(sizes.world))}
+    if sizes.pipeline > 2:
+        groups.add(mesh.pipeline_ends())
+    used = sum(len(each) > 1 for each in groups)
+    assert used <= num_communicators(sizes) <= used + (2 if sizes.expert > 1 else 0)
+    training = spec("llama-1m", 256, 64, 2048)
+    memory = [RankCost(training, 2048, sizes, 0, on_gpu=each).memory() for each in (False, True)]
+    assert memory[1].total - memory[0].total == num_communicators(sizes) * COMMUNICATOR_BYTES
 
 
 def test_figures_of_presets_on_one_node() -> None:

@@ -15,7 +15,7 @@ MAX_MICRO_BATCH_TOKENS = 2**16
 device fully, and indices of their elements stay within 32 bits."""
 PROCESS_BYTES = 350 * 2**20
 """Memory of a process without a model: interpreter, torch and communicators in the node's memory. The same is reserved
-on an accelerator for its context."""
+on an accelerator for its context; NCCL's buffers are in `Memory.communicators`."""
 
 
 def find_largest_micro_batch(

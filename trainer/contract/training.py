@@ -139,6 +139,10 @@ class TrainingSpec(CheckedModel):
     """Whether to record the compiled blocks as CUDA graphs, which saves the time to launch kernels one by one. Needs
     `compile`; refused with a mixture of experts, pipeline, tensor or context parallelism, `zero` above 0, `batch_ramp`
     or `evaluation.prompts`. Without a CUDA device it has no effect."""
+    deterministic: bool = False
+    """Whether to use only operations that compute the same bits each time, on GPUs too, where sums of attention's
+    backward pass and of scattered values otherwise depend on timing. These operations are slower and take more memory
+    on GPUs, and one that has no such form ends the job with its name. CPU runs are the same without it."""
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 1
     """Seed of the initial weights and of the order of the data."""
 

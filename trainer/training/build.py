@@ -83,6 +83,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
         "settings.resolved",
         device=mesh.device.type,
         precision=training.precision,
+        deterministic=torch.are_deterministic_algorithms_enabled(),
         micro_batch_sequences=part.micro_batch,
     )
     slow = fp32_cost(training.precision, on_gpu=mesh.device.type == "cuda")

@@ -1,4 +1,7 @@
-"""What the devices of a run decide: its precision, and how large a micro-batch may be."""
+"""What the devices of a run decide, such as its precision, and what is configured before they are used."""
+
+import os
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -29,6 +32,30 @@ def allow_tf32(device: torch.device) -> None:
     495 instead of 67 TFLOP/s on an H100 SXM (NVIDIA's data sheet, 2023). CPUs compute as before."""
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
+
+
+def use_deterministic_algorithms() -> None:
+    """Refuse operations of this process whose results depend on timing (`TrainingSpec.deterministic`).
+
+    To be called before cuBLAS starts: its workspace of a fixed size, 24 MiB, makes products repeatable (cuBLAS,
+    "Results reproducibility"). Memory that is not initialised stays so: no operation of the trainer reads it.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+
+
+def record_collectives(folder: Path) -> None:
+    """Let NCCL's process groups record their last 2,000 collectives, and write them to `nccl-trace-rank-N` in `folder`
+    when one times out, unless the node sets these variables. To be called before process groups are created.
+
+    Sources of the names: FlightRecorder.hpp and ProcessGroupNCCL.hpp of torch 2.13.
+    """
+    if "TORCH_NCCL_TRACE_BUFFER_SIZE" not in os.environ:  # the older name
+        os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+    if "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" not in os.environ:  # the older name
+        os.environ.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(folder / "nccl-trace-rank-"))
 
 
 def _smallest(value: int, mesh: Mesh) -> int:

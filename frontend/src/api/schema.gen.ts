@@ -4840,6 +4840,7 @@ export interface components {
          *           },
          *           "compile": false,
          *           "cuda_graphs": false,
+         *           "deterministic": false,
          *           "seed": 1
          *         },
          *         "prepare": null
@@ -8857,6 +8858,14 @@ export interface components {
              * @default false
              */
             cuda_graphs: boolean;
+            /**
+             * Deterministic
+             * @description Whether to use only operations that compute the same bits each time, on GPUs too, where sums of attention's
+             *     backward pass and of scattered values otherwise depend on timing. These operations are slower and take more memory
+             *     on GPUs, and one that has no such form ends the job with its name. CPU runs are the same without it.
+             * @default false
+             */
+            deterministic: boolean;
             /**
              * Seed
              * @description Seed of the initial weights and of the order of the data.

@@ -640,6 +640,7 @@ class TrainingSpec(TypedDict):
     evaluation: NotRequired[EvaluationSpec]
     compile: NotRequired[bool]
     cuda_graphs: NotRequired[bool]
+    deterministic: NotRequired[bool]
     seed: NotRequired[int]
 
 
