@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from trainer.agent.environment import drop_unknown_variables, take_mlflow_variables
+from trainer.agent.environment import drop_unknown_variables, set_allocator_default, take_mlflow_variables
 from trainer.resilience.forking import start_fork_server
 
 
@@ -50,6 +50,7 @@ def main() -> int:
         return run_under_torchrun(arguments)
     mlflow_variables = take_mlflow_variables()
     drop_unknown_variables()
+    set_allocator_default()
     start_fork_server()
     # Only now what takes time to import: torch is on its way in the fork server meanwhile.
     from trainer.agent.supervisor import NodeConfig, Supervisor  # noqa: PLC0415 - see above
@@ -110,6 +111,7 @@ def run_under_torchrun(arguments: argparse.Namespace) -> int:
     assert place is not None
     mlflow_variables = take_mlflow_variables()
     drop_unknown_variables()
+    set_allocator_default()
     try:
         name, settings = read_job(arguments.job, arguments.model, allow_multi_node=True)
     except TrainerError as error:

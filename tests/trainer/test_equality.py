@@ -92,4 +92,4 @@ def test_losses_are_those_that_were_stored(pool: RankPool, case: Case) -> None:
         assert found == kept[machine()][str(case)]
     for losses in kept.values():
         numbers, expected = ([float.fromhex(each) for each in some] for some in (found, losses[str(case)]))
-        assert numbers == pytest.approx(expected, rel=TOLERANCES[case.spec().precision])
+        assert numbers == pytest.approx(expected, rel=TOLERANCES[case.spec().computes_in_bf16])

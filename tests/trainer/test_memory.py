@@ -18,7 +18,8 @@ from trainer.contract.parallelism import MeshSizes
 from trainer.contract.run import EndClass
 from trainer.contract.training import ProcessLayout, TrainingSpec
 from trainer.resilience.assignment import Assignment
-from trainer.resilience.memory import MICRO_BATCH_NAME, load_micro_batch, store_micro_batch
+from trainer.resilience.memory import MICRO_BATCH_NAME, load_micro_batch, reduce_micro_batch, store_micro_batch
+from trainer.resilience.shared_status import SharedStatus
 from trainer.storage.folder import FolderStorage
 
 ROOM = 1300 * 2**20
@@ -124,6 +125,26 @@ def test_offloading_in_the_middle_of_a_run_changes_no_bit(tmp_path: Path) -> Non
     assert run.end_class is EndClass.COMPLETED
     assert run.series("train/loss") == undisturbed.series("train/loss")
     assert final_tensors(run) == final_tensors(undisturbed)
+
+
+def test_the_size_that_the_workers_chose_is_halved_also_above_the_limit_of_logits(tmp_path: Path) -> None:
+    training = tiny_training(tokens_per_step=32 * 32)
+    run = LocalPlatform(tmp_path / "run", LocalSettings(training, ProcessLayout())).run()
+    vocab_size = 2**22  # 256 MiB of logits are less than one sequence of 32 tokens
+    assert reduce_micro_batch(run, vocab_size, None, None) == (1, None)
+    assert reduce_micro_batch(run, vocab_size, None, 32) == (32, 16)
+    assert reduce_micro_batch(run, vocab_size, 16, 16) == (16, 8)
+
+
+def test_workers_report_the_size_that_they_chose(tmp_path: Path) -> None:
+    run = run_alone(tmp_path / "run", tiny_training(steps=1, schedule={"warmup_steps": 1}), processes=2)
+    (resolved,) = run.events("settings.resolved")
+    assert resolved == {
+        "device": "cpu", "precision": "fp32", "deterministic": False,
+        "micro_batch_sequences": newest_manifest(run).micro_batch,
+    }  # fmt: skip
+    (board,) = (run.output / "work").glob("generation-*/board")
+    assert SharedStatus(board, 2).micro_batch() == newest_manifest(run).micro_batch == 4
 
 
 @pytest.mark.parametrize(

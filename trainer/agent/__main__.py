@@ -7,7 +7,7 @@ import socket
 import sys
 from pathlib import Path
 
-from trainer.agent.environment import drop_unknown_variables, require
+from trainer.agent.environment import drop_unknown_variables, require, set_allocator_default
 from trainer.contract import environment as names
 from trainer.resilience.forking import start_fork_server
 from trainer.resilience.parent_death import die_with_parent
@@ -23,6 +23,7 @@ def main() -> int:
     index, name = int(os.environ.get(names.NODE_INDEX, "0")), os.environ.get(names.NODE_NAME, socket.gethostname())
     address, topology = os.environ.get(names.NODE_ADDRESS, "127.0.0.1"), os.environ.get(names.NODE_TOPOLOGY, "")
     drop_unknown_variables()
+    set_allocator_default()
     os.umask(0o077)  # data and models lie as plain files while a job uses them; workers inherit it
     start_fork_server()
     # Only now what takes time to import: torch is on its way in the fork server meanwhile.

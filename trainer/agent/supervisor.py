@@ -184,7 +184,7 @@ class Supervisor:
             if self._attempt_over.is_set():
                 return outcome
             if outcome.end_class is EndClass.OUT_OF_MEMORY:
-                tried, smaller = reduce_micro_batch(run, vocab_size, largest)
+                tried, smaller = reduce_micro_batch(run, vocab_size, largest, self._chosen_micro_batch())
                 if smaller is None:
                     return replace(outcome, message=out_of_memory(outcome.message, tried))
                 store_micro_batch(storage, Encryptor(keys.job), run, vocab_size, smaller)
@@ -340,6 +340,10 @@ class Supervisor:
             lambda: self._check_deadline(run.deadline),
             lambda: self._attempt_over.is_set() or self._rendezvous.is_round_outdated,
         )
+
+    def _chosen_micro_batch(self) -> int | None:
+        assert self.worker_group is not None, "called after a worker group has ended"
+        return self.worker_group.shared_status.micro_batch()
 
     @staticmethod
     def _last_step(run: RunConfig) -> int:

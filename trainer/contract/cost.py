@@ -20,6 +20,23 @@ MAX_UNREDUCED_GRADIENT_BYTES = 4 * 2**30
 gradients are reduced after each micro-batch, as ZeRO 2 does: that sends more and stores only shards."""
 MAX_OFFLOAD_BUCKET_ELEMENTS = 2**24
 """Maximum number of parameters in a bucket of offloaded optimizer state; two buckets are on the device at a time."""
+COMMUNICATOR_BYTES = 2 * 32 * 4 * 2**20
+"""Buffers of a NCCL communicator on a GPU: those of a ring's two connections in each of 32 channels. NCCL_BUFFSIZE is
+4 MiB by default (NCCL's documentation of environment variables); each channel has its own buffers, and a ring two
+connections at any scale (NVIDIA/nccl, issues 1450 and 986). Few fabrics use all channels: an upper limit."""
+GROUP_AXES = (
+    ("pipeline",), ("replicate",), ("context",), ("tensor",), ("shard", "context"), ("replicate", "shard"),
+    ("replicate", "shard", "context"), ("shard", "context", "tensor"), ("replicate", "context", "tensor"),
+)  # fmt: skip
+"""The axes of the mesh along which there are process groups, besides those of experts."""
+
+
+def num_communicators(sizes: MeshSizes) -> int:
+    """Return the number of process groups of several ranks that a rank is in, at most; groups of the same ranks are
+    one. That of all ranks is counted too."""
+    axes = {name for name, size in sizes.named.items() if size > 1}
+    groups = {frozenset(axes & set(each)) for each in GROUP_AXES} | {frozenset(axes)}
+    return len(groups - {frozenset()}) + (3 if sizes.expert > 1 else 0) + (1 if sizes.pipeline > 2 else 0)
 
 
 @dataclass(frozen=True)
@@ -55,7 +72,7 @@ class Memory:
     """Peak memory of a rank during a step, in bytes.
 
     `gathered`: unsharded copies of the weights that the model computes with. `logits`: includes the buffers of the
-    loss. `host`: additional host memory, which on a CPU is the same memory.
+    loss. `host`: additional host memory, which on a CPU is the same memory. `communicators`: buffers of NCCL on a GPU.
     """
 
     weights: int
@@ -65,6 +82,7 @@ class Memory:
     activations: int
     logits: int
     host: int = 0
+    communicators: int = 0
 
     @property
     def state(self) -> int:
@@ -74,7 +92,7 @@ class Memory:
     @property
     def total(self) -> int:
         """Return the bytes on the device."""
-        return self.state + self.gathered + self.activations + self.logits
+        return self.state + self.gathered + self.activations + self.logits + self.communicators
 
 
 @dataclass(frozen=True)
@@ -92,7 +110,19 @@ class RankCost:
     Not counted: the reduction of statistics, Muon's exchange of full matrices, and the savings of compression.
     """
 
-    def __init__(self, training: TrainingSpec, vocab_size: int, sizes: MeshSizes, pipeline_rank: int) -> None:
+    def __init__(
+        self,
+        training: TrainingSpec,
+        vocab_size: int,
+        sizes: MeshSizes,
+        pipeline_rank: int,
+        micro_batch: int | None = None,
+        *,
+        on_gpu: bool = False,
+    ) -> None:
+        """`micro_batch`: sequences of a micro-batch, by default those of a device of unknown memory. `on_gpu`: count
+        what only GPUs store."""
+        self._on_gpu = on_gpu
         self._training, self._vocab, self._sizes, self._place = training, vocab_size, sizes, pipeline_rank
         self._shape = training.model.resolve()
         spec = training.parallelism
@@ -102,9 +132,9 @@ class RankCost:
         self.layers = [layer for stage in self.stages.values() for layer in stage]
         self.has_embedding, self.has_head = 0 in numbers, spec.num_stages - 1 in numbers
         full = training.batch_size_schedule.full
-        self.micro_batch = micro_batch_size(training, sizes, vocab_size)
+        self.micro_batch = micro_batch or micro_batch_size(training, sizes, vocab_size)
         self.micro_batches = num_micro_batches(full, sizes.data, self.micro_batch)
-        self._width = 4 if training.precision == "fp32" else 2
+        self._width = 2 if training.computes_in_bf16 else 4
         self._sum_width = 2 if training.gradient_reduction == "bf16" else 4
 
     @property
@@ -186,6 +216,7 @@ class RankCost:
             activations=self._activation_bytes(),
             logits=self._logits_bytes(),
             host=moments if self._training.optimizer.offload else 0,
+            communicators=COMMUNICATOR_BYTES * num_communicators(sizes) if self._on_gpu else 0,
         )
 
     def _moments(self, trained: ParameterCounts) -> int:
@@ -229,11 +260,14 @@ class RankCost:
         """Return how many values a layer stores per token for its backward pass.
 
         Hidden states before and after each of two norms; queries, keys and values as attention takes them, its output
-        and that output in the layout of the output matrix; gate and up, the activated gate and the product.
+        and that output in the layout of the output matrix; gate and up, the activated gate and the product. In fp32 on
+        a GPU, keys and values are repeated for all heads (`trainer.models.attention.attend`).
         """
         shape, tensor = self._shape, self._sizes.tensor
         hidden, width = shape.hidden_size, shape.num_heads * shape.head_size
         kv_width = shape.num_kv_heads * shape.head_size
+        if self._on_gpu and not self._training.computes_in_bf16:
+            kv_width = width
         values = 2 * hidden / tensor + 2 * hidden + (3 * width + 2 * kv_width) / tensor
         if shape.moe is None or not shape.is_moe_layer(layer):
             return values + 4 * shape.intermediate_size / tensor

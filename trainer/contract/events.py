@@ -96,9 +96,22 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         "A phase of the start-up ended.",
         {"phase": "Name of the phase.", "seconds": "Its duration, in seconds."},
     ),
+    "precision.slow": EventType(
+        "The run computes in fp32 on a GPU, which is slow.",
+        {"because": _BECAUSE},
+    ),
     "rank.slow": EventType(
         "One rank took more than 1.5 times the mean in 20 steps in a row.",
         {"step": _STEP, "rank": "The rank.", "times_the_mean": "Its time as a multiple of the mean of all ranks."},
+    ),
+    "settings.resolved": EventType(
+        "The workers have chosen the values of settings that depend on their devices.",
+        {
+            "device": "Type of the devices: `cpu` or `cuda`.",
+            "precision": "Number format of the forward and backward pass.",
+            "deterministic": "Whether operations whose results depend on timing are refused.",
+            "micro_batch_sequences": "Sequences of a micro-batch of a full step.",
+        },
     ),
     "sink.failed": EventType(
         "A metric sink, such as MLflow, failed. Reported once per sink.",

@@ -8,7 +8,8 @@ from trainer.contract.parallelism import MeshProblem, MeshSizes, mesh_problems, 
 from trainer.contract.training import TrainingSpec
 
 MAX_LOGITS_BYTES = 256 * 2**20
-"""Maximum size of a micro-batch's logits in fp32 if `micro_batch_sequences` is `auto`."""
+"""Maximum size of a micro-batch's logits in fp32 if `micro_batch_sequences` is `auto`, without an accelerator whose
+memory is known."""
 
 
 def plan_mesh(training: TrainingSpec, vocab_size: int, world: int) -> MeshSizes | list[MeshProblem]:
@@ -30,19 +31,22 @@ def plan_mesh(training: TrainingSpec, vocab_size: int, world: int) -> MeshSizes 
     ]
     if problems:
         return problems
-    problem = _schedule_problem(training, sizes, micro_batch_size(training, sizes, vocab_size))
+    problem = schedule_problem(training, sizes, micro_batch_size(training, sizes, vocab_size))
     return sizes if problem is None else [problem]
 
 
-def micro_batch_size(training: TrainingSpec, sizes: MeshSizes, vocab_size: int, largest: int | None = None) -> int:
+def micro_batch_size(
+    training: TrainingSpec, sizes: MeshSizes, vocab_size: int, largest: int | None = None, bound: int | None = None
+) -> int:
     """Return the maximum number of sequences in a micro-batch. A step is divided evenly, without a small remainder.
 
-    `largest`: an upper limit, found when a larger size ran out of memory.
+    `largest`: an upper limit, found when a larger size ran out of memory. `bound`: the size for `auto` that memory
+    allows (`trainer.contract.micro_batch`); None: MAX_LOGITS_BYTES decides.
     """
     asked, full = training.parallelism.micro_batch_sequences, training.batch_size_schedule.full
     share = -(-full // sizes.data)
     if asked == "auto":
-        most = max(1, MAX_LOGITS_BYTES // (4 * vocab_size * training.sequence_length))
+        most = bound or max(1, MAX_LOGITS_BYTES // (4 * vocab_size * training.sequence_length))
         if sizes.pipeline > 1:  # as many micro-batches as keep a pipeline busy
             most = min(most, max(1, share // (2 * training.parallelism.num_stages)))
     else:
@@ -59,8 +63,8 @@ def smaller_micro_batch(training: TrainingSpec, sizes: MeshSizes, vocab_size: in
     if training.parallelism.micro_batch_sequences != "auto":
         return None
     for largest in range(size // 2, 0, -1):
-        smaller = micro_batch_size(training, sizes, vocab_size, largest)
-        if smaller < size and _schedule_problem(training, sizes, smaller) is None:
+        smaller = micro_batch_size(training, sizes, vocab_size, largest, bound=size)
+        if smaller < size and schedule_problem(training, sizes, smaller) is None:
             return smaller
     return None
 
@@ -78,7 +82,8 @@ def is_recomputed(layer: int, num_layers: int, wanted: int | None) -> bool:
     return layer * wanted // num_layers != (layer + 1) * wanted // num_layers
 
 
-def _schedule_problem(training: TrainingSpec, sizes: MeshSizes, micro_batch: int) -> MeshProblem | None:
+def schedule_problem(training: TrainingSpec, sizes: MeshSizes, micro_batch: int) -> MeshProblem | None:
+    """Return why the pipeline schedule refuses micro-batches of this size, None if it does not."""
     for sequences in sorted({training.batch_size_schedule.smallest, training.batch_size_schedule.full}):
         problem = pipeline_problem(training.parallelism, num_micro_batches(sequences, sizes.data, micro_batch))
         if problem is not None:

@@ -76,8 +76,9 @@ class ParallelismSpec(SpecModel):
     compression: CompressionSpec = CompressionSpec()
     """Compression of gradients that are exchanged between replicas."""
     micro_batch_sequences: PositiveInt | Literal["auto"] = "auto"
-    """Largest number of sequences in one forward pass of a data rank. `auto` starts with as many as keep the fp32
-    logits of a micro-batch within 256 MiB (fewer in a pipeline), and halves the number when memory runs out."""
+    """Largest number of sequences in one forward pass of a data rank. `auto` starts with as many as the estimate fits
+    into 80 % of the accelerator's memory, at most 65,536 tokens a rank; on CPUs with as many as keep the fp32 logits of
+    a micro-batch within 256 MiB. In a pipeline both are at most what fills it. Halved when memory runs out."""
 
     @model_validator(mode="before")
     @classmethod

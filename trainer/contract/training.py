@@ -113,8 +113,10 @@ class TrainingSpec(CheckedModel):
     z_loss: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """Weight of the z-loss, which adds the squared logarithm of the softmax denominator to the training loss (Chowdhery
     et al. 2022, section 5). 0 disables it. Evaluation does not include it."""
-    precision: Literal["fp32", "bf16", "fp8"] = "fp32"
-    """Number format of the forward and backward pass. Weights and optimizer state are always fp32. `fp8` applies to the
+    precision: Literal["auto", "fp32", "bf16", "fp8"] = "auto"
+    """Number format of the forward and backward pass. Weights and optimizer state are always fp32. `auto` is bf16 on
+    GPUs that have it (compute capability 8.0 or higher) and fp32 elsewhere; the resolved spec and the job's timeline
+    name it. On GPUs the matrix products of `fp32` are rounded to TF32. `fp8` applies to the
     matrix products of attention and of dense feed-forward layers whose dimensions are multiples of 16; everything else
     is then bf16. It needs the extra `fp8` (torchao) on the nodes, and is emulated on CPUs and on GPUs below compute
     capability 8.9."""
@@ -137,6 +139,10 @@ class TrainingSpec(CheckedModel):
     """Whether to record the compiled blocks as CUDA graphs, which saves the time to launch kernels one by one. Needs
     `compile`; refused with a mixture of experts, pipeline, tensor or context parallelism, `zero` above 0, `batch_ramp`
     or `evaluation.prompts`. Without a CUDA device it has no effect."""
+    deterministic: bool = False
+    """Whether to use only operations that compute the same bits each time, on GPUs too, where sums of attention's
+    backward pass and of scattered values otherwise depend on timing. These operations are slower and take more memory
+    on GPUs, and one that has no such form ends the job with its name. CPU runs are the same without it."""
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 1
     """Seed of the initial weights and of the order of the data."""
 
@@ -206,6 +212,18 @@ class TrainingSpec(CheckedModel):
         shape = self.model.resolve()
         adapters = None if self.lora is None else shape.adapter_parameters(self.lora.rank, self.lora.targets)
         return shape.flops_per_token(vocab_size, self.sequence_length, causal=causal, trained_adapters=adapters)
+
+    @property
+    def computes_in_bf16(self) -> bool:
+        """Return whether the forward and backward pass use bf16 (fp8 is part of them). `auto` that is not resolved is
+        fp32."""
+        return self.precision in ("bf16", "fp8")
+
+    def with_precision(self, *, has_bf16: bool) -> "TrainingSpec":
+        """Return the spec with `auto` replaced by what devices with or without bf16 compute in."""
+        if self.precision != "auto":
+            return self
+        return self.model_copy(update={"precision": "bf16" if has_bf16 else "fp32"})
 
     def tokens_at(self, step: int) -> int:
         """Return the tokens of 0-based `step`, over all ranks."""

@@ -104,6 +104,12 @@ def attend(query_BHSE: Tensor, key_BKSE: Tensor, value_BKSE: Tensor, mask: Tenso
     grouped = query_BHSE.shape[1] != key_BKSE.shape[1]
     if mask is not None and mask.dtype == torch.int32:
         return _attend_varlen(query_BHSE, key_BKSE, value_BKSE, mask, grouped=grouped)
+    if grouped and query_BHSE.dtype == torch.float32 and query_BHSE.device.type != "cpu":
+        # In fp32 CUDA has only the memory-efficient kernel, which takes no grouped heads: torch would compute the
+        # scores, [B, H, S, S], by plain products.
+        times = query_BHSE.shape[1] // key_BKSE.shape[1]
+        key_BKSE, value_BKSE = (x.repeat_interleave(times, dim=1) for x in (key_BKSE, value_BKSE))
+        grouped = False
     return functional.scaled_dot_product_attention(
         query_BHSE, key_BKSE, value_BKSE, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped
     )

@@ -22,7 +22,7 @@ def apply_fsdp(model: Decoder, mesh: Mesh, training: TrainingSpec, *, sums_over_
     """
     policy = MixedPrecisionPolicy()
     reduced = torch.bfloat16 if training.gradient_reduction == "bf16" else torch.float32
-    if training.precision != "fp32":
+    if training.computes_in_bf16:
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduced, cast_forward_inputs=False)
     elif training.gradient_reduction != "fp32":
         policy = MixedPrecisionPolicy(reduce_dtype=reduced)

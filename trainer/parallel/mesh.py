@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from trainer.contract.cost import GROUP_AXES
 from trainer.contract.parallelism import MeshSizes
 
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=10)
@@ -17,11 +18,7 @@ COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=10)
 GRID = ("pipeline", "replicate", "shard", "context", "tensor")  # outermost first
 TOKEN_AXES = ("replicate", "shard", "context")
 """The axes whose ranks train on different tokens: the gradient of every parameter is summed over them."""
-_GROUPS = (
-    ("pipeline",), ("replicate",), ("context",), ("tensor",), ("shard", "context"), ("replicate", "shard"), TOKEN_AXES,
-    ("shard", "context", "tensor"), ("replicate", "context", "tensor"),
-    ("expert",), ("expert_shard",), ("expert_replicate",),
-)  # fmt: skip
+_GROUPS = (*GROUP_AXES, ("expert",), ("expert_shard",), ("expert_replicate",))
 
 
 class Mesh:

@@ -137,7 +137,7 @@ def parallelize_model(
     )
     pipeline = None
     if mesh.sizes.pipeline > 1:
-        dtype = torch.float32 if training.precision == "fp32" else torch.bfloat16
+        dtype = torch.bfloat16 if training.computes_in_bf16 else torch.float32
         batch = (micro_batch, training.sequence_length // mesh.sizes.context)
         pipeline = Pipeline(stages, spec, mesh, batch, dtype)
     return ParallelModel(stages, weights, context, pipeline, training.cuda_graphs)

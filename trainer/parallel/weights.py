@@ -251,7 +251,7 @@ class ReplicatedWeights(Weights):
         working = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
         self.all_params = dict(working)
         self._copies: list[tuple[nn.Parameter, nn.Parameter]] = []  # (weight, what the model computes with)
-        if training.precision != "fp32":
+        if training.computes_in_bf16:
             for name, parameter in working.items():
                 if parameter.requires_grad:
                     self.all_params[name] = nn.Parameter(parameter.detach())

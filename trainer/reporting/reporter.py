@@ -99,6 +99,10 @@ class Reporter:
         self._step = step
         self._shared_status.report(self._slot, step, self._phase)
 
+    def report_micro_batch(self, sequences: int) -> None:
+        """Report the size of micro-batches to the agent, which takes a smaller one if memory runs out."""
+        self._shared_status.report_micro_batch(sequences)
+
     def stop_requested(self) -> bool:
         """Return whether the agent asks for a stop."""
         return self._shared_status.stop_requested() is not None

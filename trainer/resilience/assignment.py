@@ -3,7 +3,7 @@
 Passed through the fork server's pipe: no key is in any environment.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainer.client.http import PlatformClient
@@ -72,6 +72,10 @@ class Assignment:
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     largest_micro_batch: int | None = None  # in sequences, where memory has no room for what was planned
     profile: tuple[int, int] | None = None  # first and last step of a trace, from 1
+
+    def with_training(self, training: TrainingSpec) -> "Assignment":
+        """Return the assignment with another training part of the spec."""
+        return replace(self, training=training, run=self.run.model_copy(update={"training": training}))
 
     @property
     def dataset_folder(self) -> Path:

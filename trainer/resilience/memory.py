@@ -38,12 +38,14 @@ def out_of_memory(message: str, micro_batch: int) -> str:
     return f"{message}; a micro-batch had {micro_batch} sequences{smaller}; {REMEDIES}"
 
 
-def reduce_micro_batch(run: RunConfig, vocab_size: int, largest: int | None) -> tuple[int, int | None]:
+def reduce_micro_batch(
+    run: RunConfig, vocab_size: int, largest: int | None, chosen: int | None
+) -> tuple[int, int | None]:
     """Return (sequences of the micro-batches that ran out of memory, of those to try next or None if there is no
-    smaller size)."""
+    smaller size). `chosen`: the size that the workers reported; None if memory ran out before they had."""
     training, sizes = run.training, _sizes(run, vocab_size)
     assert training is not None and sizes is not None, "a run without a mesh takes no memory"
-    tried = micro_batch_size(training, sizes, vocab_size, largest)
+    tried = chosen or micro_batch_size(training, sizes, vocab_size, largest)
     return tried, smaller_micro_batch(training, sizes, vocab_size, tried)
 
 

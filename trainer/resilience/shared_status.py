@@ -14,11 +14,14 @@ _STOPS: tuple[StopRequest | None, ...] = (None, *StopRequest)
 _SLOT = struct.Struct("<qq")  # step, phase
 _PROFILE = struct.Struct("<Q")  # number and steps in one word, which is written atomically
 _PROFILE_AT = 8
+_MICRO_BATCH = struct.Struct("<I")
+_MICRO_BATCH_AT = 4
 _HEADER = 16
 
 
 class SharedStatus:
-    """Shared memory of agent and workers: step and phase of each local rank, and requests to stop or profile."""
+    """Shared memory of agent and workers: step and phase of each local rank, the size of micro-batches, and requests to
+    stop or profile."""
 
     def __init__(self, path: Path, num_slots: int, *, create: bool = False) -> None:
         """One slot for each local rank. The agent creates, the workers open."""
@@ -40,6 +43,15 @@ class SharedStatus:
         """Return (last finished step, phase) of a local rank."""
         step, phase = _SLOT.unpack_from(self._memory, _HEADER + slot * _SLOT.size)
         return step, PHASES[phase]
+
+    def report_micro_batch(self, sequences: int) -> None:
+        """Report the size of micro-batches, which is equal on all ranks."""
+        _MICRO_BATCH.pack_into(self._memory, _MICRO_BATCH_AT, sequences)
+
+    def micro_batch(self) -> int | None:
+        """Return the sequences of a micro-batch, None before the workers have chosen the size."""
+        (sequences,) = _MICRO_BATCH.unpack_from(self._memory, _MICRO_BATCH_AT)
+        return sequences or None
 
     def request_stop(self, stop: StopRequest) -> None:
         """Ask the workers to stop."""

@@ -21,6 +21,7 @@ from trainer.optim.param_groups import moments_per_parameter, param_group_config
 from trainer.parallel.data import local_tensor
 from trainer.parallel.mesh import Mesh, leave
 from trainer.parallel.parallelize import ParallelModel, parallelize_model
+from trainer.training.device import BF16_CAPABILITY
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,10 @@ class StateBytes:
 
 
 def dry_run(training: TrainingSpec, ranks: int) -> Iterator[str]:
-    """Yield the lines to print. Raises TrainerError (BAD_SPEC) that names every problem of an invalid mesh."""
+    """Yield the lines to print; precision `auto` is that of this machine. Raises TrainerError (BAD_SPEC) that names
+    every problem of an invalid mesh."""
+    has_bf16 = torch.cuda.is_available() and torch.cuda.get_device_capability() >= BF16_CAPABILITY
+    training = training.with_precision(has_bf16=has_bf16)
     vocab_size = training.tokenizer.vocab_size
     sizes = plan_mesh(training, vocab_size, ranks)
     if isinstance(sizes, list):

@@ -111,7 +111,8 @@ def run_rank(
 def _reduce_micro_batch(assignment: Assignment, platform: LocalPlatform, message: str) -> str:
     """Store the smaller micro-batch size for ranks that torchrun restarts. Return the message of the failure."""
     run, vocab_size = assignment.run, DatasetIndex.read(assignment.dataset_folder).vocab_size
-    tried, smaller = reduce_micro_batch(run, vocab_size, assignment.largest_micro_batch)
+    chosen = SharedStatus(assignment.shared_status, run.layout.processes_per_node).micro_batch()
+    tried, smaller = reduce_micro_batch(run, vocab_size, assignment.largest_micro_batch, chosen)
     if smaller is None:
         return out_of_memory(message, tried)
     store_micro_batch(platform.storage, Encryptor(assignment.job_key), run, vocab_size, smaller)

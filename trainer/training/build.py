@@ -12,6 +12,8 @@ from trainer.checkpoint.writer import CheckpointWriter, Identity
 from trainer.client.platform import Platform
 from trainer.contract.encryption import DecryptionError, Encryptor, check_manifest
 from trainer.contract.launch_plan import micro_batch_size, plan_mesh
+from trainer.contract.micro_batch import find_largest_micro_batch
+from trainer.contract.precision import fp32_cost
 from trainer.contract.run import EndClass
 from trainer.contract.training import TrainingSpec
 from trainer.data.cache import CorruptShard
@@ -33,6 +35,7 @@ from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
 from trainer.storage.base import MissingObject, Storage
 from trainer.training.activation_checkpointing import apply_activation_checkpointing
+from trainer.training.device import smallest_device_bytes
 from trainer.training.evaluation import HeldOutSet, PromptSampler, make_held_out_set, make_names_unique
 from trainer.training.precision import apply_precision
 
@@ -75,6 +78,17 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
     for source in corpus.sources:
         source.on_corrupt = make_skip_reporter(reporter)
     mesh, part = _plan_mesh(training, mesh, index.vocab_size, assignment.largest_micro_batch)
+    reporter.report_micro_batch(part.micro_batch)
+    reporter.event(
+        "settings.resolved",
+        device=mesh.device.type,
+        precision=training.precision,
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+        micro_batch_sequences=part.micro_batch,
+    )
+    slow = fp32_cost(training.precision, on_gpu=mesh.device.type == "cuda")
+    if slow is not None:
+        reporter.event("precision.slow", because=slow)
     if training.cuda_graphs and mesh.device.type != "cuda":
         reporter.event("cuda_graphs.unused", because=f"the device of this run is {mesh.device.type}, not cuda")
     if training.parallelism.tensor_overlap and not has_fused_matmuls(mesh):
@@ -185,7 +199,8 @@ def _plan_mesh(training: TrainingSpec, mesh: Mesh, vocab_size: int, largest: int
         problem = sizes[0]
         raise TrainerError(EndClass.BAD_SPEC, f"training.{problem.field.replace('/', '.')}: {problem.message}")
     mesh = mesh.with_sizes(sizes)
-    size = micro_batch_size(training, sizes, vocab_size, largest)
+    bound = find_largest_micro_batch(training, sizes, vocab_size, smallest_device_bytes(mesh))
+    size = micro_batch_size(training, sizes, vocab_size, largest, bound)
     return mesh, RankShare(
         mesh.coordinate("replicate", "shard"), sizes.data, size, sizes.pipeline > 1, mesh.world_size // sizes.data
     )

@@ -38,7 +38,7 @@ BASE_FILES = (
 def export_model(state: TrainState) -> None:
     """Export the model; a collective: all ranks gather, the first one writes."""
     begin = time.monotonic()
-    dtype = torch.float32 if state.training.precision == "fp32" else torch.bfloat16
+    dtype = torch.bfloat16 if state.training.computes_in_bf16 else torch.float32
     shape = state.training.model.resolve()
     tensors: dict[str, Tensor] = {}
     lora = state.training.lora
@@ -82,7 +82,7 @@ def export_tensors(tensors: dict[str, Tensor], name: str, whole: Tensor, shape: 
 def write_files(state: TrainState, tensors: dict[str, Tensor], folder: Path) -> None:
     """Write the files from which `transformers` loads the model and its tokenizer."""
     end_of_text = _write_tokenizer(state, folder)
-    dtype = "float32" if state.training.precision == "fp32" else "bfloat16"
+    dtype = "bfloat16" if state.training.computes_in_bf16 else "float32"
     length = state.training.sequence_length
     config = hugging_face_config(state.training.model.resolve(), state.index.vocab_size, length, dtype, end_of_text)
     base = state.assignment.base_folder

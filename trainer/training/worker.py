@@ -10,14 +10,20 @@ from trainer.resilience.forking import FORK_PHASES
 from trainer.resilience.store_server import STORE_TIMEOUT
 from trainer.training.build import build
 from trainer.training.cpu import reuse_freed_memory, share_cores
+from trainer.training.device import allow_tf32, has_bf16, record_collectives, use_deterministic_algorithms
 from trainer.training.export import export_model
 from trainer.training.loop import train
+from trainer.training.numa import bind_to_gpu
 
 
 def work(assignment: Assignment) -> EndClass:
     """Run this rank of the worker group. Return COMPLETED or STOPPED; all other ends are raised."""
     run = assignment.run
-    share_cores(run.layout.processes_per_node)
+    if not bind_to_gpu(assignment.local_rank, run.layout.processes_per_node):
+        share_cores(run.layout.processes_per_node)
+    record_collectives(assignment.folder)
+    if assignment.training.deterministic:
+        use_deterministic_algorithms()
     reporter = Reporter(assignment)
     for phase, (seconds, finished_at) in FORK_PHASES.items():
         if phase != "import" or assignment.restart_count == 0:  # paid once, by the fork server
@@ -26,6 +32,8 @@ def work(assignment: Assignment) -> EndClass:
         mesh = _join(assignment)
     if mesh.device.type == "cpu":
         reuse_freed_memory()
+    allow_tf32(mesh.device)
+    assignment = assignment.with_training(assignment.training.with_precision(has_bf16=has_bf16(mesh)))
     try:
         return _train_and_export(assignment, mesh, reporter)
     finally:

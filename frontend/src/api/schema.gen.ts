@@ -4808,7 +4808,7 @@ export interface components {
          *           "lora": null,
          *           "batch_ramp": null,
          *           "z_loss": 0,
-         *           "precision": "fp32",
+         *           "precision": "auto",
          *           "gradient_reduction": "fp32",
          *           "activation_checkpointing": "none",
          *           "recompute_layers": null,
@@ -4840,6 +4840,7 @@ export interface components {
          *           },
          *           "compile": false,
          *           "cuda_graphs": false,
+         *           "deterministic": false,
          *           "seed": 1
          *         },
          *         "prepare": null
@@ -6486,8 +6487,9 @@ export interface components {
             compression: components["schemas"]["CompressionSpec"];
             /**
              * Micro Batch Sequences
-             * @description Largest number of sequences in one forward pass of a data rank. `auto` starts with as many as keep the fp32
-             *     logits of a micro-batch within 256 MiB (fewer in a pipeline), and halves the number when memory runs out.
+             * @description Largest number of sequences in one forward pass of a data rank. `auto` starts with as many as the estimate fits
+             *     into 80 % of the accelerator's memory, at most 65,536 tokens a rank; on CPUs with as many as keep the fp32 logits of
+             *     a micro-batch within 256 MiB. In a pipeline both are at most what fills it. Halved when memory runs out.
              * @default auto
              */
             micro_batch_sequences: number | "auto";
@@ -6801,7 +6803,7 @@ export interface components {
             jobs: components["schemas"]["QueuedJob"][];
         };
         /** @enum {string} */
-        PrecisionEnum: "fp32" | "bf16" | "fp8";
+        PrecisionEnum: "auto" | "fp32" | "bf16" | "fp8";
         /** @description How tokenising a data set goes. */
         Preparation: {
             /** @description `none`: the first job that trains on it tokenises it. `running`: a job tokenises it now. `ready`: at least one tokenised form is stored. `failed`: the latest job that tokenised it failed. */
@@ -8777,11 +8779,13 @@ export interface components {
             z_loss: number;
             /**
              * Precision
-             * @description Number format of the forward and backward pass. Weights and optimizer state are always fp32. `fp8` applies to the
+             * @description Number format of the forward and backward pass. Weights and optimizer state are always fp32. `auto` is bf16 on
+             *     GPUs that have it (compute capability 8.0 or higher) and fp32 elsewhere; the resolved spec and the job's timeline
+             *     name it. On GPUs the matrix products of `fp32` are rounded to TF32. `fp8` applies to the
              *     matrix products of attention and of dense feed-forward layers whose dimensions are multiples of 16; everything else
              *     is then bf16. It needs the extra `fp8` (torchao) on the nodes, and is emulated on CPUs and on GPUs below compute
              *     capability 8.9.
-             * @default fp32
+             * @default auto
              */
             precision: components["schemas"]["PrecisionEnum"];
             /**
@@ -8854,6 +8858,14 @@ export interface components {
              * @default false
              */
             cuda_graphs: boolean;
+            /**
+             * Deterministic
+             * @description Whether to use only operations that compute the same bits each time, on GPUs too, where sums of attention's
+             *     backward pass and of scattered values otherwise depend on timing. These operations are slower and take more memory
+             *     on GPUs, and one that has no such form ends the job with its name. CPU runs are the same without it.
+             * @default false
+             */
+            deterministic: boolean;
             /**
              * Seed
              * @description Seed of the initial weights and of the order of the data.

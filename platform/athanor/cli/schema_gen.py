@@ -198,7 +198,7 @@ class MlflowSpec(TypedDict):
     run_name: NotRequired[str | None]
 
 
-PrecisionEnum: TypeAlias = Literal['fp32', 'bf16', 'fp8']
+PrecisionEnum: TypeAlias = Literal['auto', 'fp32', 'bf16', 'fp8']
 
 
 ProfileStatusEnum: TypeAlias = Literal['requested', 'ready', 'failed']
@@ -640,6 +640,7 @@ class TrainingSpec(TypedDict):
     evaluation: NotRequired[EvaluationSpec]
     compile: NotRequired[bool]
     cuda_graphs: NotRequired[bool]
+    deterministic: NotRequired[bool]
     seed: NotRequired[int]
 
 

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from athanor.core.errors import FieldProblem
 from athanor.specs.v1 import JobSpec
 from trainer.contract.cost import RankCost
-from trainer.contract.launch_plan import plan_mesh
+from trainer.contract.launch_plan import micro_batch_size, plan_mesh
+from trainer.contract.micro_batch import PROCESS_BYTES, find_largest_micro_batch
 from trainer.contract.parallelism import MeshSizes, ParallelismSpec
+from trainer.contract.precision import accelerator_has_bf16, fp32_cost
 from trainer.contract.training import TrainingSpec
-
-# Memory of a process without a model: interpreter, torch and communicators in the node's memory. The same is reserved
-# on an accelerator for its context and the buffers of communicators.
-PROCESS_BYTES = 350 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -81,8 +79,11 @@ def estimate(spec: JobSpec, pool: PoolShape, *, with_smallest_micro_batches: boo
     sizes = MeshSizes(replicate=spec.resources.world_size) if isinstance(mesh, list) else mesh
     if with_smallest_micro_batches:
         plain = _with_smallest_micro_batches(plain)
-    memories = [RankCost(plain, vocab, sizes, place).memory() for place in range(sizes.pipeline)]
     on_host = pool.accelerator == "cpu"
+    bound = find_largest_micro_batch(plain, sizes, vocab, None if on_host else available)
+    micro_batch = micro_batch_size(plain, sizes, vocab, bound=bound)
+    costs = (RankCost(plain, vocab, sizes, place, micro_batch, on_gpu=not on_host) for place in range(sizes.pipeline))
+    memories = [each.memory() for each in costs]
     device = PROCESS_BYTES + max(each.total + (each.host if on_host else 0) for each in memories)
     return Estimate(
         num_parameters=training.model.resolve().num_parameters(vocab),
@@ -158,6 +159,15 @@ def _with_smallest_micro_batches(training: TrainingSpec) -> TrainingSpec:
     return training.model_copy(update={"parallelism": parallelism})
 
 
+def resolve_precision(spec: JobSpec, pool: PoolShape) -> JobSpec:
+    """Return the spec with precision `auto` replaced by that of the pool's accelerator. It stays if the accelerator is
+    not known; the trainer then decides by the device."""
+    has_bf16 = accelerator_has_bf16(pool.accelerator)
+    if spec.training is None or has_bf16 is None:
+        return spec
+    return spec.model_copy(update={"training": spec.training.with_precision(has_bf16=has_bf16)})
+
+
 def warnings(spec: JobSpec, pool: PoolShape) -> list[FieldProblem]:
     """Return warnings about specs that work, but probably not as intended."""
     found = []
@@ -181,6 +191,9 @@ def warnings(spec: JobSpec, pool: PoolShape) -> list[FieldProblem]:
                 "athanor cluster pool CLUSTER POOL --accelerator-memory-gib 80",
             )
         )
+    slow = spec.training and fp32_cost(spec.training.precision, on_gpu=pool.accelerator != "cpu")
+    if slow:
+        found.append(FieldProblem("/training/precision", "slow_precision", slow))
     if spec.training is not None and spec.checkpoint.every_steps > spec.training.steps:
         found.append(
             FieldProblem(

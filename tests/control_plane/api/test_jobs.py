@@ -26,6 +26,7 @@ def test_a_submitted_job_is_shown_with_what_was_written_and_what_it_means(api: A
     assert job["status"] == "queued"
     assert job["spec"] == spec
     assert job["resolved_spec"]["training"]["optimizer"]["name"] == "adamw"
+    assert job["resolved_spec"]["training"]["precision"] == "fp32"  # of the pool's CPUs
     shown = api.send("GET", f"jobs/{job['id']}")
     assert shown.json()["id"] == job["id"]
     unchanged = api.send("GET", f"jobs/{job['id']}", if_none_match=shown["ETag"])

@@ -70,7 +70,7 @@ def test_the_default_warmup_is_never_longer_than_the_run(spec: dict[str, Any], s
     [
         ("tokens_per_step", 100, "/training/tokens_per_step", "take 64 or 128"),
         ("sequence_length", 4, "/training/sequence_length", "greater than or equal to 8"),
-        ("precision", "fp16", "/training/precision", "none of fp32, bf16"),
+        ("precision", "fp16", "/training/precision", "none of auto, fp32, bf16"),
         ("data", {"source": "ftp://x"}, "/training/data/source", "must be builtin:python-stdlib, dataset:NAME"),
         ("model", {}, "/training/model", "exactly one of preset and shape"),
         ("schedule", {"warmup_steps": 50}, "/training/schedule/warmup_steps", "exceeds steps"),
@@ -189,6 +189,38 @@ def test_a_model_is_compared_with_the_memory_of_accelerators_and_not_of_their_no
         for memory_of_node in (2**37, 2**42):
             pool = replace(H100_NODES, accelerator_memory_bytes=device, memory_bytes_per_node=memory_of_node)
             assert [problem.code for problem in fit.rejections(parsed, pool)] == codes
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "written", "resolved"),
+    [("cpu", None, "fp32"), ("h100", None, "bf16"), ("v100", None, "auto"), ("h100", "fp32", "fp32")],
+)
+def test_the_precision_of_a_spec_that_names_none_is_that_of_its_pool(
+    spec: dict[str, Any], accelerator: str, written: str | None, resolved: str
+) -> None:
+    spec["training"].pop("precision", None)
+    spec["training"] |= {"precision": written} if written else {}
+    pool = replace(H100_NODES, accelerator=accelerator)
+    training = fit.resolve_precision(parse_spec(spec), pool).training
+    assert training is not None and training.precision == resolved
+
+
+def test_fp32_on_an_accelerator_is_warned_of_with_its_cost(spec: dict[str, Any]) -> None:
+    on_one_gpu_node(spec)
+    spec["training"]["precision"] = "fp32"
+    (warning,) = [each for each in fit.warnings(parse_spec(spec), H100_NODES) if each.code == "slow_precision"]
+    assert warning.pointer == "/training/precision"
+    assert "2 times" in warning.detail and "training.precision to bf16" in warning.detail
+    assert "slow_precision" not in [each.code for each in fit.warnings(on_one_gpu_node(spec), H100_NODES)]
+
+
+def test_micro_batches_of_automatic_size_fill_the_share_of_an_accelerator(spec: dict[str, Any]) -> None:
+    parsed = on_one_gpu_node(spec, "llama-1b")
+    small, large = (
+        fit.estimate(parsed, replace(H100_NODES, accelerator_memory_bytes=gib * 2**30)).memory_bytes_per_process
+        for gib in (40, 80)
+    )
+    assert 0.5 * 40 * 2**30 < small <= 0.8 * 40 * 2**30 < large <= 0.8 * 80 * 2**30
 
 
 def test_an_accelerator_of_unknown_memory_is_not_guessed_but_said(spec: dict[str, Any]) -> None:

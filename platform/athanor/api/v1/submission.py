@@ -11,8 +11,8 @@ from athanor.clusters.selectors import pool_for
 from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs.models import Job
 from athanor.jobs.selectors import jobs_of_team
-from athanor.jobs.services import Submission
-from athanor.specs import validation
+from athanor.jobs.services import Submission, pool_shape
+from athanor.specs import fit, validation
 from athanor.specs.v1 import JobSpec
 from trainer.contract.data import DataSpec
 
@@ -68,7 +68,7 @@ def validate_submission(principal: Principal, team: Team, written: Any, forked_f
         pool=pool,
         dataset_ids=[row.id for row in data],
         written=written,
-        spec=spec,
+        spec=fit.resolve_precision(spec, pool_shape(pool)),
         forked_from=forked_from,
         after=tuple(found.values()),
     )

@@ -67,6 +67,12 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(`Step ${step ?? "?"} skipped: ${word("because")}`, "waiting");
     case "memory.micro_batch_halved":
       return described(`Memory ran out: micro-batches of ${number("after")} sequences instead of ${number("before")}`, "waiting");
+    case "settings.resolved":
+      return described(
+        `Training on ${word("device")} in ${word("precision")}: micro-batches of ${number("micro_batch_sequences") ?? "?"} sequences`,
+      );
+    case "precision.slow":
+      return described(word("because"), "waiting");
     case "cuda_graphs.unused":
       return described(`CUDA graphs are not used: ${word("because")}`);
     case "tensor_overlap.unused":
