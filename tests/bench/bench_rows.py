@@ -41,12 +41,12 @@ def jobs(count: int) -> None:
     many_jobs.settle()
 
 
-def simulated_cluster(slots: int) -> None:
-    """A cluster named `bench` within the worker, whose jobs never end. More jobs than its slots wait in the queue."""
+def simulated_cluster(name: str, nodes: int, slots: int) -> None:
+    """A cluster within the worker, whose jobs never end. More jobs than its slots wait in the queue."""
     from athanor.clusters.models import Cluster, Pool
 
-    cluster = Cluster.objects.create(name="bench", kind="fake", config={"world": "bench"})
-    Pool.objects.create(cluster=cluster, name="cpu", slots_per_node=slots, memory_bytes=1 << 40)
+    cluster = Cluster.objects.create(name=name, kind="fake", config={"world": name})
+    Pool.objects.create(cluster=cluster, name="cpu", nodes=nodes, slots_per_node=slots, memory_bytes=1 << 40)
 
 
 if __name__ == "__main__":
@@ -54,11 +54,14 @@ if __name__ == "__main__":
     parser.add_argument("--attempts", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=0)
     parser.add_argument("--simulated-slots", type=int, default=0)
+    parser.add_argument("--simulated-nodes", type=int, default=0)
     parser.add_argument("--running", action="store_true")
     options = parser.parse_args()
     django.setup()
     if options.simulated_slots:
-        simulated_cluster(options.simulated_slots)
+        simulated_cluster("bench", 1, options.simulated_slots)
+    if options.simulated_nodes:
+        simulated_cluster(f"nodes-{options.simulated_nodes}", options.simulated_nodes, 1)
     json.dump(running() if options.running else attempts(options.attempts), sys.stdout)
     if options.jobs:
         jobs(options.jobs)

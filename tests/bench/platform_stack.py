@@ -130,6 +130,20 @@ def simulated_attempts(stack: StackHandle, count: int) -> list[dict[str, str]]:
     return rows
 
 
+def multi_node_attempt(stack: StackHandle, nodes: int) -> str:
+    """Return the token of an attempt of so many nodes of one slot each, which a simulated cluster runs."""
+    _run_bench_rows(stack, "--simulated-nodes", str(nodes))
+    job = small_job()
+    training = {**job["training"], "tokens_per_step": 256 * nodes}  # type: ignore[dict-item] # a mapping
+    resources = {"nodes": nodes, "processes_per_node": 1, "accelerator": "cpu", "cluster": f"nodes-{nodes}"}
+    with api(stack) as client:
+        made = client.post("/jobs", json={**job, "training": training, "resources": resources}).raise_for_status()
+        path = f"/jobs/{made.json()['id']}"
+        wait_until(lambda: client.get(path).json()["status"] == "starting", "the simulated cluster runs the job")
+    rows = json.loads(_run_bench_rows(stack, "--running"))
+    return next(str(row["token"]) for row in rows if row["job"] == made.json()["id"])
+
+
 def made_attempts(stack: StackHandle, count: int, jobs: int = 0) -> list[dict[str, str]]:
     """Attempts of queued jobs that no backend ever sees: job, attempt, token; and more jobs. See bench_rows.py."""
     rows: list[dict[str, str]] = json.loads(_run_bench_rows(stack, "--attempts", str(count), "--jobs", str(jobs)))

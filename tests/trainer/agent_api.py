@@ -34,6 +34,7 @@ class AgentApi:
     joins: dict[int, JoinRequest] = field(default_factory=dict)
     placed: dict[int, list[JoinRequest]] = field(default_factory=dict)
     resumed: dict[int, Any] = field(default_factory=dict)
+    checkpoints_read: int = 0
     stop: str | None = None
     profile: dict | None = None
     api_away: bool = False
@@ -94,6 +95,9 @@ class AgentApi:
             base = self.url.removesuffix("/agent")
             urls = [{"key": key, "url": f"{base}/objects/{key}", "expires_at": expires} for key in content["keys"]]
             return 200, {"urls": urls}
+        if path == "/checkpoints:read":
+            self.checkpoints_read += 1
+            return 200, next(known for known in self.checkpoints if _is_same(known, content))
         if path == "/checkpoints:damaged":
             self.damaged.append(content)
             intact = [known for known in self.checkpoints if not any(_is_same(known, each) for each in self.damaged)]
@@ -137,9 +141,10 @@ class AgentApi:
         if join.node_index not in ranks:
             return JoinReply(state="spare", round=round_)
         rank = ranks.index(join.node_index)
+        resumed = self.resumed[round_]
         return JoinReply(
             state="placed", round=round_, node_rank=rank, store_host=nodes[0].address, store_port=nodes[0].store_port,
-            nodes=nodes, resume=self.resumed[round_],
+            nodes=nodes if rank == 0 else [], resume_from=resumed.id if resumed else None,
         )  # fmt: skip
 
     def _take_batch(self, kind: str, batch: dict) -> tuple[int, Any]:

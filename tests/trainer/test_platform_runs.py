@@ -14,11 +14,12 @@ import pytest
 
 from tests.trainer.agent_api import TOKEN, AgentApi
 from tests.trainer.runs import platform_run, tiny_text, tiny_training
-from trainer.agent.rendezvous_client import NodeIdentity
+from trainer.agent.rendezvous_client import NodeIdentity, RendezvousClient
 from trainer.agent.supervisor import NodeConfig, Supervisor
 from trainer.client.http import PlatformClient
 from trainer.contract.encryption import Encryptor, authenticate, new_keyset
 from trainer.contract.manifest import CheckpointManifest, DatasetManifest, StoredFile
+from trainer.contract.node_rendezvous import JoinReply
 from trainer.contract.run import DataKeys, DatasetSource, EndClass, ProcessLayout, RunConfig, StopRequest
 from trainer.data.prepare import prepare
 from trainer.resilience.assignment import HttpConnection
@@ -456,6 +457,23 @@ def test_two_nodes_train_together_and_the_second_takes_the_data_of_the_first(tmp
         said = "\n".join(line["text"] for line in api.records("logs", "lines"))
         assert "ranks 0 to 0: node1 (127.0.0.1) under switch a" in said
         assert "replicate (2): across 2 nodes, at most 3 switches between neighbours" in said
+
+
+def test_a_round_resumes_from_the_checkpoint_that_it_names(tmp_path: Path) -> None:
+    """It is read from the platform only if the run's configuration names another one."""
+    run, keys, objects = platform_run(tiny_training(steps=4), checkpoint={"every_steps": 2, "keep_last": 2})
+    with AgentApi(run, keys, objects) as api:
+        assert supervisor_for(api, tmp_path).run() is EndClass.COMPLETED
+        before, newest = [CheckpointManifest.model_validate(each) for each in api.checkpoints[-2:]]
+        client = RendezvousClient(PlatformClient(api.url, TOKEN), node(0), lambda: False)
+        reply = JoinReply(state="placed", round=2, node_rank=1, resume_from=newest.id)
+        assert client.resume_of(reply, newest) is newest
+        assert api.checkpoints_read == 0
+        assert client.resume_of(reply, before) == newest
+        assert client.resume_of(reply, None) == newest
+        assert api.checkpoints_read == 2
+        assert client.resume_of(JoinReply(state="placed", round=1, resume=before), None) == before
+        assert client.resume_of(JoinReply(state="placed", round=1), None) is None
 
 
 def test_the_agent_is_free_of_torch() -> None:

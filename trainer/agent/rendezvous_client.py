@@ -7,12 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trainer.client.platform import Platform
+from trainer.contract.manifest import CheckpointManifest
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest, hops, spans
 from trainer.contract.parallelism import MeshSizes
 
 logger = logging.getLogger(__name__)
 
 REJOIN_PATIENCE_SECONDS = 120.0  # in rounds after the first; the first waits until all nodes join or the job ends
+WAIT_SECONDS = 180  # the platform holds a reply for at most so long
 _MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 3.0
 
 
@@ -69,12 +71,17 @@ class RendezvousClient:
         deadline = None if first else time.monotonic() + REJOIN_PATIENCE_SECONDS
         pause, missing = _MIN_PAUSE_SECONDS, -1
         while not self._is_ended():
+            left = WAIT_SECONDS if deadline is None else deadline - time.monotonic()
             reply = self._platform.rendezvous(
                 JoinRequest(
                     node_index=self._identity.index, name=self._identity.name, address=self._identity.address,
                     store_port=port, topology=self._identity.topology, round=asked, because=because[:2000],
-                )
+                    wait_seconds=min(max(int(left), 1), WAIT_SECONDS),
+                ),
+                self._is_ended,
             )  # fmt: skip
+            if reply is None:
+                return None
             asked = max(asked, reply.round)
             if reply.state in ("placed", "over"):
                 self.reply = reply
@@ -89,6 +96,14 @@ class RendezvousClient:
             self._wait(pause)
             pause = min(pause * 1.5, _MAX_PAUSE_SECONDS)
         return None
+
+    def resume_of(self, reply: JoinReply, known: CheckpointManifest | None) -> CheckpointManifest | None:
+        """Return the manifest of the checkpoint that a round resumes from, which is `known` unless that has changed."""
+        if reply.resume_from is None:
+            return reply.resume  # of a platform of an earlier version
+        if known is not None and known.id == reply.resume_from:
+            return known
+        return self._platform.checkpoint(reply.resume_from)
 
 
 def format_mapping(reply: JoinReply, sizes: MeshSizes, processes_per_node: int) -> str:

@@ -178,7 +178,7 @@ class Supervisor:
                 was_stopped = reply is None and self._is_stopping()
                 return self._outcome_without_training(run, reply) if outcome is None or was_stopped else outcome
             if run.layout.nodes > 1:  # all nodes resume from the same checkpoint
-                run = run.model_copy(update={"resume": reply.resume})
+                run = run.model_copy(update={"resume": self._rendezvous.resume_of(reply, run.resume)})
             self._check_resume(run, keys)
             outcome = self._run_worker_group(run, training, keys, preparer.locations, base, reply, largest)
             if self._attempt_over.is_set():

@@ -3,13 +3,15 @@
 import random
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, TypeVar
 
 import httpx
 from pydantic import BaseModel
 
 from trainer.client.platform import AttemptOver, PreparationLost, SequenceGap
-from trainer.contract.manifest import CheckpointManifest, ModelManifest, ProfileManifest
+from trainer.contract.manifest import CheckpointId, CheckpointManifest, ModelManifest, ProfileManifest
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest
 from trainer.contract.run import (
     AttemptEnd,
@@ -29,6 +31,8 @@ from trainer.contract.run import (
     RunConfig,
 )
 from trainer.errors import TrainerError
+
+Result = TypeVar("Result")
 
 _ATTEMPT_OVER_STATUS = {401, 403, 410}
 _MAX_PAUSE_SECONDS = 10.0
@@ -73,9 +77,15 @@ class PlatformClient:
         """Send a heartbeat, without retries: the next heartbeat follows soon. Raises httpx.HTTPError, AttemptOver."""
         return HeartbeatReply.model_validate_json(self._request("POST", "/heartbeat", heartbeat).content)
 
-    def rendezvous(self, join: JoinRequest) -> JoinReply:
-        """Join a rendezvous round."""
-        return JoinReply.model_validate_json(self._request_with_retries("POST", "/rendezvous", join).content)
+    def rendezvous(self, join: JoinRequest, is_ended: Callable[[], bool]) -> JoinReply | None:
+        """Join a rendezvous round. Return None if `is_ended` became true while the platform held the reply."""
+        content = self._with_retries("POST", "/rendezvous", lambda: self._long_poll("/rendezvous", join, is_ended))
+        return None if content is None else JoinReply.model_validate_json(content)
+
+    def checkpoint(self, checkpoint: CheckpointId) -> CheckpointManifest:
+        """Return the manifest of a checkpoint of the job."""
+        content = self._request_with_retries("POST", "/checkpoints:read", checkpoint).content
+        return CheckpointManifest.model_validate_json(content)
 
     def deliver(self, kind: str, batch: Batch) -> BatchReply:
         """Send a batch, without retries. `kind`: metrics, logs or progress.
@@ -129,11 +139,14 @@ class PlatformClient:
         self._request_with_retries("POST", "/end", end)
 
     def _request_with_retries(self, method: str, path: str, body: BaseModel | None = None) -> httpx.Response:
+        return self._with_retries(method, path, lambda: self._request(method, path, body))
+
+    def _with_retries(self, method: str, path: str, request: Callable[[], Result]) -> Result:
         deadline = time.monotonic() + self._retry_seconds
         pause = 0.1
         while True:
             try:
-                return self._request(method, path, body)
+                return request()
             except httpx.HTTPStatusError as error:
                 status = error.response.status_code
                 if status < 500 and status != httpx.codes.TOO_MANY_REQUESTS:
@@ -151,14 +164,34 @@ class PlatformClient:
             pause = min(pause * 2, _MAX_PAUSE_SECONDS)
 
     def _request(self, method: str, path: str, body: BaseModel | None = None) -> httpx.Response:
-        content = None if body is None else body.model_dump_json()
-        headers = {} if body is None else {"Content-Type": "application/json"}
-        response = self._http.request(method, path, content=content, headers=headers)
-        if response.status_code in _ATTEMPT_OVER_STATUS:
-            raise AttemptOver(
-                EndClass.STOPPED, f"the platform no longer accepts this attempt (HTTP {response.status_code})"
-            )
-        return response.raise_for_status()
+        return _check(self._http.request(method, path, **_encode(body)))
+
+    def _long_poll(self, path: str, body: BaseModel, is_ended: Callable[[], bool]) -> bytes | None:
+        """Return the body of a response that the platform holds, sending spaces; None if `is_ended` became true."""
+        with self._http.stream("POST", path, **_encode(body)) as response:
+            if response.is_error:
+                response.read()
+            _check(response)
+            pieces = []
+            for piece in response.iter_bytes():
+                if is_ended():
+                    return None
+                pieces.append(piece)
+        return b"".join(pieces)
+
+
+def _encode(body: BaseModel | None) -> dict[str, Any]:
+    if body is None:
+        return {}
+    return {"content": body.model_dump_json(), "headers": {"Content-Type": "application/json"}}
+
+
+def _check(response: httpx.Response) -> httpx.Response:
+    if response.status_code in _ATTEMPT_OVER_STATUS:
+        raise AttemptOver(
+            EndClass.STOPPED, f"the platform no longer accepts this attempt (HTTP {response.status_code})"
+        )
+    return response.raise_for_status()
 
 
 def _client_error(method: str, path: str, response: httpx.Response) -> TrainerError:

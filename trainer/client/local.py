@@ -9,6 +9,7 @@ from pathlib import Path
 from trainer.contract.encryption import Encryptor, authenticate, new_keyset
 from trainer.contract.manifest import (
     MANIFEST_NAME,
+    CheckpointId,
     CheckpointManifest,
     ModelManifest,
     ProfileManifest,
@@ -101,9 +102,13 @@ class LocalPlatform:
         """Return a reply that asks for nothing."""
         return HeartbeatReply()
 
-    def rendezvous(self, join: JoinRequest) -> JoinReply:
+    def rendezvous(self, join: JoinRequest, is_ended: Callable[[], bool]) -> JoinReply | None:
         """Return a place of state `over`; unused, since a standalone run has one node."""
         return JoinReply(state="over", round=join.round)
+
+    def checkpoint(self, checkpoint: CheckpointId) -> CheckpointManifest:
+        """Raise TrainerError; unused, since only a rendezvous names checkpoints."""
+        raise TrainerError(EndClass.INTERNAL_ERROR, f"a standalone run does not look up checkpoints: {checkpoint}")
 
     def deliver(self, kind: str, batch: Batch) -> BatchReply:
         """Append a batch to `KIND.jsonl` in the output folder."""

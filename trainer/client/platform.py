@@ -1,8 +1,9 @@
 """The interface between the agent and workers of a node and the platform."""
 
+from collections.abc import Callable
 from typing import Protocol
 
-from trainer.contract.manifest import CheckpointManifest, ModelManifest, ProfileManifest
+from trainer.contract.manifest import CheckpointId, CheckpointManifest, ModelManifest, ProfileManifest
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest
 from trainer.contract.run import (
     AttemptEnd,
@@ -52,8 +53,15 @@ class Platform(Protocol):
         """Report progress. Return what the platform wants: a stop, a profile."""
         ...
 
-    def rendezvous(self, join: JoinRequest) -> JoinReply:
-        """Join a rendezvous round with the address of this node. Return the platform's reply."""
+    def rendezvous(self, join: JoinRequest, is_ended: Callable[[], bool]) -> JoinReply | None:
+        """Join a rendezvous round with the address of this node. Return the platform's reply, which may wait.
+
+        Return None if `is_ended` became true meanwhile.
+        """
+        ...
+
+    def checkpoint(self, checkpoint: CheckpointId) -> CheckpointManifest:
+        """Return the manifest of a checkpoint of the job."""
         ...
 
     def deliver(self, kind: str, batch: Batch) -> BatchReply:

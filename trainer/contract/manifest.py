@@ -82,6 +82,14 @@ def _canonical(value: Any) -> Any:
     return (value + 0.0).hex() if isinstance(value, float) else value
 
 
+class CheckpointId(WireModel):
+    """Identifies a checkpoint of a job."""
+
+    attempt_id: Annotated[str, Field(max_length=40)]
+    generation: Count32
+    step: Count32
+
+
 class CheckpointManifest(Manifest):
     """State after `step` optimiser steps. `mesh` is axis name to size; `data_position` the next step's index;
     `micro_batch` the sequences of a micro-batch, which a resume on the same mesh takes again."""
@@ -103,6 +111,11 @@ class CheckpointManifest(Manifest):
     metrics: FiniteMetrics = {}
     created_at: datetime
     files: list[StoredFile]
+
+    @property
+    def id(self) -> CheckpointId:
+        """Return what identifies the checkpoint within its job."""
+        return CheckpointId(attempt_id=self.attempt_id, generation=self.generation, step=self.step)
 
 
 class ModelManifest(Manifest):

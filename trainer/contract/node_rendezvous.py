@@ -1,8 +1,8 @@
 """Rendezvous of an attempt's nodes: their addresses, and the ranks of each node's processes.
 
 Each agent posts its address and waits. When all nodes have joined, the platform orders them by their distance in the
-network and replies to each with its node rank. A node that leaves a round requests the next one; a spare node replaces
-a node that does not return.
+network and replies to each with its node rank. The request waits until then: a node does not ask repeatedly. A node
+that leaves a round requests the next one; a spare node replaces a node that does not return.
 """
 
 from collections.abc import Sequence
@@ -11,19 +11,22 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainer.contract.base import WireModel
-from trainer.contract.manifest import CheckpointManifest
+from trainer.contract.manifest import CheckpointId, CheckpointManifest
 from trainer.contract.parallelism import MeshSizes
 
 MAX_SWITCHES = 16
+MAX_WAIT_SECONDS = 600
 
 
 class JoinRequest(WireModel):
-    """Body of POST /rendezvous, sent by each node's agent until the reply is not `gathering`.
+    """Body of POST /rendezvous, sent by each node's agent until the reply is `placed` or `over`.
 
     `node_index`: the node's number in its backend. `name`: the backend's name of the machine. `address`: where other
     nodes reach it. `store_port`: where it serves the store of all ranks if it is node rank 0. `topology`: the switches
     above it, outermost first. `round` counts from 1; requesting a later round ends the current one for all nodes.
-    `because`: why the node left the previous round.
+    `because`: why the node left the previous round. `wait_seconds`: how long the platform may hold the reply until the
+    node's state changes. While it does, it sends spaces, which JSON ignores. Agents of earlier versions do not send it:
+    they ask every few seconds.
     """
 
     node_index: Annotated[int, Field(ge=0, lt=100_000)]
@@ -33,15 +36,17 @@ class JoinRequest(WireModel):
     topology: Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=MAX_SWITCHES)] = []
     round: Annotated[int, Field(ge=1, lt=1_000_000)] = 1
     because: Annotated[str, Field(max_length=2000)] = ""
+    wait_seconds: Annotated[int, Field(ge=0, le=MAX_WAIT_SECONDS)] = 0
 
 
 class JoinReply(WireModel):
     """Reply to a join.
 
     `state`: `gathering` (ask again), `placed` (start with these ranks and this store), `spare` (ask again: a later
-    round may need the node) or `over` (the attempt has ended on another node: end too). `nodes`: all placed nodes, by
-    node rank. `missing`: the number of nodes that have not joined yet. `resume`: the checkpoint that all ranks of this
-    round resume from; one that is registered later is for the next round.
+    round may need the node) or `over` (the attempt has ended on another node: end too). `missing`: the number of nodes
+    that have not joined yet. `nodes`: all placed nodes, by node rank, for node rank 0. `resume_from`: the checkpoint
+    that all ranks of this round resume from; one that is registered later is for the next round. A request without
+    `wait_seconds` gets `nodes` on every node, and the manifest as `resume` in place of `resume_from`.
     """
 
     state: Literal["gathering", "placed", "spare", "over"]
@@ -52,6 +57,7 @@ class JoinReply(WireModel):
     store_port: int = 0
     nodes: list[JoinRequest] = []
     resume: CheckpointManifest | None = None
+    resume_from: CheckpointId | None = None
 
 
 def arrange(joins: Sequence[JoinRequest], nodes: int, stages: int = 1) -> list[JoinRequest]:

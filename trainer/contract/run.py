@@ -9,7 +9,7 @@ from pydantic import Field
 
 from trainer.contract.base import MAX_INT32, Count32, Int32, JsonObject, Step32, WireModel
 from trainer.contract.data import PrepareSpec
-from trainer.contract.manifest import CheckpointManifest, DatasetManifest, Sha256, StoredFile
+from trainer.contract.manifest import CheckpointId, CheckpointManifest, DatasetManifest, Sha256, StoredFile
 from trainer.contract.telemetry import TelemetrySpec
 from trainer.contract.training import CheckpointPolicy, OneTask, ProcessLayout, TrainingSpec
 
@@ -209,12 +209,9 @@ class PresignReply(WireModel):
     urls: list[PresignedUrl]
 
 
-class DamagedCheckpoint(WireModel):
+class DamagedCheckpoint(CheckpointId):
     """Body of POST /checkpoints:damaged: a checkpoint of the job that cannot be read, and why."""
 
-    attempt_id: Annotated[str, Field(max_length=40)]
-    generation: Count32
-    step: Count32
     because: Annotated[str, Field(max_length=2000)]
 
 

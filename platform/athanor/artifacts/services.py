@@ -18,6 +18,7 @@ from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
 from trainer.contract.manifest import (
     MANIFEST_NAME,
+    CheckpointId,
     CheckpointManifest,
     DatasetManifest,
     Manifest,
@@ -154,6 +155,20 @@ def checkpoint_manifest(checkpoint_id: str) -> CheckpointManifest | None:
     """Return the manifest of a checkpoint; None if it does not exist. Raise Conflict for a forged one."""
     row = Checkpoint.objects.filter(pk=checkpoint_id).first()
     return manifests.of_checkpoint(row) if row else None
+
+
+def checkpoint_id(checkpoint_pk: str) -> CheckpointId | None:
+    """Return what identifies a checkpoint to the trainer; None if it does not exist."""
+    found = Checkpoint.objects.filter(pk=checkpoint_pk).values("attempt_id", "generation", "step").first()
+    return CheckpointId(**found) if found else None
+
+
+def checkpoint_of(attempt: Attempt, asked: CheckpointId) -> CheckpointManifest:
+    """Return the manifest of a checkpoint of the attempt's job. Raise NotFound, Conflict for a forged one."""
+    row = Checkpoint.objects.filter(job=attempt.job_id, **asked.model_dump()).first()
+    if row is None:
+        raise NotFound("checkpoint", f"step {asked.step} of {asked.attempt_id}")
+    return manifests.of_checkpoint(row)
 
 
 def retired_checkpoints() -> QuerySet[Checkpoint]:

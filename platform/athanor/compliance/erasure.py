@@ -46,6 +46,7 @@ from athanor.jobs.models import (
     Label,
     NameSearch,
     Project,
+    RendezvousRound,
 )
 from athanor.jobs.states import FINAL
 from athanor.quotas import services as quotas
@@ -59,7 +60,9 @@ LEASE = timedelta(minutes=10)  # longer than a page takes
 MAX_PAGES = 100  # of 1,000 objects, in one sweep
 # URLs that an attempt got before its end still write until they expire.
 URLS_EXPIRE = storage.PRESIGNED_FOR + timedelta(minutes=10)
-OF_ATTEMPTS: tuple[type[Model], ...] = (Heartbeat, Writer, MetricChunk, MetricSegment, LogChunk, AttemptNode)
+OF_ATTEMPTS: tuple[type[Model], ...] = (
+    Heartbeat, Writer, MetricChunk, MetricSegment, LogChunk, AttemptNode, RendezvousRound,
+)  # fmt: skip
 OF_JOBS: tuple[type[Model], ...] = (
     Profile, Artifact, Checkpoint, PreparedDataset, JobStorage, Progress, JobEvent, Label, DatasetUse,
     NameSearch, IdempotencyRecord, StartEstimate,

@@ -2,7 +2,8 @@
 
 Django's own ASGI handler would take a synchronous view, and each middleware around it, from thread to event loop and
 back: measured here, more than half of the time of a small request. Bodies are read and answers sent by the event loop
-(api/gateway); event streams are begun by a view like any other and continued by the loop (api/streams).
+(api/gateway); event streams and the long polls of agents are begun by a view like any other and continued by the loop
+(api/streams, api/agent/long_polls.py).
 """
 
 import gc
@@ -16,11 +17,12 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "athanor.config.settings.web"
 
 _wsgi = get_wsgi_application()
 
-from athanor.api.gateway.application import Gateway  # noqa: E402 - Django is ready only now
+from athanor.api.agent.long_polls import LongPollingApplication, LongPolls  # noqa: E402 - Django is ready only now
+from athanor.api.gateway.application import Gateway  # noqa: E402 - likewise
 from athanor.api.streams.asgi import StreamingApplication  # noqa: E402 - likewise
 from athanor.api.streams.hub import Hub  # noqa: E402 - likewise
 
-application = StreamingApplication(Gateway(_wsgi), Hub())
+application = LongPollingApplication(StreamingApplication(Gateway(_wsgi), Hub()), LongPolls())
 
 # What is loaded by now stays: the collector need not walk it whenever a request has made a few thousand objects. Views,
 # serializers and specs are loaded with the first request otherwise. With Python's own thresholds most of a request's

@@ -257,13 +257,15 @@ class Attempt(LeasedModel):
 
 
 class AttemptNode(models.Model):
-    """A node's agent in the newest round of its attempt's rendezvous (dispatch/rendezvous_rounds.py).
+    """A node's agent in a round of its attempt's rendezvous (dispatch/rendezvous_rounds.py).
 
-    `node_rank` is None until the round is complete, and for a spare node. `topology`: the switches above it, outermost
-    first. All ranks of a round resume from the checkpoint `resume_id`, if any.
+    `round` is 0 when it was not seen for too long before its round was complete. `node_rank` is None until then, and
+    for a spare node. `topology`: the switches above it, outermost first. All ranks of a round resume from the
+    checkpoint `resume_id`, if any.
     """
 
-    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="nodes")
+    # No index of its own: PostgreSQL would use it to look for one node among all.
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="nodes", db_index=False)
     node_index = models.PositiveIntegerField()
     round = models.PositiveIntegerField()
     name = models.CharField(max_length=255)
@@ -282,6 +284,30 @@ class AttemptNode(models.Model):
 
     def __str__(self) -> str:
         return f"node {self.node_index} of {self.attempt_id}"
+
+
+class RendezvousRound(models.Model):
+    """The newest rendezvous round of an attempt, with what a join needs to know of the other nodes.
+
+    `needed`: the nodes that the job asked for; `total`: those and its spare ones. `joined`: how many nodes are in the
+    round. `enough_at`: when `needed` were, None before. `first_node`: the index of node rank 0, None before nodes have
+    ranks.
+    """
+
+    attempt = models.OneToOneField(Attempt, primary_key=True, on_delete=models.CASCADE, related_name="+")
+    number = models.PositiveIntegerField()
+    needed = models.PositiveIntegerField()
+    total = models.PositiveIntegerField()
+    joined = models.PositiveIntegerField(default=0)
+    enough_at = models.DateTimeField(null=True)
+    first_node = models.PositiveIntegerField(null=True)
+
+    # Read beside the columns (dispatch/rendezvous_rounds.py): whether the attempt is over, and the database's time.
+    is_over: bool
+    now: datetime
+
+    def __str__(self) -> str:
+        return f"round {self.number} of {self.attempt_id}"
 
 
 class JobEvent(models.Model):

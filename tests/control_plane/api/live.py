@@ -12,6 +12,7 @@ import httpx
 import uvicorn
 from django.core.wsgi import get_wsgi_application
 
+from athanor.api.agent.long_polls import LongPollingApplication, LongPolls
 from athanor.api.gateway.application import Gateway
 from athanor.api.streams.asgi import StreamingApplication
 from athanor.api.streams.frames import MEDIA_TYPE
@@ -73,7 +74,8 @@ class LiveServer:
     def __init__(self) -> None:
         self.hub = Hub()
         self._gateway = Gateway(get_wsgi_application())
-        application: Any = StreamingApplication(self._gateway, self.hub)
+        self.polls = LongPolls()
+        application: Any = LongPollingApplication(StreamingApplication(self._gateway, self.hub), self.polls)
         config = configuration(application, trusted_proxies="")
         config.log_level, config.timeout_graceful_shutdown = "warning", 2
         listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -99,10 +101,12 @@ class LiveServer:
         """Stop, and wait for running views. Safe to call twice."""
         for subscriber in list(self.hub._all):
             subscriber.end()
+        self.polls.close()
         self._server.should_exit = True
         self._thread.join()
         self._gateway.shutdown()
         self.hub._threads.shutdown()
+        self.polls._thread.shutdown()
 
 
 def _headers(token: str, **more: str) -> dict[str, str]:

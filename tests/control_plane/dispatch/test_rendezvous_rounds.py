@@ -10,7 +10,7 @@ from django.db.models import F
 from athanor.clusters.models import Node, Pool
 from athanor.core.errors import Invalid
 from athanor.dispatch import rendezvous_rounds, tokens
-from athanor.jobs.models import Attempt, AttemptNode, Job
+from athanor.jobs.models import Attempt, AttemptNode, Job, RendezvousRound
 from tests.control_plane import drive
 from tests.control_plane.api.test_agent import AgentClient
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest
@@ -34,7 +34,7 @@ def join(attempt: Attempt, index: int, **changes: Any) -> JoinReply:
 
 def time_passes(seconds: float) -> None:
     ago = timedelta(seconds=seconds)
-    AttemptNode.objects.update(joined_at=F("joined_at") - ago)
+    RendezvousRound.objects.update(enough_at=F("enough_at") - ago)
 
 
 def silence(index: int, seconds: float) -> None:

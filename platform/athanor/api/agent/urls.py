@@ -14,6 +14,7 @@ urlpatterns = [
     path("progress", views.BatchView.as_view(kind="progress")),
     path("storage:presign", views.PresignView.as_view()),
     path("checkpoints", views.CheckpointsView.as_view()),
+    path("checkpoints:read", views.ReadCheckpointView.as_view()),
     path("checkpoints:damaged", views.DamagedCheckpointsView.as_view()),
     path("artifacts", views.ArtifactsView.as_view()),
     path("datasets", views.DatasetsView.as_view()),

@@ -9,6 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from athanor.api.agent import long_polls
 from athanor.api.agent.messages import parse_message
 from athanor.artifacts import base_models, keys, preparations, profiles, services, storage, team_secrets
 from athanor.core import tenancy
@@ -18,7 +19,7 @@ from athanor.dispatch import rendezvous_rounds, tokens
 from athanor.dispatch.services import interrupted, record_end, run_config_of, spec_of, stop_request_of
 from athanor.jobs.models import Attempt
 from athanor.telemetry import ingest
-from trainer.contract.manifest import CheckpointManifest, DatasetManifest, ModelManifest, ProfileManifest
+from trainer.contract.manifest import CheckpointId, CheckpointManifest, DatasetManifest, ModelManifest, ProfileManifest
 from trainer.contract.node_rendezvous import JoinRequest
 from trainer.contract.run import (
     AttemptEnd,
@@ -133,8 +134,11 @@ class RendezvousView(AgentView):
     """Requests to `/rendezvous`."""
 
     def post(self, request: Request) -> Response:
-        """Join the rendezvous of the attempt's nodes. Return a `JoinReply`."""
-        reply = rendezvous_rounds.join(self.attempt(request), parse_message(request, JoinRequest))
+        """Join the rendezvous of the attempt's nodes. Return a `JoinReply`, which may wait for the other nodes."""
+        attempt, asked = self.attempt(request), parse_message(request, JoinRequest)
+        reply = rendezvous_rounds.join(attempt, asked)
+        if asked.wait_seconds and reply.state in ("gathering", "spare"):
+            long_polls.hold(request, attempt, asked, reply)
         return Response(reply.model_dump(mode="json"))
 
 
@@ -173,6 +177,15 @@ class CheckpointsView(AgentView):
         """Register a stored checkpoint by its manifest."""
         row = services.register_checkpoint(self.attempt(request), parse_message(request, CheckpointManifest))
         return Response({"id": row.id}, status=201)
+
+
+class ReadCheckpointView(AgentView):
+    """Requests to `/checkpoints:read`."""
+
+    def post(self, request: Request) -> Response:
+        """Return the manifest of a checkpoint of the job."""
+        manifest = services.checkpoint_of(self.attempt(request), parse_message(request, CheckpointId))
+        return Response(manifest.model_dump(mode="json"))
 
 
 class DamagedCheckpointsView(AgentView):

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from athanor.api.streams.frames import HEARTBEAT
-from athanor.api.streams.hub import Hub, Subscriber
+from athanor.api.streams.hub import Hub
 from athanor.api.streams.subscription import (
     AT_CAPACITY,
     LONG_POLLED,
@@ -43,7 +43,7 @@ class StreamingApplication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a connection of the ASGI server."""
         if scope["type"] == "lifespan":
-            self._end_streams_on_signals()
+            call_on_stop(self._hub.close)
         if scope["type"] != "http" or not scope["path"].endswith("/events"):
             await self._application(scope, receive, send)
             return
@@ -58,7 +58,7 @@ class StreamingApplication:
 
     async def _follow(self, subscription: Subscription, receive: Receive, send: Send) -> None:
         subscriber = self._hub.add(subscription)
-        watcher = asyncio.create_task(_end_on_disconnect(subscriber, receive))
+        watcher = asyncio.create_task(end_on_disconnect(subscriber.end, receive))
         until = time.monotonic() + MAX_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads returns
         try:
             while not subscriber.ended and time.monotonic() < until:
@@ -67,8 +67,8 @@ class StreamingApplication:
                 else:
                     piece = subscriber.take() if await subscriber.wait(HEARTBEAT_SECONDS) else HEARTBEAT
                 if piece:
-                    await _in_time(send, piece, more=True)
-            await _in_time(send, b"", more=False)
+                    await send_in_time(send, piece, more=True)
+            await send_in_time(send, b"", more=False)
         except TimeoutError:
             # The client would not read the end of the response either: the server closes the connection.
             log.info("disconnected a client that read nothing for %.0f s", SEND_SECONDS)
@@ -79,7 +79,7 @@ class StreamingApplication:
     async def _wait(self, subscription: Subscription, receive: Receive) -> bool:
         """Wait until there is an event after the position, or the time is over. Return False if the client has left."""
         subscriber = self._hub.add(subscription)
-        gone = asyncio.create_task(_end_on_disconnect(subscriber, receive))
+        gone = asyncio.create_task(end_on_disconnect(subscriber.end, receive))
         until = time.monotonic() + subscription.wait_seconds
         try:
             while not subscriber.ended and (left := until - time.monotonic()) > 0:
@@ -93,23 +93,25 @@ class StreamingApplication:
             gone.cancel()
             self._hub.remove(subscriber)
 
-    def _end_streams_on_signals(self) -> None:
-        """End all streams on a signal to stop: the server waits for open responses before it exits."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            before = signal.getsignal(number)
 
-            def handle(signum: int, frame: Any, before: Any = before) -> None:
-                loop.call_soon_threadsafe(self._hub.close)
-                if callable(before):
-                    before(signum, frame)
+def call_on_stop(close: Callable[[], None]) -> None:
+    """Call `close` in the event loop on a signal to stop: the server waits for open responses before it exits."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        before = signal.getsignal(number)
 
-            signal.signal(number, handle)
+        def handle(signum: int, frame: Any, before: Any = before) -> None:
+            loop.call_soon_threadsafe(close)
+            if callable(before):
+                before(signum, frame)
+
+        signal.signal(number, handle)
 
 
-async def _in_time(send: Send, piece: bytes, *, more: bool) -> None:
+async def send_in_time(send: Send, piece: bytes, *, more: bool) -> None:
+    """Send a piece of a body. Raises TimeoutError if the client has read nothing for SEND_SECONDS."""
     async with asyncio.timeout(SEND_SECONDS):
         await send({"type": "http.response.body", "body": piece, "more_body": more})
 
@@ -129,7 +131,8 @@ def _hold_open(scope: Scope, send: Send) -> Send:
     return pass_on
 
 
-async def _end_on_disconnect(subscriber: Subscriber, receive: Receive) -> None:
+async def end_on_disconnect(end: Callable[[], None], receive: Receive) -> None:
+    """Call `end` when the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    subscriber.end()
+    end()

@@ -79,7 +79,7 @@ _database_url = (ATHANOR.migration_database_url if _as_owner else "") or ATHANOR
 DATABASES = {"default": dj_database_url.parse(_database_url, engine="athanor.core.postgresql", conn_health_checks=True)}
 DATABASE_RUNTIME_ROLE: str = dj_database_url.parse(ATHANOR.database_url).get("USER") or ""
 # Under ASGI thread pools run the views: connections are pooled, not kept per thread. The 21 threads of the gateway's
-# lanes, and the hub's three.
+# lanes, the hub's three, and the one of long polls.
 DATABASES["default"]["CONN_MAX_AGE"] = 0
 _options = DATABASES["default"].setdefault("OPTIONS", {})
 # Parameters apart from the statement, and statements that a connection has seen before are not planned again: a submit
