@@ -104,7 +104,7 @@ def test_a_change_based_on_an_old_reading_is_refused(
     "path", ["jobs?q=%00", "jobs?label.a%00=b", "jobs?team=%00", "jobs/a%00b", "projects?team=%00", "audit?action=%00"]
 )
 def test_a_nul_in_an_address_is_no_error_of_ours(api: Any, path: str) -> None:
-    assert api.send("GET", path).status_code in (200, 404, 422)
+    assert api.send("GET", path).status_code in (200, 403, 404, 422)
 
 
 @pytest.mark.parametrize("labels", [{"a": "b\x00"}, {"a\x00": "b"}])
