@@ -16,6 +16,7 @@ from athanor.clusters.services import quarantined_names, record_incidents
 from athanor.fleet import inventory_sync
 from athanor.jobs.models import Job
 from tests.control_plane import drive
+from tests.control_plane.answers import done, refused
 from tests.control_plane.conftest import SPEC, Api
 
 pytestmark = pytest.mark.django_db
@@ -257,12 +258,33 @@ def test_a_quarantined_node_is_avoided_drained_and_given_back(operator: Api, pat
     assert set(AuditEvent.objects.values_list("action", flat=True)) >= {"node.quarantine", "node.release"}
 
 
-def test_the_last_node_is_not_put_in_quarantine(operator: Api, path: str) -> None:
+def test_the_last_node_is_not_put_in_quarantine_but_its_cluster_is_disabled(operator: Api, path: str) -> None:
     for name in ("c1", "g1"):
-        assert operator.send("POST", f"{path}/nodes/{name}:quarantine", {"reason": "x"}).status_code == 200
-    refused = operator.send("POST", f"{path}/nodes/g2:quarantine", {"reason": "x"})
-    assert (refused.status_code, refused.json()["code"]) == (409, "last_node")
-    assert "disable the cluster" in refused.json()["remedy"]
+        done(operator.send("POST", f"{path}/nodes/{name}:quarantine", {"reason": "x"}))
+    refused(operator.send("POST", f"{path}/nodes/g2:quarantine", {"reason": "x"}), "last_node", "disable the cluster")
+    assert done(operator.send("PATCH", path, {"enabled": False}))["enabled"] is False
+
+
+def test_a_node_that_its_cluster_drained_is_undrained_and_one_in_quarantine_released(operator: Api, path: str) -> None:
+    done(operator.send("POST", f"{path}/nodes/g1:drain", {"reason": "x"}))
+    refused(operator.send("POST", f"{path}/nodes/g1:release"), "not_quarantined", "undrain it")
+    assert done(operator.send("POST", f"{path}/nodes/g1:undrain"))["state"] == "ready"
+    done(operator.send("POST", f"{path}/nodes/g1:quarantine", {"reason": "x"}))
+    refused(operator.send("POST", f"{path}/nodes/g1:undrain"), "quarantined", "release it")
+    assert done(operator.send("POST", f"{path}/nodes/g1:release"))["state"] == "ready"
+
+
+def test_a_cluster_of_a_taken_name_gets_another_or_that_one_is_changed(operator: Api, path: str, iron: World) -> None:
+    body = {"name": "iron", "kind": "fake_cluster", "config": {"world": iron.written["name"]}}
+    refused(operator.send("POST", "clusters", body), "cluster_exists", "another name, or change that one")
+    done(operator.send("PATCH", path, {"config": body["config"]}))
+    done(operator.send("POST", "clusters", {**body, "name": "steel"}))
+
+
+def test_what_is_not_probed_shows_its_queue_instead(operator: Api, world: World) -> None:
+    path = f"clusters/{Cluster.objects.get(name='fake').id}"
+    refused(operator.send("POST", f"{path}:probe"), "cannot_probe", "see its queue and its jobs")
+    done(operator.send("GET", f"{path}/queue"))
 
 
 def test_a_quarantine_counts_though_the_cluster_does_not_answer_and_is_made_good_later(
