@@ -1,12 +1,17 @@
-"""The listening socket of the web server, from which several processes accept."""
+"""The web server: its listening socket, from which several processes accept, and its stop."""
 
+import signal
 import socket
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import uvicorn
 
 from athanor.config import server
 from athanor.config.server import MAX_STEP_BACK_SECONDS, STEP_BACK_SECONDS, SharedSocket
+from deploy.local.handle import wait_until
 
 
 @pytest.fixture
@@ -50,3 +55,19 @@ def test_the_event_loop_gets_one_connection_each_time_it_asks(listening: socket.
                 shared.accept()
     with pytest.raises(BlockingIOError):
         shared.accept()
+
+
+def test_a_signal_to_stop_does_not_wait_for_the_next_tick(
+    monkeypatch: pytest.MonkeyPatch, listening: socket.socket
+) -> None:
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("nobody asks")
+
+    monkeypatch.setattr(server, "TICK_SECONDS", 3600.0)
+    serving = server.Server(uvicorn.Config(application, lifespan="off", log_config=None))
+    thread = threading.Thread(target=serving.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    wait_until(lambda: serving.started, "the server serves")
+    serving.handle_exit(signal.SIGTERM, None)
+    thread.join(60)
+    assert not thread.is_alive()
