@@ -47,7 +47,7 @@ class SharedSocket(socket.socket):
 
 
 class Server(uvicorn.Server):
-    """A server that looks at its clock once a second, not ten times: an idle process uses half of the CPU.
+    """A server that looks at its clock once a second, not ten times: an idle stack uses a third less CPU.
 
     A signal to stop wakes it at once.
     """
