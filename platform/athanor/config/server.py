@@ -49,7 +49,7 @@ class SharedSocket(socket.socket):
 class Server(uvicorn.Server):
     """A server that looks at its clock once a second, not ten times: an idle stack uses a third less CPU.
 
-    A signal to stop wakes it at once.
+    A signal to stop wakes it.
     """
 
     def __init__(self, config: uvicorn.Config) -> None:
