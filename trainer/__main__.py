@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from trainer.agent.environment import drop_unknown_variables, set_allocator_default, take_mlflow_variables
+from trainer.contract.units import parse_size
 from trainer.resilience.forking import start_fork_server
 
 
@@ -33,6 +34,10 @@ def main() -> int:
     )
     parser.add_argument("--ranks", type=int, help="with --dry-run: number of processes (default: the job's)")
     parser.add_argument(
+        "--device-memory", type=parse_size, metavar="SIZE",
+        help="with --dry-run: memory of the GPU of each process, such as 80GiB (default: as on this machine)",
+    )  # fmt: skip
+    parser.add_argument(
         "--profile", type=parse_step_range, metavar="FIRST:LAST", help="write traces of these steps to OUTPUT/profile"
     )
     parser.add_argument(
@@ -43,6 +48,8 @@ def main() -> int:
         parser.error("--tensorboard needs the package tensorboard: pip install 'athanor[tensorboard]'")
     if arguments.ranks is not None and not (arguments.dry_run and arguments.ranks > 0):
         parser.error("--ranks needs --dry-run and must be 1 or more; a run has resources.processes_per_node processes")
+    if arguments.device_memory is not None and not arguments.dry_run:
+        parser.error("--device-memory needs --dry-run; a run asks its devices")
     if arguments.dry_run:
         return print_dry_run(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
@@ -125,13 +132,20 @@ def run_under_torchrun(arguments: argparse.Namespace) -> int:
 def print_dry_run(arguments: argparse.Namespace) -> int:
     """Print what a run would need, without training. Return the exit code."""
     from trainer.contract.run import EXIT_STATUS, EndClass  # noqa: PLC0415 - help must not wait for torch
+    from trainer.contract.training import ProcessLayout  # noqa: PLC0415 - as above
     from trainer.errors import TrainerError  # noqa: PLC0415 - as above
     from trainer.standalone.dry_run import dry_run  # noqa: PLC0415 - as above
     from trainer.standalone.job_file import read_job  # noqa: PLC0415 - as above
 
     try:
         _, settings = read_job(arguments.job, arguments.model, allow_multi_node=True)
-        for line in dry_run(settings.training, arguments.ranks or settings.layout.world_size):
+        layout = settings.layout
+        if arguments.ranks is not None:
+            per_node = (
+                layout.processes_per_node if arguments.ranks % layout.processes_per_node == 0 else arguments.ranks
+            )
+            layout = ProcessLayout(nodes=arguments.ranks // per_node, processes_per_node=per_node)
+        for line in dry_run(settings.training, layout, arguments.device_memory):
             sys.stdout.write(line + "\n")
     except TrainerError as error:
         sys.stderr.write(f"{error}\n")

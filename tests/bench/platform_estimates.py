@@ -65,8 +65,7 @@ def _ended(client: Any, job_id: str) -> dict[str, Any]:
 
 
 def _waited(job: dict[str, Any]) -> float:
-    launched = job["attempts"][0]["launched_at"]
-    return (datetime.fromisoformat(launched) - datetime.fromisoformat(job["created_at"])).total_seconds()
+    return (datetime.fromisoformat(job["admitted_at"]) - datetime.fromisoformat(job["created_at"])).total_seconds()
 
 
 def _judge(seen: list[tuple[float, dict[str, Any]]]) -> dict[str, float]:

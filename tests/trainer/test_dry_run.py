@@ -20,6 +20,7 @@ from trainer.contract.cost import RankCost
 from trainer.contract.launch_plan import plan_mesh
 from trainer.contract.models import ModelShape
 from trainer.contract.run import EXIT_STATUS, EndClass
+from trainer.contract.training import ProcessLayout
 from trainer.models.decoder import Decoder, initialise
 from trainer.standalone.dry_run import dry_run, state_bytes
 
@@ -101,7 +102,7 @@ def test_512_ranks_of_a_large_model_are_planned_here() -> None:
         **spec.model_dump(), "model": {"preset": "llama-70b"}, "tokenizer": {"vocab_size": 128_256},
         "tokens_per_step": 64 * 4096, "sequence_length": 4096, "precision": "bf16",
     }  # fmt: skip
-    lines = list(dry_run(type(spec).model_validate(fields), 512))
+    lines = list(dry_run(type(spec).model_validate(fields), ProcessLayout(nodes=64, processes_per_node=8)))
     assert lines[0].startswith("mesh: 512 ranks = pipeline 4 x replicate 1 x shard 8 x context 2 x tensor 8")
     assert sum("of the pipeline" in line for line in lines) == 4
     # 70.55e9 parameters over 512 ranks; the norms are on every tensor rank.
@@ -117,7 +118,9 @@ def test_offloaded_state_takes_room_for_two_buckets_on_the_device() -> None:
     before, after = (RankCost(each, 128_256, sizes, 0).memory() for each in (plain, offloading))
     assert (before.host, after.host) == (0, before.optimizer)
     assert before.total - after.total == before.optimizer - 2 * 2 * 4 * cost.MAX_OFFLOAD_BUCKET_ELEMENTS
-    (line,) = [line for line in dry_run(offloading, 4) if line.startswith("  state: ")]
+    (line,) = [
+        line for line in dry_run(offloading, ProcessLayout(processes_per_node=4)) if line.startswith("  state: ")
+    ]
     assert "optimiser 14.96 GiB in host memory, of which 256.00 MiB at a time on the device" in line
 
 
@@ -125,6 +128,7 @@ def test_offloaded_state_takes_room_for_two_buckets_on_the_device() -> None:
     ("parallelism", "arguments", "status", "message"),
     [
         ({"tensor": 2}, ["--ranks", "8"], EndClass.COMPLETED, "mesh: 8 ranks = pipeline 1"),
+        ({"auto": True}, ["--device-memory", "80GiB"], EndClass.COMPLETED, "replicate 2"),
         ({"tensor": 3}, ["--ranks", "8"], EndClass.BAD_SPEC, "tensor 3 is 3 ranks, which does not divide the 8"),
     ],
 )

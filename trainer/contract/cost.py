@@ -5,6 +5,7 @@ an all-gather, a reduce-scatter or an all-to-all, and twice that for an all-redu
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import assert_never
 
 from trainer.contract.launch_plan import is_recomputed, micro_batch_size, num_micro_batches
@@ -137,12 +138,12 @@ class RankCost:
         self._width = 2 if training.computes_in_bf16 else 4
         self._sum_width = 2 if training.gradient_reduction == "bf16" else 4
 
-    @property
+    @cached_property
     def parameters(self) -> ParameterCounts:
         """Return the parameters that this rank holds before sharding."""
         return sum((self._of_layer(layer) for layer in self.layers), self._ends)
 
-    @property
+    @cached_property
     def _trained(self) -> ParameterCounts:
         if self._training.lora is None:
             return self.parameters

@@ -7,11 +7,13 @@ ranks if nothing is sharded), which have different tokens.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from trainer.contract.base import PositiveInt, SpecModel
+from trainer.contract.base import CheckedModel, FieldConflict, PositiveInt
 from trainer.contract.models import ModelShape
 from trainer.contract.optimisation import CompressionSpec
 
@@ -29,9 +31,21 @@ MANY_STAGES_PER_RANK = ("interleaved_1f1b", "interleaved_zero_bubble", "looped_b
 SPLIT_BACKWARD = ("interleaved_zero_bubble", "zbv_zero_bubble", "dualpipe_v")
 
 
-class ParallelismSpec(SpecModel):
+AXES = (
+    "data", "replicate", "zero", "tensor", "context", "pipeline", "pipeline_schedule", "stages_per_rank",
+    "stage_layers", "expert",
+)  # fmt: skip
+"""The fields that `parallelism.auto` chooses."""
+
+
+class ParallelismSpec(CheckedModel):
     """How the processes divide the work. `data` x `tensor` x `context` x `pipeline` is the number of processes."""
 
+    auto: bool = False
+    """Whether the axes are chosen by an estimate of memory and time, for the number of processes and the memory of an
+    accelerator; the resolved spec has the choice. If the platform does not know that memory, the trainer chooses when
+    it starts. On CPUs the axes keep their defaults. Cannot be combined with `data`, `replicate`, `zero`, `tensor`,
+    `context`, `pipeline`, `pipeline_schedule`, `stages_per_rank`, `stage_layers` and `expert`."""
     data: PositiveInt | Literal["auto"] = "auto"
     """Number of data-parallel ranks, which train on different sequences. `auto` is what the other axes leave over."""
     replicate: PositiveInt | Literal["auto"] = "auto"
@@ -89,6 +103,13 @@ class ParallelismSpec(SpecModel):
             reshard = fields.pop("reshard_after_forward")
             fields.setdefault("zero", 3 if reshard else 1)
         return fields
+
+    def _conflicts(self) -> Iterator[FieldConflict]:
+        if not self.auto:
+            return
+        for name in AXES:
+            if getattr(self, name) != ParallelismSpec.model_fields[name].default:
+                yield FieldConflict(name, f"parallelism auto chooses {name}; leave it out, or auto", ("auto",))
 
     @property
     def num_stages_per_rank(self) -> int:
@@ -351,23 +372,29 @@ def stage_layers(shape: ModelShape, vocab_size: int, num_stages: int, chosen: li
 
     The output head counts as computation; embedding and head count as parameters.
     """
+    if chosen is None:
+        return list(_balanced_stages(shape, vocab_size, num_stages))
+    ends = list(accumulate(chosen))
+    return [range(end - count, end) for end, count in zip(ends, chosen, strict=True)]
+
+
+@lru_cache(maxsize=256)
+def _balanced_stages(shape: ModelShape, vocab_size: int, num_stages: int) -> tuple[range, ...]:
     layers = shape.num_layers
-    if chosen is not None:
-        ends = [sum(chosen[: number + 1]) for number in range(len(chosen))]
-        return [range(end - count, end) for end, count in zip(ends, chosen, strict=True)]
     words = vocab_size * shape.hidden_size
-    per_layer = [shape.attention_parameters() + shape.mlp_parameters(layer, active=True) for layer in range(layers)]
-    sizes = [shape.layer_parameters(layer) for layer in range(layers)]
+    computed = [shape.attention_parameters() + shape.mlp_parameters(layer, active=True) for layer in range(layers)]
+    computed_before = list(accumulate(computed, initial=0))
+    stored_before = list(accumulate((shape.layer_parameters(layer) for layer in range(layers)), initial=0))
 
-    def computation(stage: range) -> int:
-        return sum(per_layer[stage.start : stage.stop]) + words * (stage.stop == layers)
+    def computation(start: int, stop: int) -> int:
+        return computed_before[stop] - computed_before[start] + words * (stop == layers)
 
-    def parameters(stage: range) -> int:
-        return sum(sizes[stage.start : stage.stop]) + words * ((stage.stop == layers) + (stage.start == 0))
+    def parameters(start: int, stop: int) -> int:
+        return stored_before[stop] - stored_before[start] + words * ((stop == layers) + (start == 0))
 
-    fastest = _best_split(layers, num_stages, computation, lambda stage: True)
-    worst = max(map(computation, fastest))
-    return _best_split(layers, num_stages, parameters, lambda stage: computation(stage) <= worst)
+    fastest = _best_split(layers, num_stages, computation, lambda start, stop: True)
+    worst = max(computation(stage.start, stage.stop) for stage in fastest)
+    return tuple(_best_split(layers, num_stages, parameters, lambda start, stop: computation(start, stop) <= worst))
 
 
 def stage_numbers(spec: ParallelismSpec, rank: int) -> list[int]:
@@ -382,18 +409,17 @@ def stage_numbers(spec: ParallelismSpec, rank: int) -> list[int]:
 
 
 def _best_split(
-    layers: int, num_stages: int, cost: Callable[[range], int], allowed: Callable[[range], bool]
+    layers: int, num_stages: int, cost: Callable[[int, int], int], allowed: Callable[[int, int], bool]
 ) -> list[range]:
     """Return the split into allowed stages with the smallest maximum cost (dynamic programming over the first n
-    layers)."""
+    layers). `cost` and `allowed` take the first layer of a stage and the one after its last."""
     best: dict[int, tuple[int, list[range]]] = {0: (0, [])}
     for _ in range(num_stages):
         longer: dict[int, tuple[int, list[range]]] = {}
         for start, (so_far, stages) in best.items():
             for stop in range(start + 1, layers + 1):
-                stage = range(start, stop)
-                greatest = max(so_far, cost(stage))
-                if allowed(stage) and (stop not in longer or greatest < longer[stop][0]):
-                    longer[stop] = (greatest, [*stages, stage])
+                greatest = max(so_far, cost(start, stop))
+                if (stop not in longer or greatest < longer[stop][0]) and allowed(start, stop):
+                    longer[stop] = (greatest, [*stages, range(start, stop)])
         best = longer
     return best[layers][1]

@@ -12,10 +12,12 @@ import torch.distributed as dist
 
 from trainer.contract.cost import RankCost
 from trainer.contract.launch_plan import plan_mesh
+from trainer.contract.mesh_choice import resolve_parallelism
+from trainer.contract.micro_batch import find_largest_micro_batch
 from trainer.contract.optimisation import CompressionSpec
 from trainer.contract.parallelism import MeshSizes
 from trainer.contract.run import EndClass
-from trainer.contract.training import TrainingSpec
+from trainer.contract.training import ProcessLayout, TrainingSpec
 from trainer.errors import TrainerError
 from trainer.optim.param_groups import moments_per_parameter, param_group_config
 from trainer.parallel.data import local_tensor
@@ -34,17 +36,24 @@ class StateBytes:
     optimizer: int
 
 
-def dry_run(training: TrainingSpec, ranks: int) -> Iterator[str]:
-    """Yield the lines to print; precision `auto` is that of this machine. Raises TrainerError (BAD_SPEC) that names
-    every problem of an invalid mesh."""
-    has_bf16 = torch.cuda.is_available() and torch.cuda.get_device_capability() >= BF16_CAPABILITY
-    training = training.with_precision(has_bf16=has_bf16)
-    vocab_size = training.tokenizer.vocab_size
+def dry_run(training: TrainingSpec, layout: ProcessLayout, device_bytes: int | None = None) -> Iterator[str]:
+    """Yield the lines to print for the processes of `layout`. Raises TrainerError (BAD_SPEC) that names every problem
+    of an invalid mesh.
+
+    `device_bytes`: memory of the GPU, with bf16, of each process. Without it, what is `auto` is as on this machine.
+    """
+    on_gpu = device_bytes is not None
+    this_has_bf16 = torch.cuda.is_available() and torch.cuda.get_device_capability() >= BF16_CAPABILITY
+    training = training.with_precision(has_bf16=on_gpu or this_has_bf16)
+    vocab_size, ranks = training.tokenizer.vocab_size, layout.world_size
+    training = resolve_parallelism(training, vocab_size, layout, device_bytes)
     sizes = plan_mesh(training, vocab_size, ranks)
     if isinstance(sizes, list):
         problems = [f"training.{each.field.replace('/', '.')}: {each.message}" for each in sizes]
         raise TrainerError(EndClass.BAD_SPEC, "\n".join(problems))
-    shape, first = training.model.resolve(), RankCost(training, vocab_size, sizes, 0)
+    micro_batch = find_largest_micro_batch(training, sizes, vocab_size, device_bytes)
+    costs = [RankCost(training, vocab_size, sizes, each, micro_batch, on_gpu=on_gpu) for each in range(sizes.pipeline)]
+    shape, first = training.model.resolve(), costs[0]
     axes = " x ".join(f"{name} {size}" for name, size in sizes.named.items())
     tokens = training.tokens_per_step
     yield f"mesh: {ranks} ranks = {axes}; expert {sizes.expert}, zero {sizes.zero}"
@@ -55,8 +64,7 @@ def dry_run(training: TrainingSpec, ranks: int) -> Iterator[str]:
     )
     flops = training.flops_per_token(vocab_size, causal=True) * tokens / ranks
     yield f"computation: {flops / 1e12:,.3f} TFLOP per rank and step"
-    for place in range(sizes.pipeline):
-        cost = RankCost(training, vocab_size, sizes, place)
+    for place, cost in enumerate(costs):
         yield from _lines_of_rank(
             place, cost, state_bytes(training, vocab_size, sizes, place * (ranks // sizes.pipeline))
         )
@@ -110,7 +118,7 @@ def _lines_of_rank(place: int, cost: RankCost, state: StateBytes) -> Iterator[st
     waiting = max(0, memory.gradients - state.gradients)
     on_device = memory.optimizer if memory.host else state.optimizer
     total = state.weights + state.gradients + on_device + waiting
-    total += memory.gathered + memory.activations + memory.logits
+    total += memory.gathered + memory.activations + memory.logits + memory.communicators
     yield (
         f"  state: {state.parameters:,} parameters; weights {format_bytes(state.weights)}, gradients "
         f"{format_bytes(state.gradients)}, optimiser {format_bytes(state.optimizer)}"
@@ -119,6 +127,7 @@ def _lines_of_rank(place: int, cost: RankCost, state: StateBytes) -> Iterator[st
     yield (
         f"  besides, about: gathered weights {format_bytes(memory.gathered)}, gradients of earlier micro-batches "
         f"{format_bytes(waiting)}, activations {format_bytes(memory.activations)}, logits {format_bytes(memory.logits)}"
+        f"{f', buffers of NCCL {format_bytes(memory.communicators)}' if memory.communicators else ''}"
     )
     yield f"  memory: about {format_bytes(total)}"
     for each in cost.traffic():

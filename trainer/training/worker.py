@@ -2,6 +2,7 @@
 
 from torch.distributed import PrefixStore, TCPStore
 
+from trainer.contract.mesh_choice import resolve_parallelism
 from trainer.contract.run import EndClass
 from trainer.parallel.mesh import Mesh, join, leave
 from trainer.reporting.reporter import Reporter
@@ -10,7 +11,13 @@ from trainer.resilience.forking import FORK_PHASES
 from trainer.resilience.store_server import STORE_TIMEOUT
 from trainer.training.build import build
 from trainer.training.cpu import reuse_freed_memory, share_cores
-from trainer.training.device import allow_tf32, has_bf16, record_collectives, use_deterministic_algorithms
+from trainer.training.device import (
+    allow_tf32,
+    has_bf16,
+    record_collectives,
+    smallest_device_bytes,
+    use_deterministic_algorithms,
+)
 from trainer.training.export import export_model
 from trainer.training.loop import train
 from trainer.training.numa import bind_to_gpu
@@ -33,7 +40,9 @@ def work(assignment: Assignment) -> EndClass:
     if mesh.device.type == "cpu":
         reuse_freed_memory()
     allow_tf32(mesh.device)
-    assignment = assignment.with_training(assignment.training.with_precision(has_bf16=has_bf16(mesh)))
+    training = assignment.training.with_precision(has_bf16=has_bf16(mesh))
+    vocab_size, device_bytes = training.tokenizer.vocab_size, smallest_device_bytes(mesh)
+    assignment = assignment.with_training(resolve_parallelism(training, vocab_size, run.layout, device_bytes))
     try:
         return _train_and_export(assignment, mesh, reporter)
     finally:

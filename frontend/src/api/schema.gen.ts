@@ -4813,6 +4813,7 @@ export interface components {
          *           "activation_checkpointing": "none",
          *           "recompute_layers": null,
          *           "parallelism": {
+         *             "auto": false,
          *             "data": "auto",
          *             "replicate": "auto",
          *             "zero": "auto",
@@ -6383,6 +6384,15 @@ export interface components {
          * @description How the processes divide the work. `data` x `tensor` x `context` x `pipeline` is the number of processes.
          */
         ParallelismSpec: {
+            /**
+             * Auto
+             * @description Whether the axes are chosen by an estimate of memory and time, for the number of processes and the memory of an
+             *     accelerator; the resolved spec has the choice. If the platform does not know that memory, the trainer chooses when
+             *     it starts. On CPUs the axes keep their defaults. Cannot be combined with `data`, `replicate`, `zero`, `tensor`,
+             *     `context`, `pipeline`, `pipeline_schedule`, `stages_per_rank`, `stage_layers` and `expert`.
+             * @default false
+             */
+            auto: boolean;
             /**
              * Data
              * @description Number of data-parallel ranks, which train on different sequences. `auto` is what the other axes leave over.
@@ -8812,6 +8822,7 @@ export interface components {
             /**
              * @description How the processes divide the work.
              * @default {
+             *       "auto": false,
              *       "data": "auto",
              *       "replicate": "auto",
              *       "zero": "auto",

@@ -39,10 +39,10 @@ def add_member(team: Team, username: str, role: Role, actor: User) -> Membership
     """Add a person without their consent: for platform administrators. Teams use `offer_membership`."""
     user = User.objects.filter(username=username, is_active=True, service_team=None).first()
     if user is None:
-        detail = f"there is no user {username!r}"
-        raise Invalid(
-            "unknown_user", detail, remedy="invite them", problems=(FieldProblem("/username", "unknown_user", detail),)
-        )
+        detail = f"{username!r} is no active person"
+        remedy = "activate the user first, or invite the person from the page of the team"
+        problem = FieldProblem("/username", "unknown_user", detail)
+        raise Invalid("unknown_user", detail, remedy=remedy, problems=(problem,))
     with transaction.atomic():
         return _join(team, user, role, actor)
 

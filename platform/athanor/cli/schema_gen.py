@@ -531,6 +531,7 @@ class OptimizerSpec(TypedDict):
 
 
 class ParallelismSpec(TypedDict):
+    auto: NotRequired[bool]
     data: NotRequired[int | Literal['auto']]
     replicate: NotRequired[int | Literal['auto']]
     zero: NotRequired[int | Literal['auto']]

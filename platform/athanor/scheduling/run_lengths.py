@@ -20,7 +20,7 @@ EXACT_FROM = 9  # runs from which the 90 % quantile of the next one is within th
 
 
 class PastRun(NamedTuple):
-    """An ended run: its length and its time limit, in seconds."""
+    """An ended run: how long it held its slots, and its time limit, in seconds."""
 
     seconds: float
     limit: int
@@ -31,9 +31,9 @@ class RunTimes:
     """What is known of how long jobs run, best source first.
 
     `left`: seconds of training that running jobs have left, by their progress; `beside`: the seconds that each of
-    them still needs for everything else, as like jobs did. `alike`: seconds that jobs like each one ran. `of_leaf`,
-    `of_all`: past runs of each leaf of the quota tree, and of all. `default_limit`: the time limit of a job whose user
-    wrote none, in seconds.
+    them still needs for everything else, as like jobs did. `alike`: seconds for which jobs like each one held their
+    slots. `of_leaf`, `of_all`: past runs of each leaf of the quota tree, and of all. `default_limit`: the time limit of
+    a job whose user wrote none, in seconds.
     """
 
     of_leaf: Mapping[str, Sequence[PastRun]]

@@ -22,9 +22,10 @@ Likeness = tuple[object, ...]
 
 
 class LikeRun(NamedTuple):
-    """A run of a like job: its length and the time of its training steps, in seconds."""
+    """A run of a like job, in seconds: its length, the time that it held its slots, and that of its training steps."""
 
     seconds: float
+    held_seconds: float
     trained_seconds: float
 
 
@@ -42,7 +43,7 @@ def run_times(snapshot: Snapshot) -> RunTimes:
         of_all,
         left=left_by_progress(running),
         beside=_beside_training(running, alike),
-        alike={job_id: [run.seconds for run in runs] for job_id, runs in alike.items()},
+        alike={job_id: [run.held_seconds for run in runs] for job_id, runs in alike.items()},
         default_limit=JobSpec.model_fields["time_limit_seconds"].default,
     )
 
@@ -90,7 +91,7 @@ def _beside_training(ran: Mapping[str, int], alike: Mapping[str, Sequence[LikeRu
     for job_id, trained_seconds in Progress.objects.filter(job__in=ran).values_list("job_id", "trained_seconds"):
         had = max(ran[job_id] - trained_seconds, 0.0)  # a job of several attempts trained before it was admitted again
         if runs := alike.get(job_id):
-            found[job_id] = [max(run.seconds - run.trained_seconds - had, 1.0) for run in runs]
+            found[job_id] = [max(run.held_seconds - run.trained_seconds - had, 1.0) for run in runs]
     return found
 
 
@@ -103,9 +104,10 @@ def _of_likenesses(asked: Mapping[str, Likeness]) -> dict[str, list[LikeRun]]:
     )
     ended = ended.exclude(job__attempts__number__gt=1).order_by("-id")
     known: dict[Likeness, list[LikeRun]] = defaultdict(list)
-    rows = _facts(ended, "launched_at", "ended_at", "job__progress__trained_seconds", of="job__")
-    for launched_at, ended_at, trained_seconds, *facts in rows[:HISTORY]:
-        run = LikeRun((ended_at - launched_at).total_seconds(), trained_seconds or 0.0)
+    times = ("created_at", "launched_at", "ended_at", "job__progress__trained_seconds")
+    for created_at, launched_at, ended_at, trained_seconds, *facts in _facts(ended, *times, of="job__")[:HISTORY]:
+        held_seconds = (ended_at - created_at).total_seconds()
+        run = LikeRun((ended_at - launched_at).total_seconds(), held_seconds, trained_seconds or 0.0)
         known[_likeness(*facts)].append(run)
     return {job_id: known[likeness] for job_id, likeness in asked.items() if likeness in known}
 
@@ -131,11 +133,11 @@ def _past_runs() -> tuple[dict[str, list[PastRun]], list[PastRun]]:
     ).order_by("-id")
     of_leaf: dict[str, list[PastRun]] = defaultdict(list)
     of_all: list[PastRun] = []
-    rows = ended.values_list("job__team_id", "launched_at", "ended_at", "job__time_limit_seconds")[:HISTORY]
-    for team_id, launched_at, ended_at, limit in rows:
-        if launched_at is None or ended_at is None:
+    rows = ended.values_list("job__team_id", "created_at", "ended_at", "job__time_limit_seconds")[:HISTORY]
+    for team_id, created_at, ended_at, limit in rows:
+        if ended_at is None:
             continue
-        run = PastRun(min((ended_at - launched_at).total_seconds(), limit), limit)
+        run = PastRun(min((ended_at - created_at).total_seconds(), limit), limit)
         of_all.append(run)
         of_leaf[leaves[team_id]].append(run)
     return of_leaf, of_all

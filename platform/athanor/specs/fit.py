@@ -9,6 +9,7 @@ from athanor.core.errors import FieldProblem
 from athanor.specs.v1 import JobSpec
 from trainer.contract.cost import RankCost
 from trainer.contract.launch_plan import micro_batch_size, plan_mesh
+from trainer.contract.mesh_choice import resolve_parallelism
 from trainer.contract.micro_batch import PROCESS_BYTES, find_largest_micro_batch
 from trainer.contract.parallelism import MeshSizes, ParallelismSpec
 from trainer.contract.precision import accelerator_has_bf16, fp32_cost
@@ -97,6 +98,8 @@ def estimate(spec: JobSpec, pool: PoolShape, *, with_smallest_micro_batches: boo
 
 def rejections(spec: JobSpec, pool: PoolShape) -> list[FieldProblem]:
     """Return the reasons to reject this job in this pool; empty if it is accepted."""
+    if spec.resources.nodes <= pool.nodes:
+        spec = resolve(spec, pool)
     found = _too_large(estimate(spec, pool, with_smallest_micro_batches=True), spec, pool)
     nodes, spare = spec.resources.nodes, spec.resources.spare_nodes
     if nodes + spare > pool.nodes:
@@ -159,13 +162,19 @@ def _with_smallest_micro_batches(training: TrainingSpec) -> TrainingSpec:
     return training.model_copy(update={"parallelism": parallelism})
 
 
-def resolve_precision(spec: JobSpec, pool: PoolShape) -> JobSpec:
-    """Return the spec with precision `auto` replaced by that of the pool's accelerator. It stays if the accelerator is
-    not known; the trainer then decides by the device."""
-    has_bf16 = accelerator_has_bf16(pool.accelerator)
-    if spec.training is None or has_bf16 is None:
+def resolve(spec: JobSpec, pool: PoolShape) -> JobSpec:
+    """Return the spec with precision and parallelism `auto` replaced by what fits the pool's accelerator. What depends
+    on unknown facts stays `auto`; the trainer then decides by the device."""
+    training = spec.training
+    if training is None:
         return spec
-    return spec.model_copy(update={"training": spec.training.with_precision(has_bf16=has_bf16)})
+    has_bf16 = accelerator_has_bf16(pool.accelerator)
+    if has_bf16 is not None:
+        training = training.with_precision(has_bf16=has_bf16)
+    device = None if pool.accelerator == "cpu" else pool.device_bytes_per_process(spec.resources.processes_per_node)
+    if device is not None or pool.accelerator == "cpu":
+        training = resolve_parallelism(training, training.tokenizer.vocab_size, spec.resources, device)
+    return spec.model_copy(update={"training": training})
 
 
 def warnings(spec: JobSpec, pool: PoolShape) -> list[FieldProblem]:

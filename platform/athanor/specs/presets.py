@@ -49,13 +49,12 @@ def _cpu(name: str, model: str, *, steps: int, tokens: int, sequence: int, vocab
     }
 
 
-def _gpu(name: str, model: str, *, nodes: int, rate: float) -> dict[str, Any]:
-    tokens = 8192 * 8 * nodes * 4
+def _gpu(name: str, model: str, *, nodes: int, tokens: int, rate: float, days: int) -> dict[str, Any]:
     return {
         "version": 1,
         "name": name,
         "resources": {"nodes": nodes, "processes_per_node": 8, "accelerator": "h100"},
-        "time_limit_seconds": "7d",
+        "time_limit_seconds": f"{days}d",
         "checkpoint": {"every_steps": 500, "keep_last": 3},
         "training": {
             "model": {"preset": model},
@@ -67,8 +66,8 @@ def _gpu(name: str, model: str, *, nodes: int, rate: float) -> dict[str, Any]:
             "optimizer": {"learning_rate": rate},
             "schedule": {"warmup_steps": 2000, "decay_fraction": 0.1},
             "precision": "bf16",
-            "activation_checkpointing": "full" if nodes > 8 else "none",
-            "parallelism": {"micro_batch_sequences": 1},
+            "activation_checkpointing": "selective",
+            "parallelism": {"auto": True},
             "evaluation": {"every_steps": 1000, "sequences": 256},
             "compile": True,
         },
@@ -100,25 +99,25 @@ PRESETS: dict[str, Preset] = {
             "llama-1b",
             "Llama 1B on one node",
             "1.2B parameters on 8 H100.",
-            _gpu("llama-1b", "llama-1b", nodes=1, rate=3e-4),
+            _gpu("llama-1b", "llama-1b", nodes=1, tokens=2**21, rate=3e-4, days=14),
         ),
         Preset(
             "llama-8b",
             "Llama 8B on eight nodes",
             "8B parameters on 64 H100.",
-            _gpu("llama-8b", "llama-8b", nodes=8, rate=3e-4),
+            _gpu("llama-8b", "llama-8b", nodes=8, tokens=2**22, rate=3e-4, days=14),
         ),
         Preset(
             "llama-70b",
             "Llama 70B on 64 nodes",
             "70B parameters on 512 H100.",
-            _gpu("llama-70b", "llama-70b", nodes=64, rate=1.5e-4),
+            _gpu("llama-70b", "llama-70b", nodes=64, tokens=2**23, rate=1.5e-4, days=30),
         ),
         Preset(
             "llama-405b",
             "Llama 405B on 512 nodes",
             "405B parameters on 4,096 H100.",
-            _gpu("llama-405b", "llama-405b", nodes=512, rate=8e-5),
+            _gpu("llama-405b", "llama-405b", nodes=512, tokens=2**24, rate=8e-5, days=60),
         ),
     )
 }

@@ -74,6 +74,12 @@ TREE = {  # rules of the whole tree: athanor/quotas/changes.py
     "name_taken", "team_twice", "too_deep", "top_of_the_tree", "two_names", "unknown_accelerator", "unknown_node",
     "unknown_team",
 }  # fmt: skip
+SUBMISSION = {  # rules between fields; what a spec names; what its pool has
+    "value_error", "unknown_team", "unknown_job", "unknown_secret", "dataset_missing", "bucket_not_allowed",
+    "dataset_empty", "no_text_field", "base_not_found", "unknown_cluster", "cluster_disabled", "unknown_accelerator",
+    "address_not_allowed", "destination_not_allowed", "does_not_fit", "too_many_nodes", "too_much_memory",
+    "too_many_processes", "no_use_for_spares", "wrong_mesh", "too_few_sequences",
+}  # fmt: skip
 REFUSALS: dict[str, set[str]] = {
     "budgets_create": {"unknown", "required"},  # a node of the tree; a currency for money
     "budgets_statement": {"period"},  # the times in which the budget had one
@@ -85,9 +91,9 @@ REFUSALS: dict[str, set[str]] = {
     "costs_report": {"/after", "/by"},
     "datasets_list": {"unknown_field"},
     "events_list": {"cursor", "unknown_team"},
-    "jobs_list": {"unknown_field"},
-    "jobs_plan": {"value_error", "unknown_team"},
-    "jobs_submit": {"value_error", "unknown_team"},
+    "jobs_list": {"unknown_field", "cursor"},  # an item of the list
+    "jobs_plan": SUBMISSION,
+    "jobs_submit": SUBMISSION,
     "metrics_query": {"choice"},  # either jobs or filters
     "pools_put": {"required"},  # of a new one
     "prices_change": {"zone"},  # names of time zones

@@ -202,11 +202,13 @@ def test_like_jobs_are_those_of_the_same_user_size_model_and_steps(
 def test_a_running_job_still_needs_what_like_jobs_did_beside_training(
     submit: Callable[..., Job], world: World, bucket: str
 ) -> None:
-    """A like job ran 90 s, 60 of them in steps; this one has run 20 s, 8 of them in steps: 18 of 30 s are left."""
+    """A like job held its slots for 90 s, 60 of them in steps; this one for 20 s, 8 of them in steps: 18 of 30 s are
+    left."""
     ended = submit()
     attempt = drive.run(ended)
     drive.end(world, attempt, EndClass.COMPLETED)
-    Attempt.objects.filter(pk=attempt.pk).update(launched_at=F("ended_at") - timedelta(seconds=90))
+    began = F("ended_at") - timedelta(seconds=90)
+    Attempt.objects.filter(pk=attempt.pk).update(created_at=began, launched_at=began + timedelta(seconds=2))
     Progress.objects.update_or_create(job=ended, defaults={"trained_seconds": 60.0})
     running = submit()
     drive.run(running)

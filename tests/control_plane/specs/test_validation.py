@@ -11,6 +11,11 @@ from athanor.specs import fit
 from athanor.specs.presets import PRESETS
 from athanor.specs.v1 import JobSpec
 from athanor.specs.validation import digest, parse_spec, parse_yaml
+from trainer.contract import mesh_choice
+from trainer.contract.cost import RankCost
+from trainer.contract.launch_plan import plan_mesh
+from trainer.contract.micro_batch import find_largest_micro_batch
+from trainer.contract.parallelism import MeshSizes
 
 
 def problems(written: Any) -> dict[str, str]:
@@ -166,6 +171,24 @@ def test_large_presets_do_not_fit_a_laptop_and_fit_their_cluster() -> None:
     assert "GiB" in found[0].detail
 
 
+@pytest.mark.parametrize("name", [name for name in PRESETS if PRESETS[name].spec["resources"]["accelerator"] != "cpu"])
+def test_a_preset_computes_for_longer_than_it_sends_and_ends_within_its_time_limit(name: str) -> None:
+    spec = fit.resolve(PRESETS[name].parsed(), H100_NODES)
+    training, world = spec.training, spec.resources.world_size
+    assert training is not None and training.tokens_per_step <= 2**24, "the largest batch of Llama 3 405B"
+    vocab_size = training.tokenizer.vocab_size
+    sizes = plan_mesh(training, vocab_size, world)
+    assert isinstance(sizes, MeshSizes)
+    micro_batch = find_largest_micro_batch(training, sizes, vocab_size, H100_NODES.accelerator_memory_bytes)
+    for place in (0, sizes.pipeline - 1):
+        cost = RankCost(training, vocab_size, sizes, place, micro_batch, on_gpu=True)
+        computes = mesh_choice.compute_seconds(training, vocab_size, world)
+        assert mesh_choice.send_seconds(cost.traffic(), sizes, 8) <= computes
+        step = mesh_choice.step_seconds(training, vocab_size, sizes, cost, 8)
+        assert step < 1.25 * computes
+        assert step * training.steps < spec.time_limit_seconds
+
+
 def test_a_micro_batch_that_is_too_large_is_refused_where_the_spec_says_it(spec: dict[str, Any]) -> None:
     spec["training"] |= {"model": {"preset": "llama-100m"}, "tokens_per_step": 2**21, "sequence_length": 2**14}
     spec["training"]["parallelism"] = {"micro_batch_sequences": 16}
@@ -201,7 +224,7 @@ def test_the_precision_of_a_spec_that_names_none_is_that_of_its_pool(
     spec["training"].pop("precision", None)
     spec["training"] |= {"precision": written} if written else {}
     pool = replace(H100_NODES, accelerator=accelerator)
-    training = fit.resolve_precision(parse_spec(spec), pool).training
+    training = fit.resolve(parse_spec(spec), pool).training
     assert training is not None and training.precision == resolved
 
 

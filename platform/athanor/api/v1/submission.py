@@ -68,7 +68,7 @@ def validate_submission(principal: Principal, team: Team, written: Any, forked_f
         pool=pool,
         dataset_ids=[row.id for row in data],
         written=written,
-        spec=fit.resolve_precision(spec, pool_shape(pool)),
+        spec=fit.resolve(spec, pool_shape(pool)),
         forked_from=forked_from,
         after=tuple(found.values()),
     )
