@@ -10,14 +10,14 @@ import transformers
 from tokenizers import Tokenizer
 
 from tests.trainer.runs import FinishedRun, run_alone, tiny_text, tiny_training
-from trainer.contract.data import DataSpec, MixturePart, TokenizerSpec
+from trainer.contract.data import END_OF_TEXT, DataSpec, MixturePart, TokenizerSpec
 from trainer.contract.run import EndClass
 from trainer.data.chat import DEFAULT_TEMPLATE, ChatTemplate, read_conversations
 from trainer.data.documents import RawObject
 from trainer.data.packing import IGNORED, Rows
 from trainer.data.prepare import prepare
 from trainer.data.source import PreparedSource, Source
-from trainer.data.tokenizer import END_OF_TEXT, ExistingTokenizer, train_tokenizer
+from trainer.data.tokenizer import ExistingTokenizer, train_tokenizer
 from trainer.errors import TrainerError
 from trainer.storage.folder import FolderStorage
 

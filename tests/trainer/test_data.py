@@ -16,12 +16,18 @@ from pydantic import ValidationError
 from tokenizers import Tokenizer
 
 from tests.trainer.runs import TINY, tiny_text
-from trainer.contract.data import DataSpec, MixturePart, TokenizerSpec
+from trainer.contract.data import END_OF_TEXT, DataSpec, MixturePart, TokenizerSpec
 from trainer.contract.recipe import dataset_recipes
-from trainer.data.documents import BUILTIN_TEXT_BYTES, RawObject, builtin_stdlib, read_documents
-from trainer.data.prepare import prepare, split_documents
+from trainer.data.documents import (
+    BUILTIN_TEXT_BYTES,
+    TEXT_PIECE_CHARACTERS,
+    RawObject,
+    builtin_stdlib,
+    read_documents,
+)
+from trainer.data.prepare import Split, prepare
 from trainer.data.shards import DatasetIndex, document_lengths, file_names, token_dtype
-from trainer.data.tokenizer import EvenSample
+from trainer.data.tokenizer import EvenSample, train_tokenizer
 from trainer.errors import TrainerError
 
 PART = MixturePart(source="dataset:tiny")
@@ -91,17 +97,102 @@ def test_any_text_survives_the_tokenizer(prepared: Path) -> None:
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
 
 
+NUMBERS = ["12345\nyear 2026 and 7\n" * 40, "<|user|> says 2026 <|end|>\n" * 40]
+
+
+@pytest.mark.parametrize(
+    ("digits", "parts"), [("single", ["1", "2", "3", "4", "5"]), ("triples", ["123", "45"]), ("whole", ["12345"])]
+)
+def test_numbers_are_divided_as_the_spec_says(digits: str, parts: list[str]) -> None:
+    spec = TokenizerSpec.model_validate({"vocab_size": 400, "digits": digits})
+    made = Tokenizer.from_str(train_tokenizer(NUMBERS, spec).to_str())
+    ids = made.encode("12345", add_special_tokens=False).ids
+    assert [made.decode([each]) for each in ids] == parts
+    assert made.decode(made.encode("a 12345 b٣٤").ids) == "a 12345 b٣٤"
+
+
+def test_special_tokens_are_one_token_each_and_first() -> None:
+    spec = TokenizerSpec(vocab_size=400, special_tokens=["<|user|>", "<|end|>"])
+    made = train_tokenizer(NUMBERS, spec)
+    assert [made.token_to_id(each) for each in (END_OF_TEXT, "<|user|>", "<|end|>")] == [0, 1, 2]
+    assert made.encode("<|user|>2026<|end|>").tokens[0] == "<|user|>"
+    with pytest.raises(ValidationError, match="has '<|user|>' more than once".replace("|", "[|]")):
+        TokenizerSpec(vocab_size=400, special_tokens=["<|user|>", "<|user|>"])
+    with pytest.raises(ValidationError, match="3 special tokens and 256 bytes exceed vocab_size 258"):
+        TokenizerSpec(vocab_size=258, special_tokens=["<|user|>", "<|end|>"])
+
+
+def test_a_large_vocabulary_is_learned_from_more_text() -> None:
+    sizes = [TokenizerSpec(vocab_size=size).sample_size for size in (2048, 32_768, 128_256)]
+    assert sizes == [4_000_000, 16_777_216, 65_667_072]
+    assert TokenizerSpec(vocab_size=128_256, sample_characters=20_000).sample_size == 20_000
+
+
+def test_what_changes_the_tokens_changes_the_recipe() -> None:
+    def recipe(**fields: Any) -> str:
+        spec = TokenizerSpec.model_validate({"vocab_size": 2048, **fields})
+        return dataset_recipes([MixturePart(source="builtin:python-stdlib")], spec, [""])[0]
+
+    plain = recipe()
+    assert plain == recipe(sample_characters=4_000_000) == recipe(trained_on="builtin:python-stdlib")
+    changed = [{"digits": "single"}, {"special_tokens": ["<|a|>"]}, {"sample_characters": 50_000}, {"vocab_size": 2049}]
+    assert len({plain, *(recipe(**each) for each in changed)}) == 5
+
+
 def test_tokens_are_stored_in_the_smallest_fitting_type() -> None:
     assert (token_dtype(65_536), token_dtype(65_537)) == ("uint16", "uint32")
+
+
+def divided(documents: list[str], fraction: float) -> list[tuple[str, str]]:
+    split = Split(fraction)
+    for document in documents:
+        split.add(document)
+    return list(split.divide(documents))
 
 
 @given(lengths=st.lists(st.integers(1, 50), min_size=1, max_size=300), fraction=st.floats(0.001, 0.49))
 @settings(max_examples=40)
 def test_a_split_loses_no_document_and_holds_some_out(lengths: list[int], fraction: float) -> None:
     documents = [f"{number}\n" * length for number, length in enumerate(lengths)]
-    split = list(split_documents(documents, len(documents), fraction))
+    split = divided(documents, fraction)
     assert sorted("".join(text for _, text in split)) == sorted("".join(documents))
     assert {name for name, _ in split} == {"train", "validation"} or lengths == [1]
+
+
+def pieces(*files: int) -> list[str]:
+    """Return the pieces of files, named by file and piece."""
+    part = PART.model_copy(update={"format": "text"})
+    line = "x" * (TEXT_PIECE_CHARACTERS - 20)
+    contents = ["".join(f"{name} {number} {line}\n" for number in range(count)) for name, count in enumerate(files)]
+    objects = [RawObject.of(str(name), content.encode()) for name, content in enumerate(contents)]
+    return list(read_documents(objects, part))
+
+
+@given(files=st.lists(st.integers(1, 6), min_size=1, max_size=30), fraction=st.floats(0.02, 0.49))
+@settings(max_examples=30, deadline=None)
+def test_pieces_of_a_file_are_held_out_together_or_from_its_end(files: list[int], fraction: float) -> None:
+    documents = pieces(*files)
+    split = divided(documents, fraction)
+    if files != [1]:
+        assert [text for _, text in split] == documents
+    of_file: dict[str, list[str]] = {}
+    for name, text in split:
+        of_file.setdefault(text.split(" ", 1)[0], []).append(name)
+    names = list(of_file.values())
+    assert all(each == sorted(each) for each in names), "training text, then what is held out"
+    assert {name for each in names for name in each} == {"train", "validation"}
+    every = max(2, round(1 / fraction))
+    if len(files) >= every:
+        assert all(len(set(each)) == 1 for each in names)
+        assert [set(each) == {"validation"} for each in names] == [
+            number % every == 0 for number in range(1, len(files) + 1)
+        ]
+
+
+def test_of_a_long_file_the_end_is_held_out() -> None:
+    split = divided(pieces(100, 1, 50), 0.02)
+    held_out = [text.split()[:2] for name, text in split if name == "validation"]
+    assert held_out == [["0", "98"], ["0", "99"], ["2", "49"]]
 
 
 @given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=400))

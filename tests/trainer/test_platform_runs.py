@@ -192,11 +192,22 @@ def test_a_run_that_only_prepares_registers_its_data_which_a_training_run_then_s
         assert (len(api.datasets), api.models, api.checkpoints) == (1, [], [])
         (prepared,) = api.events("dataset.prepared")
         assert (prepared["source"], prepared["train_tokens"]) == ("dataset:tiny", api.datasets[0]["train_tokens"])
+        assert (prepared["vocab_size"], api.events("tokenizer.smaller")) == (300, [])
         training = tiny_training().model_dump()
         api.run = RunConfig.model_validate({**api.run.model_dump(), "training": training, "prepare": None})
         assert supervisor_for(api, tmp_path / "train").run() is EndClass.COMPLETED
         assert len(api.datasets) == 1
         assert len(api.losses()) == 20
+
+
+def test_a_vocabulary_that_the_text_cannot_fill_is_reported(tmp_path: Path) -> None:
+    run, keys, objects = prepare_run(tokenizer={"vocab_size": 50_000})
+    with AgentApi(run, keys, objects) as api:
+        assert supervisor_for(api, tmp_path).run() is EndClass.COMPLETED
+        (prepared,), (smaller,) = api.events("dataset.prepared"), api.events("tokenizer.smaller")
+        assert (smaller["asked"], smaller["made"]) == (50_000, prepared["vocab_size"])
+        assert smaller["made"] < 50_000
+        assert "raise training.tokenizer.sample_characters, add text, or lower vocab_size" in smaller["because"]
 
 
 def test_a_run_of_several_nodes_ends_when_the_data_that_the_others_wait_for_cannot_be_stored(

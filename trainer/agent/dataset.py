@@ -88,6 +88,14 @@ class DatasetPreparer:
             trained = found[trainer].folder if is_trained and number != trainer else None
             found[number] = self._obtain_part(number, trained, _files_of(self._parts, number, local_files))
         self.locations = [found[number] for number in range(len(self._parts))]
+        made, asked = DatasetIndex.read(found[trainer].folder).vocab_size, self._run.tokenizer.vocab_size
+        if is_trained and made < asked:
+            because = (
+                f"{self._parts[trainer].source} has too little text, or a sample_characters of "
+                f"{self._run.tokenizer.sample_size:,} is too small: the model has {made:,} entries; raise "
+                "training.tokenizer.sample_characters, add text, or lower vocab_size"
+            )
+            self._report_event("tokenizer.smaller", asked=asked, made=made, because=because)
 
     def wait_for_prepared(self, over: threading.Event) -> None:
         """Wait until the first node's agent has registered the data sets, or the attempt is over. For all other nodes.

@@ -285,6 +285,7 @@ class Supervisor:
             self._report_event(
                 "dataset.prepared", source=location.name, documents=index.documents, train_tokens=index.train_tokens,
                 validation_tokens=index.validation_tokens, shards=sum(map(len, index.shards.values())),
+                vocab_size=index.vocab_size,
             )  # fmt: skip
         return Outcome(EndClass.COMPLETED, "", -1, {})
 

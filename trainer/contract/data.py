@@ -38,7 +38,8 @@ class MixturePart(SpecModel):
     of messages, and its default is `messages`. Ignored for plain text."""
     validation_fraction: ValidationFraction = 0.02
     """Fraction of the documents held out for evaluation: every k-th document, where k is 1 divided by the fraction,
-    rounded. A single document is cut in two."""
+    rounded. A file of plain text is one document. Of fewer than k documents, this fraction at the end of each long file
+    of plain text, otherwise the last document. A single document is cut in two."""
 
 
 class DataSpec(CheckedModel):
@@ -57,7 +58,8 @@ class DataSpec(CheckedModel):
     of messages, and its default is `messages`. Ignored for plain text. With `mixture`, set it in each part."""
     validation_fraction: ValidationFraction = 0.02
     """Fraction of the documents held out for evaluation: every k-th document, where k is 1 divided by the fraction,
-    rounded. A single document is cut in two. With `mixture`, set it in each part."""
+    rounded. A file of plain text is one document. Of fewer than k documents, this fraction at the end of each long file
+    of plain text, otherwise the last document. A single document is cut in two. With `mixture`, set it in each part."""
     mixture: Annotated[
         list[MixturePart],
         Field(
@@ -110,7 +112,14 @@ class DataSpec(CheckedModel):
         ]
 
 
-class TokenizerSpec(SpecModel):
+END_OF_TEXT = "<|endoftext|>"
+"""The token that ends a document, in tokenizers that are trained here."""
+BYTE_TOKENS = 256
+MIN_SAMPLE_CHARACTERS, SAMPLE_CHARACTERS_PER_TOKEN = 4_000_000, 512
+SpecialToken = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+class TokenizerSpec(CheckedModel):
     """How text becomes tokens. All parts of a mixture share one tokenizer."""
 
     kind: Literal["bpe", "model"] = "bpe"
@@ -121,9 +130,47 @@ class TokenizerSpec(SpecModel):
     trained_on: Annotated[Source | None, Field(examples=["dataset:my-corpus"])] = None
     """Source of the mixture whose text the tokenizer is trained on. Without it, the first source. Ignored with kind
     `model`."""
+    sample_characters: Annotated[int, Field(ge=10_000, le=2**33)] | Literal["auto"] = "auto"
+    """Characters of the training sample, taken evenly from the source, which the node holds in memory. `auto` is 512
+    for each entry of `vocab_size`, and at least 4,000,000. A vocabulary that the sample cannot fill becomes smaller,
+    which an event reports."""
+    digits: Literal["whole", "single", "triples"] = "whole"
+    """How numbers are divided before merges are learned: `whole` leaves runs of digits together, `single` makes each
+    digit a token, `triples` groups up to three, from the left."""
+    special_tokens: Annotated[list[SpecialToken], Field(max_length=1000, examples=[["<|user|>", "<|end|>"]])] = []
+    """Up to 1,000 texts that become one of the tokens each and are never divided, for example the marks of a chat
+    template. They count in `vocab_size`. `<|endoftext|>` is always there."""
     digest: Annotated[str, Field(examples=["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"])] = ""
     """Identity of the base model's tokenizer. The platform sets it when a job with `model.base` is submitted; leave it
     out."""
+
+    def _conflicts(self) -> Iterator[FieldConflict]:
+        tokens = [END_OF_TEXT, *self.special_tokens]
+        twice = sorted({token for token in tokens if tokens.count(token) > 1})
+        if twice:
+            yield FieldConflict("special_tokens", f"special_tokens has {twice[0]!r} more than once; leave one out")
+        if len(tokens) + BYTE_TOKENS > self.vocab_size:
+            message = f"{len(tokens)} special tokens and {BYTE_TOKENS} bytes exceed vocab_size {self.vocab_size}"
+            yield FieldConflict("special_tokens", message, ("vocab_size",))
+
+    @property
+    def sample_size(self) -> int:
+        """Return the characters of the training sample."""
+        if self.sample_characters != "auto":
+            return self.sample_characters
+        return max(MIN_SAMPLE_CHARACTERS, SAMPLE_CHARACTERS_PER_TOKEN * self.vocab_size)
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """Return what decides the tokens, apart from the text; as before these fields existed where they do not."""
+        found: dict[str, object] = {"kind": self.kind, "vocab_size": self.vocab_size, "digest": self.digest}
+        if self.kind == "bpe" and self.sample_size != MIN_SAMPLE_CHARACTERS:
+            found["sample_characters"] = self.sample_size
+        if self.digits != "whole":
+            found["digits"] = self.digits
+        if self.special_tokens:
+            found["special_tokens"] = self.special_tokens
+        return found
 
     def conflicts_with(self, data: DataSpec) -> Iterator[FieldConflict]:
         """Yield a conflict, of the model that has both, if the tokenizer is trained on a source that `data` lacks."""

@@ -50,6 +50,7 @@ AGENT_EVENTS: Mapping[str, EventType] = {
             "train_tokens": "Tokens to train on.",
             "validation_tokens": "Tokens held out.",
             "shards": "Number of shards.",
+            "vocab_size": "Entries of the vocabulary.",
         },
     ),
     "dataset.waiting": EventType(
@@ -124,6 +125,10 @@ AGENT_EVENTS: Mapping[str, EventType] = {
     "step.skipped": EventType(
         "A step changed no weights, because its loss or gradient was not finite.",
         {"step": _STEP, "because": _BECAUSE},
+    ),
+    "tokenizer.smaller": EventType(
+        "The trained tokenizer has fewer entries than `vocab_size` asked for, and so has the model.",
+        {"asked": "Entries asked for.", "made": "Entries that there are.", "because": _BECAUSE},
     ),
     "tensor_overlap.unused": EventType(
         "`tensor_overlap` has no effect on the devices of this run.",

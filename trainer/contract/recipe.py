@@ -6,7 +6,9 @@ from typing import Any
 
 from trainer.contract.data import MixturePart, TokenizerSpec
 
-RECIPE_VERSION = 2  # raised whenever preparation changes the tokens, or the files, it makes from the same text
+# Raised whenever preparation changes the tokens, or the files, that it makes from the same text.
+RECIPE_VERSION = 2
+PLAIN_TEXT_VERSION = 3  # of uploaded text, whose files are no longer held out in pieces
 
 
 def dataset_recipes(parts: list[MixturePart], tokenizer: TokenizerSpec, dataset_ids: list[str]) -> list[str]:
@@ -28,13 +30,14 @@ def dataset_recipes(parts: list[MixturePart], tokenizer: TokenizerSpec, dataset_
 
 
 def _identity(part: MixturePart, tokenizer: TokenizerSpec, dataset_id: str) -> dict[str, Any]:
+    is_plain_text = part.format in ("auto", "text") and not part.source.startswith("builtin:")
     return {
-        "version": RECIPE_VERSION,
+        "version": PLAIN_TEXT_VERSION if is_plain_text else RECIPE_VERSION,
         "source": part.source if part.source.startswith("builtin:") else (dataset_id or part.source),
         "format": part.format,
         "text_field": part.text_field,
         "validation_fraction": part.validation_fraction,
-        "tokenizer": tokenizer.model_dump(mode="json", exclude={"trained_on"}),
+        "tokenizer": tokenizer.identity,
     }
 
 

@@ -39,6 +39,12 @@ class RawObject:
         return cls(path.name, lambda: _read_file(path))
 
 
+class Piece(str):
+    """A part of a plain text file; `begins_file` is set on the first one."""
+
+    begins_file: bool
+
+
 def data_error(message: str) -> TrainerError:
     """Return the error of a run whose data cannot be used."""
     return TrainerError(EndClass.DATA_ERROR, message)
@@ -67,8 +73,10 @@ def builtin_stdlib(root: Path | None = None) -> Iterator[RawObject]:
 
 
 def read_documents(objects: Iterable[RawObject], part: MixturePart) -> Iterator[str]:
-    """Yield the documents in order, without empty ones. Raises TrainerError (DATA_ERROR) that names object and
-    place."""
+    """Yield the documents in order, without empty ones; those of a plain text file are Pieces.
+
+    Raises TrainerError (DATA_ERROR) that names object and place.
+    """
     for raw in objects:
         form = part.format if part.format != "auto" else _detect_format(raw.name)
         if form == "jsonl":
@@ -78,7 +86,10 @@ def read_documents(objects: Iterable[RawObject], part: MixturePart) -> Iterator[
         elif part.source.startswith("builtin:"):
             yield from filter(str.strip, ["".join(_decode(raw))])
         else:
-            yield from _text_pieces(_decode(raw))
+            for number, text in enumerate(_text_pieces(_decode(raw))):
+                piece = Piece(text)
+                piece.begins_file = number == 0
+                yield piece
 
 
 def _detect_format(name: str) -> str:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from trainer.contract.data import MixturePart, TokenizerSpec
+from trainer.contract.data import END_OF_TEXT, MixturePart, TokenizerSpec
 from trainer.contract.training import TrainingSpec
 from trainer.data.chat import ChatTemplate, Conversation, counted_tokens, read_conversations
-from trainer.data.documents import RawObject, data_error, read_documents
+from trainer.data.documents import Piece, RawObject, data_error, read_documents
 from trainer.data.masks import MASKED_DTYPE, masked
 from trainer.data.shards import MAX_SHARD_BYTES, SPLITS, TOKENIZER_NAME, DatasetIndex, ShardWriter, token_dtype
 from trainer.data.source import row_counts
-from trainer.data.tokenizer import END_OF_TEXT, TRAINING_CHARACTERS, EvenSample, ExistingTokenizer, train_tokenizer
+from trainer.data.tokenizer import EvenSample, ExistingTokenizer, train_tokenizer
 
 _BATCH_DOCUMENTS, _BATCH_CHARACTERS = 256, 4_000_000  # per call of the tokenizer's threads
 
@@ -31,9 +31,11 @@ def prepare(
     Reads the objects twice: to count and sample, and to tokenise. Raises TrainerError (DATA_ERROR) for invalid data.
     """
     read = _reader(objects, part, tokenizer)
-    sample = EvenSample(TRAINING_CHARACTERS)
+    sample_size = tokenizer.sample_size if isinstance(tokenizer, TokenizerSpec) else 0
+    sample, split_of = EvenSample(sample_size), Split(part.validation_fraction)
     for document in read():
         sample.add(document)
+        split_of.add(document)
     if not sample.seen:
         raise data_error(f"{part.source} has no text: every object is empty; add files with text")
     is_masked = part.format == "chat"
@@ -49,8 +51,7 @@ def prepare(
     dtype = MASKED_DTYPE if is_masked else token_dtype(tokenizer.vocab_size)
     writers = {split: ShardWriter(folder, split, dtype, shard_bytes) for split in SPLITS}
     text_bytes = dict.fromkeys(SPLITS, 0)
-    texts = split_documents(read(), sample.seen, part.validation_fraction)
-    for batch in _batches(texts):
+    for batch in _batches(split_of.divide(read())):
         # Only the slower call returns the character offsets of tokens.
         encode = made.encode_batch if is_masked else made.encode_batch_fast
         encodings = encode([str(text) for _, text in batch], add_special_tokens=False)
@@ -84,21 +85,52 @@ def _reader(
     return lambda: read_conversations(objects(), part, template)
 
 
-def split_documents(documents: Iterable[str], count: int, fraction: float) -> Iterator[tuple[str, str]]:
-    """Yield (split, text) of `count` documents; every k-th is held out, with k = 1 / `fraction`, rounded, at least 2.
+class Split:
+    """Which documents are held out. The Pieces of a file count as one document, so that none is held out between
+    neighbours that are trained on.
 
-    A single document is cut in two at a line end near `1 - fraction`.
+    Every k-th document is held out, k being 1 / `fraction`, rounded, and at least 2. Of fewer documents than k: the end
+    of each file of several pieces, `fraction` of it; without such a file the last document, and the end of a single
+    one.
     """
-    every = min(count, max(2, round(1 / fraction)))
-    for number, text in enumerate(documents, start=1):
-        if count == 1:
-            cut = max(1, int(len(text) * (1 - fraction)))
-            cut = text.rfind("\n", 0, cut) + 1 or cut
-            yield "train", text[:cut]
-            if cut < len(text):
-                yield "validation", text[cut:]
+
+    def __init__(self, fraction: float) -> None:
+        self._fraction, self._every = fraction, max(2, round(1 / fraction))
+        self._count = 0
+        self._pieces: dict[int, int] = {}  # of each file that has several, by its number from 1
+
+    def add(self, document: str) -> None:
+        """Count the next document, before the first is divided."""
+        if not isinstance(document, Piece) or document.begins_file:
+            self._count += 1
         else:
-            yield "train" if number % every else "validation", text
+            self._pieces[self._count] = self._pieces.get(self._count, 1) + 1
+
+    def divide(self, documents: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """Yield (split, text) of the documents that were counted."""
+        if self._count == 1 and not self._pieces:
+            for text in documents:
+                yield from self._cut(text)
+            return
+        number = piece = 0
+        for text in documents:
+            is_new = not isinstance(text, Piece) or text.begins_file
+            number, piece = (number + 1, 1) if is_new else (number, piece + 1)
+            yield "validation" if self._is_held_out(number, piece) else "train", text
+
+    def _is_held_out(self, number: int, piece: int) -> bool:
+        if self._count >= self._every or not self._pieces:
+            return number % min(self._count, self._every) == 0
+        pieces = self._pieces.get(number, 1)
+        return pieces > 1 and piece > pieces - max(1, round(pieces * self._fraction))
+
+    def _cut(self, text: str) -> Iterator[tuple[str, str]]:
+        """Yield the parts of a single document, which is cut at a line end near 1 - fraction."""
+        cut = max(1, int(len(text) * (1 - self._fraction)))
+        cut = text.rfind("\n", 0, cut) + 1 or cut
+        yield "train", text[:cut]
+        if cut < len(text):
+            yield "validation", text[cut:]
 
 
 def check_enough(folder: Path, index: DatasetIndex, source: str, training: TrainingSpec) -> None:

@@ -5,13 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from trainer.contract.data import TokenizerSpec
+from trainer.contract.data import END_OF_TEXT, TokenizerSpec
 from trainer.contract.hugging_face import CONFIG_NAME, TOKENIZER_NAME, end_of_text_id
-
-END_OF_TEXT = "<|endoftext|>"
-TRAINING_CHARACTERS = 4_000_000  # merges settle long before this; more text only costs start-up time
 
 
 @dataclass(frozen=True)
@@ -51,13 +48,22 @@ class ExistingTokenizer:
 
 
 def train_tokenizer(documents: Iterable[str], spec: TokenizerSpec) -> Tokenizer:
-    """Train a byte-level BPE with at most `spec.vocab_size` entries (fewer for little text); END_OF_TEXT has id 0."""
+    """Train a byte-level BPE with at most `spec.vocab_size` entries, fewer for little text.
+
+    END_OF_TEXT has id 0, and the special tokens of the spec have the next ones.
+    """
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if spec.digits == "whole":
+        tokenizer.pre_tokenizer = to_bytes
+    else:
+        most = 1 if spec.digits == "single" else 3
+        by_digits = pre_tokenizers.Split(Regex(rf"\p{{N}}{{1,{most}}}"), "isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([by_digits, to_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=spec.vocab_size,
-        special_tokens=[END_OF_TEXT],
+        special_tokens=[END_OF_TEXT, *spec.special_tokens],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

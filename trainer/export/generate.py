@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
+from trainer.contract.data import END_OF_TEXT
 from trainer.contract.hugging_face import end_of_text_id
 from trainer.contract.run import EXIT_STATUS
-from trainer.data.tokenizer import END_OF_TEXT
 from trainer.errors import TrainerError
 from trainer.export.folder import read_config
 from trainer.export.read import load_exported

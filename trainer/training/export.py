@@ -12,13 +12,13 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from trainer.contract.data import END_OF_TEXT
 from trainer.contract.encryption import authenticate
 from trainer.contract.hugging_face import CONFIG_NAME, TEMPLATE_NAME, TOKENIZER_SETTINGS_NAME, hugging_face_config
 from trainer.contract.manifest import ModelManifest
 from trainer.contract.models import ModelShape
 from trainer.data.chat import DEFAULT_TEMPLATE, template_of
 from trainer.data.shards import TOKENIZER_NAME
-from trainer.data.tokenizer import END_OF_TEXT
 from trainer.export.adapter import ADAPTER_CONFIG_NAME, ADAPTER_NAME, adapter_config, peft_name
 from trainer.export.folder import read_config
 from trainer.export.names import hugging_face_names, is_expert_stack

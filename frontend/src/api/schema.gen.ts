@@ -3791,7 +3791,8 @@ export interface components {
             /**
              * Validation Fraction
              * @description Fraction of the documents held out for evaluation: every k-th document, where k is 1 divided by the fraction,
-             *     rounded. A single document is cut in two. With `mixture`, set it in each part.
+             *     rounded. A file of plain text is one document. Of fewer than k documents, this fraction at the end of each long file
+             *     of plain text, otherwise the last document. A single document is cut in two. With `mixture`, set it in each part.
              * @default 0.02
              */
             validation_fraction: number;
@@ -4067,6 +4068,8 @@ export interface components {
         };
         /** @enum {string} */
         DesiredEnum: "run" | "pause" | "stop";
+        /** @enum {string} */
+        DigitsEnum: "whole" | "single" | "triples";
         /** @description A file with its encrypted parts. */
         DownloadFile: {
             /** @description Path of the file, relative, with forward slashes. */
@@ -4775,6 +4778,9 @@ export interface components {
          *             "kind": "bpe",
          *             "vocab_size": 2048,
          *             "trained_on": null,
+         *             "sample_characters": "auto",
+         *             "digits": "whole",
+         *             "special_tokens": [],
          *             "digest": ""
          *           },
          *           "steps": 120,
@@ -5622,7 +5628,8 @@ export interface components {
             /**
              * Validation Fraction
              * @description Fraction of the documents held out for evaluation: every k-th document, where k is 1 divided by the fraction,
-             *     rounded. A single document is cut in two.
+             *     rounded. A file of plain text is one document. Of fewer than k documents, this fraction at the end of each long file
+             *     of plain text, otherwise the last document. A single document is cut in two.
              * @default 0.02
              */
             validation_fraction: number;
@@ -6855,6 +6862,9 @@ export interface components {
              *       "kind": "bpe",
              *       "vocab_size": 2048,
              *       "trained_on": null,
+             *       "sample_characters": "auto",
+             *       "digits": "whole",
+             *       "special_tokens": [],
              *       "digest": ""
              *     }
              */
@@ -8666,6 +8676,32 @@ export interface components {
              */
             trained_on: string | null;
             /**
+             * Sample Characters
+             * @description Characters of the training sample, taken evenly from the source, which the node holds in memory. `auto` is 512
+             *     for each entry of `vocab_size`, and at least 4,000,000. A vocabulary that the sample cannot fill becomes smaller,
+             *     which an event reports.
+             * @default auto
+             */
+            sample_characters: number | "auto";
+            /**
+             * Digits
+             * @description How numbers are divided before merges are learned: `whole` leaves runs of digits together, `single` makes each
+             *     digit a token, `triples` groups up to three, from the left.
+             * @default whole
+             */
+            digits: components["schemas"]["DigitsEnum"];
+            /**
+             * Special Tokens
+             * @description Up to 1,000 texts that become one of the tokens each and are never divided, for example the marks of a chat
+             *     template. They count in `vocab_size`. `<|endoftext|>` is always there.
+             * @default []
+             * @example [
+             *       "<|user|>",
+             *       "<|end|>"
+             *     ]
+             */
+            special_tokens: string[];
+            /**
              * Digest
              * @description Identity of the base model's tokenizer. The platform sets it when a job with `model.base` is submitted; leave it
              *     out.
@@ -8714,6 +8750,9 @@ export interface components {
              *       "kind": "bpe",
              *       "vocab_size": 2048,
              *       "trained_on": null,
+             *       "sample_characters": "auto",
+             *       "digits": "whole",
+             *       "special_tokens": [],
              *       "digest": ""
              *     }
              */

@@ -209,10 +209,16 @@ class StoredFile(TypedDict):
     size: int
 
 
+SpecialToken: TypeAlias = str
+
+
 ContextAttentionEnum: TypeAlias = Literal['ring', 'ulysses']
 
 
 DecayShapeEnum: TypeAlias = Literal['linear', 'sqrt', 'cosine']
+
+
+DigitsEnum: TypeAlias = Literal['whole', 'single', 'triples']
 
 
 ExportEnum: TypeAlias = Literal['merged', 'adapter']
@@ -440,6 +446,9 @@ class TokenizerSpec(TypedDict):
     kind: NotRequired[TokenizerSpecKindEnum]
     vocab_size: NotRequired[int]
     trained_on: NotRequired[str | None]
+    sample_characters: NotRequired[int | Literal['auto']]
+    digits: NotRequired[DigitsEnum]
+    special_tokens: NotRequired[list[SpecialToken]]
     digest: NotRequired[str]
 
 
