@@ -32,7 +32,6 @@ READ_AS_KEY = {
 # Read in no way that can be seen, and why that is right.
 NEVER_READ = {
     "JobSpec.version": "a literal: pydantic refuses every other version",
-    "TokenizerSpec.digest": "`_identity` in trainer/contract/recipe.py dumps the whole tokenizer into a recipe's name",
 }
 EXCEPTIONS = {*READ_AS_KEY, *NEVER_READ}
 Names = frozenset[str]
