@@ -65,6 +65,15 @@ def test_the_mesh_does_not_change_the_loss(
     assert other.series(LOSS) == pytest.approx(undisturbed.series(LOSS), rel=1e-4)
 
 
+def test_a_large_gradient_is_reported_and_the_run_continues(tmp_path: Path) -> None:
+    watch = {"gradient_watch": {"absolute": 1e-3}}
+    run = run_alone(tmp_path / "run", tiny_training(optimizer=watch), processes=1)
+    assert run.end_class is EndClass.COMPLETED
+    (event,) = run.events("gradient.large")
+    assert event["step"] == 1 and event["norm"] == pytest.approx(run.series("train/gradient_norm")[1], rel=1e-3)
+    assert event["because"] == "above optimizer.gradient_watch.absolute 0.001"
+
+
 def test_a_pattern_that_matches_nothing_is_a_bad_spec(tmp_path: Path) -> None:
     groups = [{"pattern": "block.*.mlp.up.weight", "weight_decay_factor": 0.0}]
     run = run_alone(tmp_path / "run", tiny_training(optimizer={"groups": groups}), processes=2)

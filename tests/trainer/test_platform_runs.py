@@ -207,7 +207,7 @@ def test_a_vocabulary_that_the_text_cannot_fill_is_reported(tmp_path: Path) -> N
         (prepared,), (smaller,) = api.events("dataset.prepared"), api.events("tokenizer.smaller")
         assert (smaller["asked"], smaller["made"]) == (50_000, prepared["vocab_size"])
         assert smaller["made"] < 50_000
-        assert "raise training.tokenizer.sample_characters, add text, or lower vocab_size" in smaller["because"]
+        assert "raise tokenizer.sample_characters, add text, or lower tokenizer.vocab_size" in smaller["because"]
 
 
 def test_a_run_of_several_nodes_ends_when_the_data_that_the_others_wait_for_cannot_be_stored(

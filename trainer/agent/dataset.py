@@ -91,9 +91,9 @@ class DatasetPreparer:
         made, asked = DatasetIndex.read(found[trainer].folder).vocab_size, self._run.tokenizer.vocab_size
         if is_trained and made < asked:
             because = (
-                f"{self._parts[trainer].source} has too little text, or a sample_characters of "
-                f"{self._run.tokenizer.sample_size:,} is too small: the model has {made:,} entries; raise "
-                "training.tokenizer.sample_characters, add text, or lower vocab_size"
+                f"{self._parts[trainer].source} has too little text, or a sample of "
+                f"{self._run.tokenizer.sample_size:,} characters is too small; raise tokenizer.sample_characters, add "
+                "text, or lower tokenizer.vocab_size"
             )
             self._report_event("tokenizer.smaller", asked=asked, made=made, because=because)
 

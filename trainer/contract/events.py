@@ -77,6 +77,10 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         "The worker processes restart in place, within the same attempt.",
         {"generation": "Number of the new group of workers; the first is 0.", "because": _BECAUSE},
     ),
+    "gradient.large": EventType(
+        "The norm of the gradient was above the limits of `optimizer.gradient_watch`. Once until it is below again.",
+        {"step": _STEP, "norm": "The norm, before clipping.", "because": _BECAUSE},
+    ),
     "memory.micro_batch_halved": EventType(
         "Memory ran out, and the workers restart with smaller micro-batches.",
         {

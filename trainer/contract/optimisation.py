@@ -43,6 +43,16 @@ class ParameterGroup(SpecModel):
     one-dimensional parameters."""
 
 
+class GradientWatchSpec(SpecModel):
+    """When an event reports a large gradient. The step is taken all the same, with the gradient clipped."""
+
+    absolute: Annotated[float, Field(gt=0.0)] | None = 1e4
+    """Norm of the gradient, before clipping, above which it is reported. null disables this limit."""
+    relative: Annotated[float, Field(gt=1.0)] | None = 10.0
+    """Multiple of the median norm of the last 128 steps above which it is reported, once there are 20. null disables
+    this limit."""
+
+
 class OptimizerSpec(SpecModel):
     """How parameters are updated."""
 
@@ -63,6 +73,8 @@ class OptimizerSpec(SpecModel):
     gradient_clip: Annotated[float, Field(gt=0.0)] | None = 1.0
     """Largest norm of the gradient over all parameters and ranks; longer gradients are scaled down to it. null disables
     clipping."""
+    gradient_watch: GradientWatchSpec = GradientWatchSpec()
+    """When a large gradient is reported."""
     offload: bool = False
     """Whether the optimizer state stays in host memory and is copied to the device in buckets during each step. Uses
     less device memory and makes steps longer; the results are the same."""

@@ -14,6 +14,7 @@ from trainer.data.packing import IGNORED
 from trainer.errors import TrainerError
 from trainer.optim.learning_rate import learning_rate
 from trainer.parallel.mesh import all_reduce_sum, all_reduce_world
+from trainer.reporting.gradient_watch import GradientWatch
 from trainer.reporting.profiling import StepProfiler
 from trainer.reporting.stats import StatsPipe, StepStats
 from trainer.reporting.step_clock import SkewDetector, StepClock
@@ -168,6 +169,7 @@ class Monitor:
         self._peak = peak_of(state.mesh.device, state.training.precision)
         self._stalls, self._sent = state.loader.stalls, state.model.weights.sent
         self.clock, self._skew = StepClock(state.mesh.device), SkewDetector()
+        self._gradients = GradientWatch(state.training.optimizer.gradient_watch)
         self._skipped = self._all_skipped = 0
         self._seen_first = False
         self._since = time.monotonic()
@@ -216,6 +218,9 @@ class Monitor:
         values["train/skipped_steps"] = float(self._all_skipped)
         self._reporter.metrics(stats.step + 1, values)
         self.latest["train/loss"] = stats.loss
+        because = self._gradients.check(stats.gradient_norm)
+        if because is not None:
+            self._reporter.event("gradient.large", step=stats.step + 1, norm=stats.gradient_norm, because=because)
         self._count_skips(stats)
 
     def _split(self, stats: StepStats, seconds: float) -> dict[str, float]:

@@ -4384,6 +4384,25 @@ export interface components {
         /** @enum {string} */
         GradientReductionEnum: "fp32" | "bf16";
         /**
+         * GradientWatchSpec
+         * @description When an event reports a large gradient. The step is taken all the same, with the gradient clipped.
+         */
+        GradientWatchSpec: {
+            /**
+             * Absolute
+             * @description Norm of the gradient, before clipping, above which it is reported. null disables this limit.
+             * @default 10000
+             */
+            absolute: number | null;
+            /**
+             * Relative
+             * @description Multiple of the median norm of the last 128 steps above which it is reported, once there are 20. null disables
+             *     this limit.
+             * @default 10
+             */
+            relative: number | null;
+        };
+        /**
          * Grant
          * @description Slots of one accelerator, with the meaning that Kueue gives to these names.
          */
@@ -4794,6 +4813,10 @@ export interface components {
          *             "epsilon": 1e-8,
          *             "weight_decay": 0.1,
          *             "gradient_clip": 1,
+         *             "gradient_watch": {
+         *               "absolute": 10000,
+         *               "relative": 10
+         *             },
          *             "offload": false,
          *             "muon": {
          *               "learning_rate": null,
@@ -6314,6 +6337,14 @@ export interface components {
              * @default 1
              */
             gradient_clip: number | null;
+            /**
+             * @description When a large gradient is reported.
+             * @default {
+             *       "absolute": 10000,
+             *       "relative": 10
+             *     }
+             */
+            gradient_watch: components["schemas"]["GradientWatchSpec"];
             /**
              * Offload
              * @description Whether the optimizer state stays in host memory and is copied to the device in buckets during each step. Uses
@@ -8786,6 +8817,10 @@ export interface components {
              *       "epsilon": 1e-8,
              *       "weight_decay": 0.1,
              *       "gradient_clip": 1,
+             *       "gradient_watch": {
+             *         "absolute": 10000,
+             *         "relative": 10
+             *       },
              *       "offload": false,
              *       "muon": {
              *         "iterations": 5,

@@ -227,6 +227,11 @@ ExportEnum: TypeAlias = Literal['merged', 'adapter']
 FormatEnum: TypeAlias = Literal['auto', 'text', 'jsonl', 'parquet', 'chat']
 
 
+class GradientWatchSpec(TypedDict):
+    absolute: NotRequired[float | None]
+    relative: NotRequired[float | None]
+
+
 class Holder(TypedDict):
     team: str
     slots: int
@@ -534,6 +539,7 @@ class OptimizerSpec(TypedDict):
     epsilon: NotRequired[float]
     weight_decay: NotRequired[float]
     gradient_clip: NotRequired[float | None]
+    gradient_watch: NotRequired[GradientWatchSpec]
     offload: NotRequired[bool]
     muon: NotRequired[MuonSpec]
     groups: NotRequired[list[ParameterGroup]]

@@ -65,6 +65,12 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(`At step ${step ?? "?"}, “${word("prompt")}” continues: ${word("text")}`);
     case "step.skipped":
       return described(`Step ${step ?? "?"} skipped: ${word("because")}`, "waiting");
+    case "gradient.large":
+      return described(`Large gradient at step ${step ?? "?"}: norm ${number("norm")?.toPrecision(3) ?? "?"}, ${word("because")}`, "waiting");
+    case "tokenizer.smaller":
+      return described(
+        `The vocabulary has ${number("made") ?? "?"} entries instead of ${number("asked") ?? "?"}: ${word("because")}`, "waiting",
+      );
     case "memory.micro_batch_halved":
       return described(`Memory ran out: micro-batches of ${number("after")} sequences instead of ${number("before")}`, "waiting");
     case "settings.resolved":

@@ -1,0 +1,42 @@
+"""Notice gradients with an unusually large norm, and report them. They are clipped as others are."""
+
+from collections import deque
+from math import isfinite
+from statistics import median
+
+from trainer.contract.optimisation import GradientWatchSpec
+
+WINDOW, MIN_STEPS = 128, 20  # steps whose norms are compared with; the fewest of them
+
+
+class GradientWatch:
+    """Compares the norm of each step with the limits of the spec and with the steps before."""
+
+    def __init__(self, spec: GradientWatchSpec) -> None:
+        self._spec = spec
+        self._norms: deque[float] = deque(maxlen=WINDOW)
+        self._was_large = False
+
+    def check(self, norm: float) -> str | None:
+        """Return why the norm of the next step is unusual; None if it is not, or if that of the step before was too.
+
+        Norms that are not finite belong to skipped steps and are left out.
+        """
+        if not isfinite(norm):
+            return None
+        reason = self._reason(norm)
+        is_new = reason is not None and not self._was_large
+        self._was_large = reason is not None
+        self._norms.append(norm)
+        return reason if is_new else None
+
+    def _reason(self, norm: float) -> str | None:
+        absolute, relative = self._spec.absolute, self._spec.relative
+        if absolute is not None and norm > absolute:
+            return f"above optimizer.gradient_watch.absolute {absolute:g}"
+        if relative is None or len(self._norms) < MIN_STEPS:
+            return None
+        usual = median(self._norms)
+        if norm > relative * usual:
+            return f"{norm / usual:.1f} times the median of the last {len(self._norms)} steps"
+        return None
