@@ -9,18 +9,30 @@ import hmac
 from datetime import timedelta
 
 from django.conf import settings
-from django.db.models import F
+from django.db import connection
 from django.utils import timezone
 
+from athanor.accounts.models import Team
 from athanor.core.errors import Gone, Unauthenticated
-from athanor.jobs.models import Attempt
+from athanor.core.rows import loaded
+from athanor.jobs.models import Attempt, Job
 from athanor.jobs.states import AttemptStatus
 
 PREFIX = "att_"
-LIMIT = F("job__resolved_spec__time_limit_seconds")
-NODES = F("job__resolved_spec__resources__nodes")
-# Most requests of an attempt are reports, which need none of these; the few that do read them then.
-LONG = ("submission_text", "end_report", "job__spec", "job__resolved_spec", "job__warnings")
+# Every request of an agent pays for this one, so it is no statement of the ORM, and reads what reports and the rendezvous
+# need; the few requests that need more read it then.
+OF_ATTEMPT = ("id", "job_id", "number", "status", "created_at", "launched_at")
+OF_JOB = ("id", "team_id", "pool_id", "dataset_id", "status", "desired")
+OF_TEAM = ("id", "name", "deleted_at")
+RECOGNISE = f"""
+    SELECT {", ".join(f"attempt.{name}" for name in OF_ATTEMPT)}, {", ".join(f"job.{name}" for name in OF_JOB)},
+        {", ".join(f"team.{name}" for name in OF_TEAM)},
+        (job.resolved_spec -> 'time_limit_seconds')::int, (job.resolved_spec #> '{{resources,nodes}}')::int
+    FROM jobs_attempt attempt
+        JOIN jobs_job job ON job.id = attempt.job_id
+        JOIN accounts_team team ON team.id = job.team_id
+    WHERE attempt.id = %s
+"""
 GRACE = timedelta(hours=1)
 
 
@@ -41,11 +53,17 @@ def recognise(token: str) -> Attempt:
     attempt_id = token.partition(".")[0]
     if not is_signed(token):
         raise Unauthenticated("invalid_token", "this is no attempt's token", remedy="use the token of the attempt")
-    attempts = Attempt.objects.select_related("job__team").annotate(limit=LIMIT, num_nodes=NODES).defer(*LONG)
-    attempt = attempts.filter(pk=attempt_id).first()
-    if attempt is None:
+    with connection.cursor() as cursor:
+        cursor.execute(RECOGNISE, [attempt_id])
+        row = cursor.fetchone()
+    if row is None:
         raise Unauthenticated("invalid_token", "this is no attempt's token", remedy="use the token of the attempt")
-    limit = timedelta(seconds=attempt.limit)
+    values, (limit_seconds, num_nodes) = iter(row[:-2]), row[-2:]
+    attempt = loaded(Attempt, **dict(zip(OF_ATTEMPT, values, strict=False)))
+    attempt.job = loaded(Job, **dict(zip(OF_JOB, values, strict=False)))
+    attempt.job.team = loaded(Team, **dict(zip(OF_TEAM, values, strict=True)))
+    attempt.num_nodes = num_nodes  # type: ignore[attr-defined] # of the job's resources, for the rendezvous
+    limit = timedelta(seconds=limit_seconds)
     too_old = attempt.launched_at is not None and timezone.now() > attempt.launched_at + limit + GRACE
     if attempt.status == AttemptStatus.ENDED.value or too_old:
         raise Gone("attempt_over", f"{attempt_id} is over", remedy="end the processes")
