@@ -19,15 +19,15 @@ from athanor.jobs.models import Attempt, Job
 from athanor.jobs.states import AttemptStatus
 
 PREFIX = "att_"
-# Every request of an agent pays for this one, so it is no statement of the ORM, and reads what reports and the rendezvous
-# need; the few requests that need more read it then.
+# Every request of an agent pays for this one, so it is no statement of the ORM, and reads only what reports and the
+# rendezvous need; the few requests that need more read it then.
 OF_ATTEMPT = ("id", "job_id", "number", "status", "created_at", "launched_at")
 OF_JOB = ("id", "team_id", "pool_id", "dataset_id", "status", "desired")
 OF_TEAM = ("id", "name", "deleted_at")
-RECOGNISE = f"""
-    SELECT {", ".join(f"attempt.{name}" for name in OF_ATTEMPT)}, {", ".join(f"job.{name}" for name in OF_JOB)},
-        {", ".join(f"team.{name}" for name in OF_TEAM)},
-        (job.resolved_spec -> 'time_limit_seconds')::int, (job.resolved_spec #> '{{resources,nodes}}')::int
+RECOGNISE = """
+    SELECT attempt.id, attempt.job_id, attempt.number, attempt.status, attempt.created_at, attempt.launched_at,
+        job.id, job.team_id, job.pool_id, job.dataset_id, job.status, job.desired, team.id, team.name, team.deleted_at,
+        (job.resolved_spec -> 'time_limit_seconds')::int, (job.resolved_spec #> '{resources,nodes}')::int
     FROM jobs_attempt attempt
         JOIN jobs_job job ON job.id = attempt.job_id
         JOIN accounts_team team ON team.id = job.team_id
