@@ -96,7 +96,7 @@ def trained(
 
 def rival(loop: Callable[..., None], training: TrainingSpec, world: int) -> list[float]:
     """The same of another loop, run by forked processes, of which all take as long as the first."""
-    store, address = start_store("127.0.0.1")
+    store, address = start_store("127.0.0.1", world)
     reader, writer = make_pipe()
     ranks = [fork(f"rival-{rank}", loop, training, rank, world, address, writer) for rank in range(world)]
     writer.close()

@@ -33,7 +33,7 @@ class RankPool:
         start_fork_server()
 
     def _start(self) -> None:
-        self._store, self._address = start_store("127.0.0.1")
+        self._store, self._address = start_store("127.0.0.1", self._size)
         for rank in range(self._size):
             orders, to_rank = make_pipe()
             from_rank, results = make_pipe()

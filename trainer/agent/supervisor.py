@@ -245,7 +245,7 @@ class Supervisor:
         """
         if self._is_stopping():
             return None
-        port = self._serving_store()
+        port = self._serving_store(run.layout.world_size)
         if run.layout.nodes == 1:
             return self._rendezvous.single_node_reply(port)
         begin = time.monotonic()
@@ -289,12 +289,12 @@ class Supervisor:
             )  # fmt: skip
         return Outcome(EndClass.COMPLETED, "", -1, {})
 
-    def _serving_store(self) -> int:
+    def _serving_store(self, num_ranks: int) -> int:
         """Return the port of this node's rendezvous store; start the store if it is not running.
 
         It outlives the workers, but not the fork server."""
         if self._store is None or not self._store.process.is_alive():
-            self._store, address = start_store(self._config.node.address)
+            self._store, address = start_store(self._config.node.address, num_ranks)
             self._store_port = address.port
             self._logs.follow(self._store, -1)
         return self._store_port

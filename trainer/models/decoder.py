@@ -8,7 +8,6 @@ Shape suffixes: B batch, S sequence, D hidden, V vocabulary. The parameter names
 Hugging Face's.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable
 
 import torch
@@ -20,6 +19,7 @@ from trainer.models.attention import Attention, RopeCache, Rotary, document_mask
 from trainer.models.feed_forward import FeedForward
 from trainer.models.loss import AllReduce, linear_cross_entropy
 from trainer.models.moe import MixtureOfExperts
+from trainer.models.normal_numbers import draw_box
 
 INITIAL_STD = 0.02
 
@@ -170,28 +170,35 @@ class Decoder(nn.Module):
             buffer.zero_()
 
 
-def initial_value(name: str, size: Iterable[int], num_layers: int, seed: int) -> Tensor:
-    """Return the initial value of a complete parameter, in fp32 on the CPU: a function of its name and the seed alone.
+def initial_value(
+    name: str,
+    shape: tuple[int, ...],
+    num_layers: int,
+    seed: int,
+    offsets: tuple[int, ...] | None = None,
+    box: tuple[int, ...] | None = None,
+) -> Tensor:
+    """Return the initial value of a parameter, or of its part of size `box` at `offsets`, in fp32 on the CPU.
 
-    Weights are normal with a standard deviation of 0.02, divided by sqrt(2 layers) for those that write to the residual
-    stream (Radford et al. 2019). One-dimensional parameters are 1, `lora_b` is 0.
+    It is a function of the parameter's name and the seed alone. Weights are normal with a standard deviation of 0.02,
+    divided by sqrt(2 layers) for those that write to the residual stream (Radford et al. 2019). One-dimensional
+    parameters are 1, `lora_b` is 0.
     """
-    size = tuple(size)
-    if len(size) == 1:
-        return torch.ones(size)
+    offsets, box = offsets or (0,) * len(shape), shape if box is None else box
+    if len(shape) == 1:
+        return torch.ones(box)
     if name.endswith("lora_b"):  # an adapter adds 0 at first
-        return torch.zeros(size)
-    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-    writes_residual = name.endswith(("attention.output.weight", "down.weight", "experts.down"))
+        return torch.zeros(box)
     if name.endswith("lora_a"):
-        return torch.empty(size).normal_(0.0, size[1] ** -0.5, generator=generator)
-    std = INITIAL_STD / (2 * num_layers) ** 0.5 if writes_residual else INITIAL_STD
-    return torch.empty(size).normal_(0.0, std, generator=generator)
+        std: float = shape[1] ** -0.5
+    else:
+        writes_residual = name.endswith(("attention.output.weight", "down.weight", "experts.down"))
+        std = INITIAL_STD / (2 * num_layers) ** 0.5 if writes_residual else INITIAL_STD
+    return draw_box(f"{seed}/{name}", shape, offsets, box, std)
 
 
 def initialise(model: Decoder, seed: int) -> None:
     """Fill a complete model with its initial values; `parallel.layout.initial_shard` gives a rank the same numbers."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(initial_value(name, parameter.shape, model.shape.num_layers, seed))
+            parameter.copy_(initial_value(name, tuple(parameter.shape), model.shape.num_layers, seed))

@@ -111,7 +111,7 @@ class Ring:
     """The ranks of a context group in the order of the ring."""
 
     group: dist.ProcessGroup
-    peers: list[int]
+    peers: tuple[int, ...]
     rank: int
 
     @property

@@ -160,14 +160,14 @@ def param_layout(name: str, parameter: Tensor, whole_shape: Iterable[int], mesh:
         shape,
         tuple(offsets),
         tuple(sizes),
-        tuple(_holders(name, dim_shards, mesh)),
+        _holders(name, dim_shards, mesh),
         copies,
         tuple(dim_shards),
         mesh,
     )
 
 
-def _holders(name: str, dim_shards: list[DimShard], mesh: Mesh) -> list[int]:
+def _holders(name: str, dim_shards: list[DimShard], mesh: Mesh) -> tuple[int, ...]:
     """Return the ranks of this stage that differ only along axes over which the parameter is not sharded."""
     if is_expert(name):
         return mesh.peers("expert_replicate")
@@ -202,4 +202,5 @@ def initial_shard(param_layout: ParamLayout, num_layers: int, seed: int) -> Tens
 
     The head's copy of a tied embedding gets the embedding's values.
     """
-    return param_layout.local_view(initial_value(param_layout.name, param_layout.shape, num_layers, seed))
+    place = param_layout
+    return initial_value(place.name, place.shape, num_layers, seed, place.offsets, place.local_shape)

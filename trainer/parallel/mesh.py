@@ -1,24 +1,25 @@
 """The mesh of ranks: this rank's coordinates, the process groups along the axes, and small collectives of the loop."""
 
-import datetime
 import gc
 import os
-from itertools import product
+from datetime import timedelta
+from math import prod
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from trainer.contract.cost import GROUP_AXES
 from trainer.contract.parallelism import MeshSizes
-
-COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=10)
+from trainer.contract.timeouts import STARTUP_TIMEOUT
 
 GRID = ("pipeline", "replicate", "shard", "context", "tensor")  # outermost first
 TOKEN_AXES = ("replicate", "shard", "context")
 """The axes whose ranks train on different tokens: the gradient of every parameter is summed over them."""
-_GROUPS = (*GROUP_AXES, ("expert",), ("expert_shard",), ("expert_replicate",))
+_EXPERT_AXES = (("expert",), ("expert_shard",), ("expert_replicate",))
+_GROUPS = (*GROUP_AXES, *_EXPERT_AXES)
 
 
 class Mesh:
@@ -34,9 +35,16 @@ class Mesh:
         self.param_device = device
         self.sizes = sizes or MeshSizes(replicate=world_size)
         assert self.sizes.world == world_size, f"{self.sizes} is not {world_size} ranks"
-        self._grid = torch.arange(world_size).view(*self.sizes.named.values())
-        self._place = dict(zip(GRID, (self._grid == rank).nonzero()[0].tolist(), strict=True))
-        self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
+        self._sizes = self.sizes.named
+        self._places: dict[str, int] = {}
+        self._strides: dict[str, int] = {}
+        rest, stride = rank, 1
+        for axis in reversed(GRID):
+            rest, self._places[axis] = divmod(rest, self._sizes[axis])
+            self._strides[axis], stride = stride, stride * self._sizes[axis]
+        self._peers: dict[tuple[str, ...], tuple[int, ...]] = {}
+        self._groups: dict[tuple[str, ...], dist.ProcessGroup] = {}
+        self._ends_group: dist.ProcessGroup | None = None
 
     @property
     def axes(self) -> dict[str, int]:
@@ -49,34 +57,67 @@ class Mesh:
 
     def size(self, *axes: str) -> int:
         """Return the number of ranks along these axes."""
-        return len(self.peers(*axes))
+        if axes in _EXPERT_AXES:
+            return self._expert_places(axes[0])[0]
+        return prod(self._sizes[axis] for axis in self._key(axes))
 
     def coordinate(self, *axes: str) -> int:
         """Return this rank's index among its peers along `axes`, the outermost axis first."""
-        return self.peers(*axes).index(self.rank)
+        if axes in _EXPERT_AXES:
+            return self._expert_places(axes[0])[1]
+        index = 0
+        for axis in self._key(axes):
+            index = index * self._sizes[axis] + self._places[axis]
+        return index
 
-    def peers(self, *axes: str) -> list[int]:
-        """Return the ranks that differ from this one only along `axes`, itself included.
+    def peers(self, *axes: str) -> tuple[int, ...]:
+        """Return the ranks that differ from this one only along `axes`, itself included, in ascending order.
 
         `expert` and `expert_shard` divide the shard x context ranks (replicate x context ranks at ZeRO 0); consecutive
-        ones have different experts.
+        ones have different experts. The ranks are listed once for each set of axes: a list may have the size of the
+        world, and each parameter asks for some.
         """
-        if axes in (("expert",), ("expert_shard",), ("expert_replicate",)):
-            return self._expert_peers(axes[0])
-        assert set(axes) <= set(GRID), axes
-        coordinates = [range(self.sizes.named[axis]) if axis in axes else [self._place[axis]] for axis in GRID]
-        return [int(self._grid[place]) for place in product(*coordinates)]
+        key = self._key(axes)
+        if key not in self._peers:
+            self._peers[key] = self._expert_peers(key[0]) if key in _EXPERT_AXES else self._grid_peers(key)
+        return self._peers[key]
 
-    def _expert_peers(self, axis: str) -> list[int]:
-        sharded_axes = ("shard", "context") if self.sizes.zero else ("replicate", "context")
-        ranks = self.peers(*sharded_axes)
-        mine, inner = ranks.index(self.rank), self.sizes.expert
+    def _key(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the axes in the order of the grid, without those of one rank; equal keys have equal peers."""
+        if axes in _EXPERT_AXES:
+            return axes
+        assert set(axes) <= set(GRID), axes
+        return tuple(axis for axis in GRID if axis in axes and self._sizes[axis] > 1)
+
+    def _grid_peers(self, axes: tuple[str, ...]) -> tuple[int, ...]:
+        ranks = [self.rank - sum(self._places[axis] * self._strides[axis] for axis in axes)]
+        for axis in axes:
+            steps = range(0, self._sizes[axis] * self._strides[axis], self._strides[axis])
+            ranks = [rank + step for rank in ranks for step in steps]
+        return tuple(ranks)
+
+    @property
+    def _expert_ranks(self) -> tuple[str, str]:
+        """Return the axes whose ranks divide the experts among them."""
+        return ("shard", "context") if self.sizes.zero else ("replicate", "context")
+
+    def _expert_places(self, axis: str) -> tuple[int, int]:
+        """Return (number of ranks, this rank's index) along an axis of experts."""
+        if axis == "expert_replicate" and self.sizes.zero:
+            return self.size("replicate"), self.coordinate("replicate")
+        outer, inner = divmod(self.coordinate(*self._expert_ranks), self.sizes.expert)
         if axis == "expert":
-            start = mine // inner * inner
-            return ranks[start : start + inner]
-        if axis == "expert_shard" or not self.sizes.zero:
-            return ranks[mine % inner :: inner]
-        return self.peers("replicate")
+            return self.sizes.expert, inner
+        return self.size(*self._expert_ranks) // self.sizes.expert, outer
+
+    def _expert_peers(self, axis: str) -> tuple[int, ...]:
+        if axis == "expert_replicate" and self.sizes.zero:
+            return self.peers("replicate")
+        ranks = self.peers(*self._expert_ranks)
+        outer, inner = divmod(self.coordinate(*self._expert_ranks), self.sizes.expert)
+        if axis == "expert":
+            return ranks[outer * self.sizes.expert : (outer + 1) * self.sizes.expert]
+        return ranks[inner :: self.sizes.expert]
 
     def create_process_groups(self) -> None:
         """Create all process groups, in the same order on every rank; a collective, before any group is used.
@@ -84,16 +125,29 @@ class Mesh:
         Each rank creates only its own groups, and torch names a group after its ranks and the number of groups that the
         rank has created before. A rank that skips a group would wait forever for the next one.
         """
+        created: dict[tuple[int, ...], dist.ProcessGroup] = {}
         for axes in _GROUPS:
-            ranks = tuple(self.peers(*axes))
-            if (len(ranks) > 1 or self.sizes.zero) and ranks not in self._groups:
-                self._groups[ranks] = self._create_group(ranks)
+            ranks = self.peers(*axes)
+            if len(ranks) > 1 or self.sizes.zero:
+                if ranks not in created:
+                    created[ranks] = self._create_group(ranks)
+                self._groups[self._key(axes)] = created[ranks]
         if self.sizes.pipeline > 2:
             ends = self.pipeline_ends()
-            if self.rank in ends:
-                self._groups[ends] = self._create_group(ends)
-            else:
-                self._create_group((self.rank,))  # so that all ranks have created the same number of groups
+            # A rank between the ends creates a group of its own, so that all ranks have created the same number.
+            group = self._create_group(ends if self.rank in ends else (self.rank,))
+            self._ends_group = group if self.rank in ends else None
+        elif self.sizes.pipeline == 2:
+            self._ends_group = self.group("pipeline")
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set how long collectives that start from now on wait for other ranks.
+
+        Both backends read the timeout of their group whenever a collective starts (`setTimeout` in torch's
+        ProcessGroupGloo.hpp and ProcessGroupNCCL.hpp).
+        """
+        for group in {dist.group.WORLD, *self._groups.values(), self._ends_group} - {None}:
+            _set_pg_timeout(timeout, group)
 
     def pipeline_ends(self) -> tuple[int, ...]:
         """Return the first and the last rank of this rank's pipeline."""
@@ -102,13 +156,11 @@ class Mesh:
 
     def group(self, *axes: str) -> dist.ProcessGroup | None:
         """Return the process group of this rank's peers along `axes`; None for a single rank."""
-        ranks = tuple(self.peers(*axes))
-        return self._groups[ranks] if len(ranks) > 1 else None
+        return self._groups[self._key(axes)] if self.size(*axes) > 1 else None
 
     def pipeline_ends_group(self) -> dist.ProcessGroup | None:
         """Return the group of the first and last rank of this rank's pipeline; None on other ranks or without one."""
-        ends = self.pipeline_ends()
-        return self._groups[ends] if self.sizes.pipeline > 1 and self.rank in ends else None
+        return self._ends_group
 
     def device_mesh(self, *axes: tuple[str, ...]) -> DeviceMesh:
         """Return a DeviceMesh of this rank's peers, with one dimension for each tuple of axes (one or two).
@@ -116,7 +168,7 @@ class Mesh:
         FSDP needs one even for a single rank.
         """
         shape = [self.size(*each) for each in axes]
-        groups = [self._groups[tuple(self.peers(*each))] for each in axes]
+        groups = [self._groups[self._key(each)] for each in axes]
         names = tuple("_".join(each) for each in axes)
         if len(axes) == 1:
             return DeviceMesh.from_group(groups[0], self.device.type, mesh_dim_names=names)
@@ -130,7 +182,8 @@ class Mesh:
         if len(ranks) == self.world_size:
             assert dist.group.WORLD is not None
             return dist.group.WORLD
-        return dist.new_group(list(ranks), use_local_synchronization=True)
+        # Without a timeout torch takes the backend's default, not that of the group of all ranks.
+        return dist.new_group(list(ranks), timeout=STARTUP_TIMEOUT, use_local_synchronization=True)
 
 
 def choose_device(local_rank: int) -> torch.device:
@@ -156,7 +209,7 @@ def join(rank: int, world_size: int, local_rank: int, store: dist.Store, *, sing
         store=store,
         rank=rank,
         world_size=world_size,
-        timeout=COLLECTIVE_TIMEOUT,
+        timeout=STARTUP_TIMEOUT,
         device_id=device if device.type == "cuda" else None,
     )
     return Mesh(rank, world_size, local_rank, device)

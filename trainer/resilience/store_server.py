@@ -4,6 +4,7 @@ It outlives worker groups; each group uses keys under its own prefix, so that it
 processes.
 """
 
+import resource
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,6 +16,8 @@ from trainer.resilience.failures import LOST_EXIT
 from trainer.resilience.forking import ForkedProcess, fork, make_pipe
 
 STORE_TIMEOUT = timedelta(minutes=5)
+CONNECTIONS_PER_RANK = 2  # one of the rank's process group, one of its checkpoints
+OTHER_DESCRIPTORS = 100  # of the process itself
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,18 @@ class StoreAddress:
     port: int
 
 
-def start_store(host: str) -> tuple[ForkedProcess, StoreAddress]:
-    """Start a store on a free port of this node, whose name or address is `host`. Raises TrainerError if it fails."""
+def start_store(host: str, num_ranks: int) -> tuple[ForkedProcess, StoreAddress]:
+    """Start a store on a free port of this node, whose name or address is `host`, for the connections of all ranks.
+
+    Raises TrainerError if it fails, or if this node allows fewer open files than the ranks need.
+    """
+    needed, allowed = CONNECTIONS_PER_RANK * num_ranks + OTHER_DESCRIPTORS, _hard_limit()
+    if needed > allowed:
+        raise TrainerError(
+            EndClass.INTERNAL_ERROR,
+            f"the rendezvous store of {num_ranks:,} ranks needs {needed:,} open files, and this node allows "
+            f"{allowed:,}; raise the agent's hard limit (LimitNOFILE of slurmd or the service, ulimit -Hn) to {needed:,}",
+        )
     reader, writer = make_pipe()
     forked = fork("rendezvous", _serve, host, writer)
     writer.close()
@@ -45,7 +58,12 @@ def start_store(host: str) -> tuple[ForkedProcess, StoreAddress]:
 def _serve(host: str, report: Connection) -> None:
     from torch.distributed import TCPStore  # noqa: PLC0415 - runs in a forked process; the agent stays free of torch
 
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_hard_limit(), _hard_limit()))  # the soft limit is often 1,024
     store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=STORE_TIMEOUT)
     report.send(store.port)
     report.close()
     threading.Event().wait()  # until the agent ends it
+
+
+def _hard_limit() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from trainer.checkpoint.state import live_shards, own_states
 from trainer.contract.run import EndClass
+from trainer.contract.timeouts import TRAINING_TIMEOUT
 from trainer.data.batch import MicroBatch
 from trainer.data.packing import IGNORED
 from trainer.errors import TrainerError
@@ -71,6 +72,8 @@ def train(state: TrainState) -> EndClass:
         profiler.handle_requests(known, done)
         reporter.report_step(done)
         state.writer.check()
+        if step == state.first_step:
+            state.mesh.set_timeout(TRAINING_TIMEOUT)
         collect_garbage(done)
         if done % training.evaluation.every_steps == 0 or done == training.steps:
             monitor.report_steps(pipe.drain())

@@ -4,6 +4,7 @@ from torch.distributed import PrefixStore, TCPStore
 
 from trainer.contract.mesh_choice import resolve_parallelism
 from trainer.contract.run import EndClass
+from trainer.contract.timeouts import EXPORT_TIMEOUT
 from trainer.parallel.mesh import Mesh, join, leave
 from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
@@ -67,6 +68,7 @@ def _train_and_export(assignment: Assignment, mesh: Mesh, reporter: Reporter) ->
         end_class = train(state)
         if end_class is EndClass.COMPLETED:
             reporter.enter_phase("export")
+            state.mesh.set_timeout(EXPORT_TIMEOUT)
             export_model(state)
         state.writer.wait()
     finally:

@@ -1,0 +1,11 @@
+"""How long the ranks of a run wait for one another before they end, by phase."""
+
+from datetime import timedelta
+
+STARTUP_TIMEOUT = timedelta(minutes=30)
+"""From the rendezvous of the ranks to the end of the first step. Ranks read data and checkpoints, compile and connect
+at different speeds."""
+TRAINING_TIMEOUT = timedelta(minutes=10)
+"""In training, evaluations included: all other ranks are idle while they wait for one that hangs."""
+EXPORT_TIMEOUT = timedelta(minutes=30)
+"""During the export, in which one rank converts and stores what the others send it."""
