@@ -56,6 +56,7 @@ TRAINER = {
     "trainer axes": ["trainer_axes"],
     "trainer memory": ["trainer_memory"],
     "trainer gradient compression": ["gradient_compression"],
+    "trainer scale": ["trainer_scale"],
 }
 """Title -> module and arguments; each runs in a process of its own, whose last line is JSON."""
 DEMO: Measure = ("make demo", demo_times.measure, demo_times.lines)

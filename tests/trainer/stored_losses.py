@@ -1,10 +1,11 @@
 """Losses of some steps on some meshes, kept as they were bit for bit: `losses.json`, beside this file.
 
 What bits a sum of floats has depends on the processor and on torch's build; what was stored on such a machine is
-compared bitwise, elsewhere within a tolerance. After a change that is meant to change numbers, or on another machine:
-`python -m tests.trainer.stored_losses` writes what it finds here.
+compared bitwise, elsewhere within a tolerance. `python -m tests.trainer.stored_losses` adds what it finds on another
+machine. After a change that is meant to change numbers, `--replace` drops what other machines have stored.
 """
 
+import argparse
 import json
 from pathlib import Path
 
@@ -74,9 +75,12 @@ def stored() -> dict[str, dict[str, list[str]]]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--replace", action="store_true", help="drop what other machines have stored")
+    others = {} if parser.parse_args().replace else stored()
     with RankPool(4) as pool:
         found = {str(case): pool.run(case.world, take_steps, case)[0] for case in STORED_CASES}
-    FILE.write_text(json.dumps({**stored(), machine(): found}, indent=1, sort_keys=True) + "\n")
+    FILE.write_text(json.dumps({**others, machine(): found}, indent=1, sort_keys=True) + "\n")
     print(f"{len(found)} cases stored for {machine()} in {FILE}")
 
 

@@ -38,7 +38,7 @@ def start_store(host: str, num_ranks: int) -> tuple[ForkedProcess, StoreAddress]
         raise TrainerError(
             EndClass.INTERNAL_ERROR,
             f"the rendezvous store of {num_ranks:,} ranks needs {needed:,} open files, and this node allows "
-            f"{allowed:,}; raise the agent's hard limit (LimitNOFILE of slurmd or the service, ulimit -Hn) to {needed:,}",
+            f"{allowed:,}; raise the hard limit of the agent (LimitNOFILE of its service, ulimit -Hn) to {needed:,}",
         )
     reader, writer = make_pipe()
     forked = fork("rendezvous", _serve, host, writer)
