@@ -25,6 +25,8 @@ COMMUNICATOR_BYTES = 2 * 32 * 4 * 2**20
 """Buffers of a NCCL communicator on a GPU: those of a ring's two connections in each of 32 channels. NCCL_BUFFSIZE is
 4 MiB by default (NCCL's documentation of environment variables); each channel has its own buffers, and a ring two
 connections at any scale (NVIDIA/nccl, issues 1450 and 986). Few fabrics use all channels: an upper limit."""
+SAVE_BUFFER_BYTES = 2 * 3 * 32 * 2**20
+"""Parts of a checkpoint in memory: 3 at a time, each twice (`trainer.storage.encrypted.PARTS_IN_FLIGHT`)."""
 GROUP_AXES = (
     ("pipeline",), ("replicate",), ("context",), ("tensor",), ("shard", "context"), ("replicate", "shard"),
     ("replicate", "shard", "context"), ("shard", "context", "tensor"), ("replicate", "context", "tensor"),
@@ -73,7 +75,9 @@ class Memory:
     """Peak memory of a rank during a step, in bytes.
 
     `gathered`: unsharded copies of the weights that the model computes with. `logits`: includes the buffers of the
-    loss. `host`: additional host memory, which on a CPU is the same memory. `communicators`: buffers of NCCL on a GPU.
+    loss. `host`: optimizer state in host memory. `saves`: the copy of the state for checkpoints, and parts that are
+    being stored, in host memory. On a CPU both are the same memory as the rest. `communicators`: buffers of NCCL on a
+    GPU.
     """
 
     weights: int
@@ -83,6 +87,7 @@ class Memory:
     activations: int
     logits: int
     host: int = 0
+    saves: int = 0
     communicators: int = 0
 
     @property
@@ -217,8 +222,15 @@ class RankCost:
             activations=self._activation_bytes(),
             logits=self._logits_bytes(),
             host=moments if self._training.optimizer.offload else 0,
+            saves=(4 * updated + moments) // self._copies + SAVE_BUFFER_BYTES,
             communicators=COMMUNICATOR_BYTES * num_communicators(sizes) if self._on_gpu else 0,
         )
+
+    @property
+    def _copies(self) -> int:
+        """Return how many ranks have the same shards: they share the work of a save."""
+        sizes = self._sizes
+        return sizes.replicate * (1 if sizes.zero else sizes.shard * sizes.context)
 
     def _moments(self, trained: ParameterCounts) -> int:
         """Return the numbers of optimizer state: two per parameter for AdamW, one per element of a block's matrix for
