@@ -19,7 +19,7 @@ from trainer.parallel.mesh import Mesh
 from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
 from trainer.storage.base import Storage
-from trainer.storage.encrypted import put_encrypted, put_pieces
+from trainer.storage.encrypted import PARTS_IN_FLIGHT, put_encrypted, put_pieces
 
 DELIVERY_SECONDS = 60.0
 LAYOUT_NAME = "layout"
@@ -123,7 +123,11 @@ class CheckpointWriter:
             prefix = self._prefix(step)
             content, path = EncodedFile(mine, own), f"rank{self._mesh.rank}"
             boxes = {name: shard.box for name, shard in mine.items()}
-            file = put_pieces(self._storage, self._encryptor, prefix, path, content.pieces(), content.size)
+            # On a CPU the threads of a save take the cores of training.
+            in_flight = PARTS_IN_FLIGHT if self._mesh.device.type == "cuda" else 1
+            file = put_pieces(
+                self._storage, self._encryptor, prefix, path, content.pieces(), content.size, in_flight=in_flight
+            )
             self._store.set(f"{step}/{self._mesh.rank}", Written(file=file, boxes=boxes).model_dump_json())
             if self._mesh.rank == 0:
                 written = self._all_written(step)

@@ -26,7 +26,7 @@ COMMUNICATOR_BYTES = 2 * 32 * 4 * 2**20
 4 MiB by default (NCCL's documentation of environment variables); each channel has its own buffers, and a ring two
 connections at any scale (NVIDIA/nccl, issues 1450 and 986). Few fabrics use all channels: an upper limit."""
 SAVE_BUFFER_BYTES = 2 * 3 * 32 * 2**20
-"""Parts of a checkpoint in memory: 3 at a time, each twice (`trainer.storage.encrypted.PARTS_IN_FLIGHT`)."""
+"""Parts of a checkpoint in memory: 3 at a time on GPUs, each twice (`trainer.storage.encrypted.PARTS_IN_FLIGHT`)."""
 GROUP_AXES = (
     ("pipeline",), ("replicate",), ("context",), ("tensor",), ("shard", "context"), ("replicate", "shard"),
     ("replicate", "shard", "context"), ("shard", "context", "tensor"), ("replicate", "context", "tensor"),

@@ -10,7 +10,7 @@ from trainer.contract.manifest import PART_PLAINTEXT_BYTES, StoredFile, StoredPa
 from trainer.storage.base import Storage
 
 PARTS_IN_FLIGHT = 3
-"""Parts of a file that are encrypted and stored at a time. Each takes up to twice its size in memory."""
+"""Parts of a file that are encrypted and stored at a time, at most. Each takes up to twice its size in memory."""
 PARTS_ANNOUNCED = 64
 
 
@@ -22,11 +22,17 @@ def put_encrypted(
 
 
 def put_pieces(
-    storage: Storage, encryptor: Encryptor, prefix: str, path: str, pieces: Iterable[memoryview], size: int
+    storage: Storage,
+    encryptor: Encryptor,
+    prefix: str,
+    path: str,
+    pieces: Iterable[memoryview],
+    size: int,
+    in_flight: int = PARTS_IN_FLIGHT,
 ) -> StoredFile:
     """As `put_encrypted`, of content of `size` bytes in pieces (bytes, one dimension), which are not joined.
 
-    Stores PARTS_IN_FLIGHT parts at a time. After a failure no further part begins.
+    Stores `in_flight` parts at a time. After a failure no further part begins.
     """
     keys = [f"{prefix}{path}-{number:03d}.part" for number in range(-(-size // PART_PLAINTEXT_BYTES))]
 
@@ -37,13 +43,13 @@ def put_pieces(
 
     records: list[StoredPart] = []
     pending: deque[Future[StoredPart]] = deque()
-    with ThreadPoolExecutor(PARTS_IN_FLIGHT, thread_name_prefix="store") as pool:
+    with ThreadPoolExecutor(in_flight, thread_name_prefix="store") as pool:
         for number, part in enumerate(_parts(pieces)):
             if number % PARTS_ANNOUNCED == 0 and len(keys) > 1:
                 while pending:
                     records.append(pending.popleft().result())
                 storage.announce(keys[number : number + PARTS_ANNOUNCED])
-            if len(pending) == PARTS_IN_FLIGHT:
+            if len(pending) == in_flight:
                 records.append(pending.popleft().result())
             pending.append(pool.submit(store, number, part))
         records.extend(each.result() for each in pending)
