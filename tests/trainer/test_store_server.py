@@ -21,29 +21,29 @@ CONNECT = """
     from trainer.resilience.store_server import start_store
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
     start_fork_server()
-    forked, address = start_store("127.0.0.1", 300)
+    forked, address = start_store("127.0.0.1", 80)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     from torch.distributed import TCPStore
 
     clients = []
-    for number in range(600):
+    for number in range(160):
         clients.append(TCPStore(address.host, address.port, is_master=False, timeout=timedelta(seconds=60)))
         clients[-1].set(str(number), "here")
-    clients[0].wait([str(number) for number in range(600)])
+    clients[0].wait([str(number) for number in range(160)])
     print(len(clients), "connected")
     forked.process.kill()
     forked.process.join()
 """
 
 
-def test_hundreds_of_ranks_connect_though_the_soft_limit_is_small() -> None:
+def test_more_ranks_connect_than_the_soft_limit_allows() -> None:
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 1000:
         pytest.skip("this machine allows fewer than 1,000 open files")
     command = [sys.executable, "-c", textwrap.dedent(CONNECT)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
-    assert "600 connected" in ended.stdout, ended.stderr
+    assert "160 connected" in ended.stdout, ended.stderr
 
 
 def test_a_hard_limit_that_is_too_small_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
