@@ -5,43 +5,24 @@ A layout is a model type of `transformers`.
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from pydantic import ValidationError
 
+from trainer.contract.families import BY_TYPE, Family, Layout, family_of
 from trainer.contract.models import ModelShape, MoEShape, RopeScaling
 
-Layout = Literal["llama", "qwen3", "qwen3_moe", "glm4_moe", "mixtral"]
 CONFIG_NAME, TOKENIZER_NAME = "config.json", "tokenizer.json"
 TOKENIZER_SETTINGS_NAME, TEMPLATE_NAME = "tokenizer_config.json", "chat_template.jinja"
 DESCRIBING_FILES = (CONFIG_NAME, TOKENIZER_NAME, TOKENIZER_SETTINGS_NAME, TEMPLATE_NAME)
 
-_CLASSES: dict[Layout, str] = {
-    "llama": "LlamaForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM",
-    "glm4_moe": "Glm4MoeForCausalLM",
-    "mixtral": "MixtralForCausalLM",
+_IMPORTED: dict[str, Family] = {
+    **{str(name): family for name, family in BY_TYPE.items()},
+    "mistral": replace(
+        BY_TYPE["llama"], defaults={"rms_norm_eps": 1e-6, "num_key_value_heads": 8, "sliding_window": 4096}
+    ),
 }
-# What a missing entry of each model type means; the rest is the same for all.
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "llama": {"rms_norm_eps": 1e-6},
-    "mistral": {"rms_norm_eps": 1e-6, "num_key_value_heads": 8, "sliding_window": 4096},
-    "qwen3": {"rms_norm_eps": 1e-6, "num_key_value_heads": 32, "head_dim": 128},
-    "qwen3_moe": {
-        "rms_norm_eps": 1e-6, "num_key_value_heads": 4, "norm_topk_prob": False, "num_experts": 128,
-        "num_experts_per_tok": 8, "moe_intermediate_size": 768, "decoder_sparse_step": 1,
-    },
-    "glm4_moe": {
-        "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "partial_rotary_factor": 0.5, "norm_topk_prob": True,
-        "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 1408,
-        "first_k_dense_replace": 1, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1,
-    },
-    "mixtral": {
-        "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2,
-        "rope_theta": 1e6,
-    },
-}  # fmt: skip
 _ONLY: dict[str, Any] = {
     "hidden_act": "silu",
     "attention_bias": False,
@@ -58,14 +39,13 @@ _ONLY: dict[str, Any] = {
 def layout_of(shape: ModelShape) -> Layout:
     """Return the layout that can express all fields of a shape. Raises ValueError that names a field without a
     layout."""
-    moe = shape.moe
+    name, moe = family_of(shape).model_type, shape.moe
     if moe is None:
-        return "qwen3" if shape.qk_norm else "llama"
+        return name
     if moe.scoring == "sigmoid":
         if moe.shared_experts == 0:
             raise _no_layout("shared_experts", 0, "glm4_moe needs at least 1")
-        return "glm4_moe"
-    name: Layout = "qwen3_moe" if shape.qk_norm else "mixtral"
+        return name
     for field, only in (("shared_experts", 0), ("balance_rate", 0.0), ("weight_scale", 1.0)):
         if getattr(moe, field) != only:
             raise _no_layout(field, getattr(moe, field), f"{name} knows only {only}; scoring `sigmoid` has a layout")
@@ -82,8 +62,9 @@ def hugging_face_config(
     """Return the config of a model in Hugging Face's layout. `dtype` is a torch name without the prefix; `end_of_text`
     is None where the tokenizer of a base model names no such token. Raises ValueError where no layout fits."""
     layout = layout_of(shape)
+    family = BY_TYPE[layout]
     config: dict[str, Any] = {
-        "architectures": [_CLASSES[layout]],
+        "architectures": [family.architecture],
         "model_type": layout,
         "vocab_size": vocab_size,
         "hidden_size": shape.hidden_size,
@@ -97,7 +78,7 @@ def hugging_face_config(
         "rope_theta": shape.rope_theta,
         "rope_scaling": _scaling_config(shape.rope_scaling),
         "hidden_act": "silu",
-        "attention_bias": False,
+        "attention_bias": shape.attention_bias,
         "attention_dropout": 0.0,
         "tie_word_embeddings": shape.tie_embeddings,
         "bos_token_id": end_of_text,
@@ -108,8 +89,8 @@ def hugging_face_config(
     if layout == "llama":
         config["mlp_bias"] = False
     if shape.moe is not None:
-        config |= _moe_config(shape, shape.moe, layout)
-    return config
+        config |= _moe_config(shape.moe, layout)
+    return config | {entry: getattr(shape, feature) for feature, entry in family.entries.items()}
 
 
 def shape_of_config(config: dict[str, Any]) -> ModelShape:
@@ -125,16 +106,18 @@ def shape_of_config(config: dict[str, Any]) -> ModelShape:
 
 def _shape(config: dict[str, Any]) -> ModelShape:
     kind = config.get("model_type")
-    if kind not in _DEFAULTS:
-        raise _refused("model_type", kind, f"it must be one of {', '.join(_DEFAULTS)}")
-    config = {"num_key_value_heads": config.get("num_attention_heads"), **_DEFAULTS[kind], **config}
+    family = _IMPORTED.get(kind) if isinstance(kind, str) else None
+    if family is None:
+        raise _refused("model_type", kind, f"it must be one of {', '.join(_IMPORTED)}")
+    config = {"num_key_value_heads": config.get("num_attention_heads"), **family.defaults, **config}
     if "num_local_experts" in config:  # newer releases write all types' number of experts so
         config["num_experts"] = config["n_routed_experts"] = config["num_local_experts"]
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if "partial_rotary_factor" in rope:
         config["partial_rotary_factor"] = rope["partial_rotary_factor"]
+    features = family.always | {feature: config[entry] for feature, entry in family.entries.items()}
     for entry, only in _ONLY.items():
-        if config.get(entry, only) not in (only, None):
+        if entry not in {*features, *family.entries.values()} and config.get(entry, only) not in (only, None):
             raise _refused(entry, config[entry], f"only {only!r} is computed")
     _refuse_windows(config)
     for entry in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
@@ -153,8 +136,8 @@ def _shape(config: dict[str, Any]) -> ModelShape:
         rope_scaling=_scaling(rope),
         norm_epsilon=config["rms_norm_eps"],
         tie_embeddings=config.get("tie_word_embeddings", False),
-        qk_norm=kind in ("qwen3", "qwen3_moe") or (kind == "glm4_moe" and config.get("use_qk_norm", False)),
         moe=moe,
+        **features,
     )
 
 
@@ -174,7 +157,7 @@ def end_of_text_id(config: dict[str, Any]) -> int | None:
     return ids[0] if isinstance(ids, list) and ids else ids if isinstance(ids, int) else None
 
 
-def _moe_config(shape: ModelShape, moe: MoEShape, layout: Layout) -> dict[str, Any]:
+def _moe_config(moe: MoEShape, layout: Layout) -> dict[str, Any]:
     config: dict[str, Any] = {"num_experts_per_tok": moe.experts_per_token}
     if layout == "mixtral":
         return config | {
@@ -197,8 +180,6 @@ def _moe_config(shape: ModelShape, moe: MoEShape, layout: Layout) -> dict[str, A
         "n_group": 1,
         "topk_group": 1,
         "num_nextn_predict_layers": 0,
-        "partial_rotary_factor": 1.0,
-        "use_qk_norm": shape.qk_norm,
     }
 
 

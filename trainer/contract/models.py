@@ -13,8 +13,8 @@ Dimension = Annotated[int, Field(ge=1)]
 class MoEShape(CheckedModel):
     """Mixture of experts in place of the feed-forward part of layers. No token is dropped. A shape is refused if no
     Hugging Face layout can express it: with scoring `sigmoid` it is GLM-4 MoE, which needs at least 1 shared expert;
-    with `softmax` it is Qwen3 MoE (with `qk_norm`) or Mixtral (without), which have neither shared experts, balancing
-    nor a scale, and Mixtral no dense layers and only normalized weights."""
+    with `softmax` it is Qwen3 MoE (with `qk_norm`) or Mixtral (without), which have neither shared experts, balancing,
+    a scale nor biases, and Mixtral no dense layers and only normalized weights."""
 
     num_experts: Annotated[int, Field(ge=2, le=4096, examples=[64])]
     """Number of routed experts in a layer."""
@@ -68,6 +68,8 @@ class RopeScaling(CheckedModel):
 class ModelShape(CheckedModel):
     """Dimensions of a Llama-style decoder: RMSNorm, rotary position embeddings, grouped-query attention, SwiGLU."""
 
+    # The JSON of a shape identifies a run's checkpoints: a new field is excluded from it where it has its default.
+
     hidden_size: Annotated[Dimension, Field(examples=[2048])]
     """Width of the residual stream. Without `head_dim`, a multiple of `num_heads`."""
     num_layers: Annotated[Dimension, Field(examples=[16])]
@@ -90,6 +92,11 @@ class ModelShape(CheckedModel):
     """Whether the token embedding and the output head share their weights."""
     qk_norm: bool = False
     """Whether queries and keys are normalized per head with RMSNorm, as in Qwen3."""
+    attention_bias: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Whether the projections of queries, keys and values have biases, as in Qwen2 and GLM-4 MoE."""
+    rotary_fraction: Annotated[float, Field(gt=0, le=1, exclude_if=lambda value: value == 1.0, examples=[0.5])] = 1.0
+    """Fraction of a head's elements that are rotated by position; the others stay as they are. The number of rotated
+    elements, `head_dim` times this and rounded down, must be even. GLM-4 MoE as published has 0.5."""
     moe: MoEShape | None = None
     """Mixture of experts in place of dense feed-forward networks. Without it all layers are dense."""
 
@@ -103,6 +110,12 @@ class ModelShape(CheckedModel):
         if self.head_size % 2:
             message = f"head size {self.head_size} (head_dim, or hidden_size / num_heads) must be even for RoPE"
             yield FieldConflict("head_dim", message, ("hidden_size", "num_heads"))
+        if self.rotary_fraction < 1.0 and (self.rotary_size % 2 or not self.rotary_size):
+            message = (
+                f"rotary_fraction {self.rotary_fraction} of the head size {self.head_size} rotates {self.rotary_size} "
+                "elements, which must be an even number of at least 2; take another fraction"
+            )
+            yield FieldConflict("rotary_fraction", message, ("head_dim", "hidden_size", "num_heads"))
         if self.moe is not None and self.moe.first_dense_layers >= self.num_layers:
             dense = self.moe.first_dense_layers
             field, layers = "moe.first_dense_layers", self.num_layers
@@ -114,13 +127,26 @@ class ModelShape(CheckedModel):
         """Return the size of an attention head."""
         return self.head_dim or self.hidden_size // self.num_heads
 
+    @property
+    def rotary_size(self) -> int:
+        """Return the number of a head's elements that are rotated by position, the first ones of the head."""
+        return int(self.head_size * self.rotary_fraction)
+
     def is_moe_layer(self, layer: int) -> bool:
         """Return whether a layer is a mixture of experts."""
         return self.moe is not None and layer >= self.moe.first_dense_layers
 
     def attention_parameters(self) -> int:
-        """Of one layer, norms left out: what matrix products use."""
+        """Of one layer, norms and biases left out: what matrix products use."""
         return self.hidden_size * self.head_size * (2 * self.num_heads + 2 * self.num_kv_heads)
+
+    def bias_parameters(self) -> int:
+        """Return the number of biases of one layer, of its queries, keys and values."""
+        return self.head_size * (self.num_heads + 2 * self.num_kv_heads) if self.attention_bias else 0
+
+    def norm_parameters(self) -> int:
+        """Return the number of weights of one layer's norms."""
+        return 2 * self.hidden_size + (2 * self.head_size if self.qk_norm else 0)
 
     def mlp_parameters(self, layer: int, *, active: bool = False) -> int:
         """Of one layer's feed-forward; `active`: only what one token passes through."""
@@ -131,8 +157,8 @@ class ModelShape(CheckedModel):
 
     def layer_parameters(self, layer: int) -> int:
         """Return the parameters of a layer."""
-        norms = 2 * self.hidden_size + (2 * self.head_size if self.qk_norm else 0)
-        return self.attention_parameters() + self.mlp_parameters(layer) + norms
+        vectors = self.norm_parameters() + self.bias_parameters()
+        return self.attention_parameters() + self.mlp_parameters(layer) + vectors
 
     def num_parameters(self, vocab_size: int) -> int:
         """All trainable parameters, embeddings included (tied ones once)."""

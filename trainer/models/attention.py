@@ -1,6 +1,6 @@
 """Grouped-query attention with rotary positions. The mask is made once per forward pass (`Decoder.make_mask`).
 
-Shape suffixes: B batch, S sequence, D hidden, H heads, K key-value heads, E head size.
+Shape suffixes: B batch, S sequence, D hidden, H heads, K key-value heads, E head size, R rotated elements of a head.
 """
 
 import math
@@ -24,12 +24,12 @@ class Rotary:
     def __init__(self, shape: ModelShape, sequence_length: int) -> None:
         positions = torch.arange(sequence_length, dtype=torch.float32, device="cpu")
         angles = torch.outer(positions, rotary_frequencies(shape))
-        angles_SE = torch.cat([angles, angles], dim=-1)
+        angles_SR = torch.cat([angles, angles], dim=-1)
         self.sequence_length = sequence_length
-        self._cosine_sine = {torch.device("cpu"): (angles_SE.cos(), angles_SE.sin())}
+        self._cosine_sine = {torch.device("cpu"): (angles_SR.cos(), angles_SR.sin())}
 
     def rope_cache(self, positions_BS: Tensor | None, length: int, like: Tensor) -> RopeCache:
-        """Return (cosine, sine), [B or 1, 1, S, E] each, on the device and in the precision of `like`.
+        """Return (cosine, sine), [B or 1, 1, S, R] each, on the device and in the precision of `like`.
 
         `positions_BS` None: 0 .. length - 1 in every row.
         """
@@ -43,8 +43,8 @@ class Rotary:
 
 
 def rotary_frequencies(shape: ModelShape) -> Tensor:
-    """Return the rotation of each pair in radians per position, [head size / 2], in fp32 on the CPU."""
-    powers = torch.arange(0, shape.head_size, 2, dtype=torch.float32, device="cpu") / shape.head_size
+    """Return the rotation of each pair in radians per position, [R / 2], in fp32 on the CPU."""
+    powers = torch.arange(0, shape.rotary_size, 2, dtype=torch.float32, device="cpu") / shape.rotary_size
     frequencies = 1.0 / shape.rope_theta**powers
     scaling = shape.rope_scaling
     if scaling is None:
@@ -56,8 +56,12 @@ def rotary_frequencies(shape: ModelShape) -> Tensor:
 
 
 def apply_rotary_embedding(x_BHSE: Tensor, rope_cache: RopeCache) -> Tensor:
-    """Rotate by Hugging Face's convention: element i is paired with i + E / 2, not with its neighbour."""
+    """Rotate the first R elements by Hugging Face's convention: element i is paired with i + R / 2, not with its
+    neighbour."""
     cosine, sine = rope_cache
+    if cosine.shape[-1] < x_BHSE.shape[-1]:
+        rotated, unchanged = x_BHSE.tensor_split([cosine.shape[-1]], dim=-1)
+        return torch.cat([apply_rotary_embedding(rotated, rope_cache), unchanged], dim=-1)
     first, second = x_BHSE.chunk(2, dim=-1)
     return x_BHSE * cosine + torch.cat([-second, first], dim=-1) * sine
 
@@ -140,9 +144,9 @@ class Attention(nn.Module):
         self.project_in: InputProjection = apply_linears
         self.project_out: OutputProjection = apply_linear
         width, kv_width = shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
-        self.query = nn.Linear(shape.hidden_size, width, bias=False)
-        self.key = nn.Linear(shape.hidden_size, kv_width, bias=False)
-        self.value = nn.Linear(shape.hidden_size, kv_width, bias=False)
+        self.query = nn.Linear(shape.hidden_size, width, bias=shape.attention_bias)
+        self.key = nn.Linear(shape.hidden_size, kv_width, bias=shape.attention_bias)
+        self.value = nn.Linear(shape.hidden_size, kv_width, bias=shape.attention_bias)
         self.output = nn.Linear(width, shape.hidden_size, bias=False)
         if shape.qk_norm:
             self.query_norm = nn.RMSNorm(shape.head_size, eps=shape.norm_epsilon)

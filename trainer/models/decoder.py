@@ -174,13 +174,13 @@ def initial_value(name: str, size: Iterable[int], num_layers: int, seed: int) ->
     """Return the initial value of a complete parameter, in fp32 on the CPU: a function of its name and the seed alone.
 
     Weights are normal with a standard deviation of 0.02, divided by sqrt(2 layers) for those that write to the residual
-    stream (Radford et al. 2019). One-dimensional parameters are 1, `lora_b` is 0.
+    stream (Radford et al. 2019). Weights of norms are 1, biases and `lora_b` are 0.
     """
     size = tuple(size)
+    if name.endswith((".bias", "lora_b")):  # an adapter adds 0 at first
+        return torch.zeros(size)
     if len(size) == 1:
         return torch.ones(size)
-    if name.endswith("lora_b"):  # an adapter adds 0 at first
-        return torch.zeros(size)
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     writes_residual = name.endswith(("attention.output.weight", "down.weight", "experts.down"))

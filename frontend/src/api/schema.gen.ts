@@ -5690,8 +5690,8 @@ export interface components {
          * MoEShape
          * @description Mixture of experts in place of the feed-forward part of layers. No token is dropped. A shape is refused if no
          *     Hugging Face layout can express it: with scoring `sigmoid` it is GLM-4 MoE, which needs at least 1 shared expert;
-         *     with `softmax` it is Qwen3 MoE (with `qk_norm`) or Mixtral (without), which have neither shared experts, balancing
-         *     nor a scale, and Mixtral no dense layers and only normalized weights.
+         *     with `softmax` it is Qwen3 MoE (with `qk_norm`) or Mixtral (without), which have neither shared experts, balancing,
+         *     a scale nor biases, and Mixtral no dense layers and only normalized weights.
          */
         MoEShape: {
             /**
@@ -5823,6 +5823,20 @@ export interface components {
              * @default false
              */
             qk_norm: boolean;
+            /**
+             * Attention Bias
+             * @description Whether the projections of queries, keys and values have biases, as in Qwen2 and GLM-4 MoE.
+             * @default false
+             */
+            attention_bias: boolean;
+            /**
+             * Rotary Fraction
+             * @description Fraction of a head's elements that are rotated by position; the others stay as they are. The number of rotated
+             *     elements, `head_dim` times this and rounded down, must be even. GLM-4 MoE as published has 0.5.
+             * @default 1
+             * @example 0.5
+             */
+            rotary_fraction: number;
             /**
              * @description Mixture of experts in place of dense feed-forward networks. Without it all layers are dense.
              * @default null

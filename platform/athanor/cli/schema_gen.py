@@ -575,6 +575,8 @@ class ModelShape(TypedDict):
     norm_epsilon: NotRequired[float]
     tie_embeddings: NotRequired[bool]
     qk_norm: NotRequired[bool]
+    attention_bias: NotRequired[bool]
+    rotary_fraction: NotRequired[float]
     moe: NotRequired[MoEShape | None]
 
 
