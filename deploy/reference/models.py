@@ -5,8 +5,9 @@ from trainer.contract.families import FAMILIES, Family
 
 INTRODUCTION = """
 Models of these families, in Hugging Face's layout, can be the base of a training (`training.model.base`), and a
-finished model is exported in the layout of its family, so that `transformers` loads it with equal logits. The model type is that
-of `config.json`; the features are fields of [`training.model.shape`](spec.md).
+finished model is exported in the layout of its family, so that `transformers` loads it with equal logits. The model
+type is that of `config.json`; the features are fields of [`training.model.shape`](spec.md). Every family has positions
+without scaling and with that of types `linear`, `llama3` and `yarn`.
 
 All weights are trained, embeddings and biases too. With LoRA, only adapters are: beside the matrices of attention, of
 dense feed-forward networks and of shared experts. Every axis of parallelism, packed documents, LoRA and generation work

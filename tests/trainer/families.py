@@ -18,6 +18,18 @@ STRETCHED = RopeScaling(factor=8.0, original_length=16)
 SHAPES = {
     "llama": ModelShape(**SIZES),
     "llama-3.1": ModelShape(**SIZES, rope_theta=500.0, rope_scaling=STRETCHED, tie_embeddings=True),
+    "llama-linear": ModelShape(**SIZES, rope_scaling=RopeScaling(kind="linear", factor=2.5)),
+    "qwen2.5-yarn": ModelShape(
+        **SIZES, attention_bias=True, rope_theta=1000.0, head_dim=16,
+        rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_length=24),
+    ),
+    "qwen3-yarn": ModelShape(
+        **SIZES, qk_norm=True, head_dim=16,
+        rope_scaling=RopeScaling(
+            kind="yarn", factor=3.0, original_length=40, beta_fast=9.0, beta_slow=0.5, attention_factor=1.3,
+            truncate=False,
+        ),
+    ),
     "qwen2": ModelShape(**SIZES, attention_bias=True, norm_epsilon=1e-6),
     "qwen2.5-small": ModelShape(**SIZES, attention_bias=True, tie_embeddings=True, rope_theta=1e6),
     "qwen3": ModelShape(**SIZES, qk_norm=True, head_dim=16, norm_epsilon=1e-6),

@@ -37,6 +37,7 @@ MESHES: list[tuple[str, dict[str, Any]]] = [
     ("qwen2.5-small", {"pipeline": 2, "tensor": 2, "zero": 1}),
     ("qwen2", {"context": 2, "zero": 3}),
     ("qwen2", {"context": 2, "context_attention": "ulysses", "zero": 0}),
+    ("qwen3-yarn", {"context": 2, "tensor": 2}),
     ("glm-4.5", {"expert": 2, "zero": 3}),
     ("glm-4.6", {"tensor": 2, "zero": 2}),
     ("glm-4.6", {"pipeline": 2, "context": 2, "expert": 2, "zero": 1}),

@@ -11,10 +11,11 @@ from safetensors.torch import load_file
 from tests.trainer.families import LENGTH, SHAPES, SIZES, SOFTMAX, TOKENS, VOCABULARY, export, our_model, write_random
 from tests.trainer.runs import tiny_training
 from trainer.contract.hugging_face import hugging_face_config, layout_of, shape_of_config
-from trainer.contract.models import MODELS, ModelShape, MoEShape
+from trainer.contract.models import MODELS, ModelShape, MoEShape, RopeScaling
 from trainer.errors import TrainerError
 from trainer.export.folder import read_config
 from trainer.export.read import StoredWeights, load_decoder
+from trainer.models.attention import rotary_frequencies
 from trainer.models.decoder import Decoder
 from trainer.training.export import export_tensors, write_weights
 
@@ -71,7 +72,9 @@ def test_a_part_of_a_stored_tensor_is_that_part(name: str, tmp_path: Path) -> No
         ({"attention_bias": True}, "attention_bias is True; only False"),
         ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 8}, "sliding_window is 8"),
         ({"model_type": "gemma2"}, "model_type is 'gemma2'; it must be one of llama, qwen2"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling is 'yarn'"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling is 'longrope'; only default, linear, llama3, yarn"),
+        ({"rope_scaling": {"rope_type": "yarn", "original_max_position_embeddings": 8}}, "rope_scaling.factor is miss"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}, "rope_scaling.low_freq_factor is missing"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; only 'silu'"),
         ({"model_type": "mistral"}, "sliding_window is 4096"),
@@ -129,3 +132,43 @@ def test_counts_of_parameters_are_those_of_the_model() -> None:
     for shape in [*SHAPES.values(), tiny_training().model.resolve()]:
         counted = sum(parameter.numel() for parameter in Decoder(shape, 300, 32).parameters())
         assert counted == shape.num_parameters(300)
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ({"original_max_position_embeddings": 12}, RopeScaling(kind="yarn", factor=4.0, original_length=12)),
+        ({}, RopeScaling(kind="yarn", factor=4.0, original_length=LENGTH)),
+        (
+            {"mscale": 1.0, "mscale_all_dim": 0.5},
+            RopeScaling(kind="yarn", factor=4.0, original_length=LENGTH, attention_factor=1.06482),
+        ),
+    ],
+)
+def test_what_yarn_leaves_out_is_what_transformers_takes(entries: dict[str, float], expected: RopeScaling) -> None:
+    config = hugging_face_config(SHAPES["llama"], VOCABULARY, LENGTH, "float32", end_of_text=0)
+    found = shape_of_config({**config, "rope_scaling": {"type": "yarn", "factor": 4.0, **entries}}).rope_scaling
+    assert found is not None
+    assert found.amplitude == pytest.approx(expected.amplitude, rel=1e-5)
+    assert found.model_copy(update={"attention_factor": expected.attention_factor}) == expected
+    theirs = transformers.LlamaConfig(
+        **{**config, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, **entries}}, attn_implementation="eager"
+    )
+    model = transformers.LlamaModel(theirs)
+    assert model.rotary_emb.attention_scaling == pytest.approx(found.amplitude, rel=1e-6)
+    torch.testing.assert_close(
+        model.rotary_emb.inv_freq, rotary_frequencies(SHAPES["llama"].model_copy(update={"rope_scaling": found}))
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"kind": "yarn"}, "original_length is missing, which kind yarn needs"),
+        ({"kind": "linear", "beta_fast": 8.0}, "beta_fast belongs to kind yarn, not linear"),
+        ({"kind": "yarn", "original_length": 8, "beta_slow": 40.0}, "beta_slow 40.0 must be below beta_fast 32.0"),
+    ],
+)
+def test_a_scaling_with_fields_of_another_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RopeScaling(factor=2.0, **fields)

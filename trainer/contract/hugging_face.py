@@ -6,6 +6,7 @@ A layout is a model type of `transformers`.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
+from math import log
 from typing import Any
 
 from pydantic import ValidationError
@@ -34,6 +35,31 @@ _ONLY: dict[str, Any] = {
     "topk_group": 1,
 }
 """Entries that would change what is computed, and the only value for which they do not."""
+
+
+_SCALING_ENTRIES: dict[str, dict[str, str]] = {
+    "linear": {"factor": "factor"},
+    "llama3": {
+        "factor": "factor",
+        "low_frequency_factor": "low_freq_factor",
+        "high_frequency_factor": "high_freq_factor",
+        "original_length": "original_max_position_embeddings",
+    },
+    "yarn": {
+        "factor": "factor",
+        "original_length": "original_max_position_embeddings",
+        "beta_fast": "beta_fast",
+        "beta_slow": "beta_slow",
+        "attention_factor": "attention_factor",
+        "truncate": "truncate",
+    },
+}
+"""The entry for each field of a scaling, by its kind."""
+_REQUIRED_SCALING = {
+    "linear": ("factor",),
+    "llama3": tuple(_SCALING_ENTRIES["llama3"]),
+    "yarn": ("factor", "original_length"),
+}
 
 
 def layout_of(shape: ModelShape) -> Layout:
@@ -133,7 +159,7 @@ def _shape(config: dict[str, Any]) -> ModelShape:
         intermediate_size=sparse_size,
         head_dim=None if head_dim == config["hidden_size"] / config["num_attention_heads"] else head_dim,
         rope_theta=rope.get("rope_theta", config.get("rope_theta", 10_000.0)),
-        rope_scaling=_scaling(rope),
+        rope_scaling=_scaling(rope, config),
         norm_epsilon=config["rms_norm_eps"],
         tie_embeddings=config.get("tie_word_embeddings", False),
         moe=moe,
@@ -219,27 +245,29 @@ def _moe_shape(config: dict[str, Any]) -> MoEShape | None:
 def _scaling_config(scaling: RopeScaling | None) -> dict[str, Any] | None:
     if scaling is None:
         return None
-    return {
-        "rope_type": "llama3",
-        "factor": scaling.factor,
-        "low_freq_factor": scaling.low_frequency_factor,
-        "high_freq_factor": scaling.high_frequency_factor,
-        "original_max_position_embeddings": scaling.original_length,
+    return {"rope_type": scaling.kind} | {
+        entry: getattr(scaling, name)
+        for name, entry in _SCALING_ENTRIES[scaling.kind].items()
+        if getattr(scaling, name) is not None
     }
 
 
-def _scaling(rope: dict[str, Any]) -> RopeScaling | None:
+def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> RopeScaling | None:
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
         return None
-    if kind != "llama3":
-        raise _refused("rope_scaling", kind, "only default and llama3 are computed")
-    return RopeScaling(
-        factor=rope["factor"],
-        low_frequency_factor=rope["low_freq_factor"],
-        high_frequency_factor=rope["high_freq_factor"],
-        original_length=rope["original_max_position_embeddings"],
-    )
+    if kind not in _SCALING_ENTRIES:
+        raise _refused("rope_scaling", kind, f"only default, {', '.join(_SCALING_ENTRIES)} are computed")
+    entries = _SCALING_ENTRIES[kind]
+    found = {name: rope[entry] for name, entry in entries.items() if rope.get(entry) is not None}
+    if kind == "yarn":
+        found.setdefault("original_length", config["max_position_embeddings"])
+        if rope.get("mscale") and rope.get("mscale_all_dim"):  # DeepSeek's way to name a factor
+            above, below = (0.1 * rope[name] * log(rope["factor"]) + 1.0 for name in ("mscale", "mscale_all_dim"))
+            found.setdefault("attention_factor", above / below)
+    if missing := [entries[name] for name in _REQUIRED_SCALING[kind] if name not in found]:
+        raise KeyError(f"rope_scaling.{missing[0]}")
+    return RopeScaling(kind=kind, **found)
 
 
 def _refuse_windows(config: dict[str, Any]) -> None:

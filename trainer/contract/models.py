@@ -1,6 +1,7 @@
 """Decoder shapes: the named Llama-style models, and what follows from a shape by arithmetic alone."""
 
 from collections.abc import Iterable, Iterator
+from math import log
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -45,24 +46,65 @@ class MoEShape(CheckedModel):
 
 
 class RopeScaling(CheckedModel):
-    """Scaling of rotary position embeddings to longer sequences, as in Llama 3.1. Between the two limits the scaling
-    changes smoothly."""
+    """Scaling of rotary position embeddings to longer sequences. `linear` (Chen et al. 2023) stretches all wavelengths.
+    `llama3`, as in Llama 3.1, and `yarn` (Peng et al. 2023) stretch long wavelengths and leave short ones as they are,
+    with a smooth change between two limits."""
 
+    kind: Annotated[
+        Literal["llama3", "linear", "yarn"], Field(exclude_if=lambda value: value == "llama3", examples=["yarn"])
+    ] = "llama3"
+    """How wavelengths are scaled."""
     factor: Annotated[float, Field(ge=1, examples=[8.0])]
     """Factor by which long wavelengths are stretched."""
     low_frequency_factor: Annotated[float, Field(gt=0)] = 1.0
-    """Wavelengths longer than `original_length` divided by this factor are stretched fully. Less than
+    """For `llama3`: wavelengths longer than `original_length` divided by this factor are stretched fully. Less than
     `high_frequency_factor`."""
     high_frequency_factor: Annotated[float, Field(gt=0)] = 4.0
-    """Wavelengths shorter than `original_length` divided by this factor are not stretched."""
-    original_length: Annotated[Dimension, Field(examples=[8192])]
-    """Sequence length that the model was trained on before scaling, in tokens."""
+    """For `llama3`: wavelengths shorter than `original_length` divided by this factor are not stretched."""
+    original_length: Annotated[Dimension | None, Field(examples=[8192])] = None
+    """Sequence length that the model was trained on before scaling, in tokens. Required for `llama3` and `yarn`,
+    without effect for `linear`."""
+    beta_fast: Annotated[float, Field(gt=0, exclude_if=lambda value: value == 32.0)] = 32.0
+    """For `yarn`: what rotates more often than this in `original_length` is not stretched."""
+    beta_slow: Annotated[float, Field(gt=0, exclude_if=lambda value: value == 1.0)] = 1.0
+    """For `yarn`: what rotates less often than this in `original_length` is stretched fully. Less than `beta_fast`."""
+    attention_factor: Annotated[float | None, Field(gt=0, exclude_if=lambda value: value is None, examples=[1.2])] = (
+        None
+    )
+    """For `yarn`: factor of cosines and sines. Without it, 0.1 x ln(`factor`) + 1."""
+    truncate: Annotated[bool, Field(exclude_if=bool)] = True
+    """For `yarn`: whether the two limits are rounded to whole pairs of elements."""
 
     def _conflicts(self) -> Iterator[FieldConflict]:
         low, high = self.low_frequency_factor, self.high_frequency_factor
         if low >= high:
             message = f"low_frequency_factor {low} must be below high_frequency_factor {high}"
             yield FieldConflict("low_frequency_factor", message, ("high_frequency_factor",))
+        if self.beta_slow >= self.beta_fast:
+            message = f"beta_slow {self.beta_slow} must be below beta_fast {self.beta_fast}"
+            yield FieldConflict("beta_slow", message, ("beta_fast",))
+        if self.kind != "linear" and self.original_length is None:
+            message = f"original_length is missing, which kind {self.kind} needs; give the length before scaling"
+            yield FieldConflict("original_length", message, ("kind",))
+        for kind, names in _SCALING_FIELDS.items():
+            for name in names:
+                if kind != self.kind and getattr(self, name) != RopeScaling.model_fields[name].default:
+                    yield FieldConflict(
+                        name, f"{name} belongs to kind {kind}, not {self.kind}; leave it out", ("kind",)
+                    )
+
+    @property
+    def amplitude(self) -> float:
+        """Return the factor of cosines and sines."""
+        if self.kind != "yarn":
+            return 1.0
+        return 0.1 * log(self.factor) + 1.0 if self.attention_factor is None else self.attention_factor
+
+
+_SCALING_FIELDS = {
+    "llama3": ("low_frequency_factor", "high_frequency_factor"),
+    "yarn": ("beta_fast", "beta_slow", "attention_factor", "truncate"),
+}
 
 
 class ModelShape(CheckedModel):

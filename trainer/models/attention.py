@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 
-from trainer.contract.models import ModelShape
+from trainer.contract.models import ModelShape, RopeScaling
 from trainer.models.feed_forward import InputProjection, OutputProjection, apply_linear, apply_linears
 
 RopeCache = tuple[Tensor, Tensor]
@@ -25,8 +25,11 @@ class Rotary:
         positions = torch.arange(sequence_length, dtype=torch.float32, device="cpu")
         angles = torch.outer(positions, rotary_frequencies(shape))
         angles_SR = torch.cat([angles, angles], dim=-1)
+        cosine_SR, sine_SR = angles_SR.cos(), angles_SR.sin()
+        if shape.rope_scaling is not None and shape.rope_scaling.amplitude != 1.0:
+            cosine_SR, sine_SR = cosine_SR * shape.rope_scaling.amplitude, sine_SR * shape.rope_scaling.amplitude
         self.sequence_length = sequence_length
-        self._cosine_sine = {torch.device("cpu"): (angles_SR.cos(), angles_SR.sin())}
+        self._cosine_sine = {torch.device("cpu"): (cosine_SR, sine_SR)}
 
     def rope_cache(self, positions_BS: Tensor | None, length: int, like: Tensor) -> RopeCache:
         """Return (cosine, sine), [B or 1, 1, S, R] each, on the device and in the precision of `like`.
@@ -49,10 +52,30 @@ def rotary_frequencies(shape: ModelShape) -> Tensor:
     scaling = shape.rope_scaling
     if scaling is None:
         return frequencies
-    waves = scaling.original_length * frequencies / (2 * math.pi)  # of each pair in the original length
-    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
-    kept = ((waves - low) / (high - low)).clamp(0.0, 1.0)
+    if scaling.original_length is None or scaling.kind == "linear":
+        return frequencies / scaling.factor
+    if scaling.kind == "llama3":
+        waves = scaling.original_length * frequencies / (2 * math.pi)  # of each pair in the original length
+        low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+        kept = ((waves - low) / (high - low)).clamp(0.0, 1.0)
+    else:
+        first, last = _yarn_limits(shape, scaling, scaling.original_length)
+        pairs = torch.arange(shape.rotary_size // 2, dtype=torch.float32, device="cpu")
+        kept = 1.0 - ((pairs - first) / (last - first)).clamp(0.0, 1.0)
     return kept * frequencies + (1.0 - kept) * frequencies / scaling.factor
+
+
+def _yarn_limits(shape: ModelShape, scaling: RopeScaling, original_length: int) -> tuple[float, float]:
+    """Return the pair up to which nothing is stretched, and that from which all is (Peng et al. 2023, section 3.2): the
+    pairs that rotate `beta_fast` and `beta_slow` times in the original length."""
+    first, last = (
+        shape.rotary_size * math.log(original_length / (2 * math.pi * rotations)) / (2 * math.log(shape.rope_theta))
+        for rotations in (scaling.beta_fast, scaling.beta_slow)
+    )
+    if scaling.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, shape.rotary_size - 1)
+    return first, last if last != first else last + 0.001  # as `transformers` avoids a division by zero
 
 
 def apply_rotary_embedding(x_BHSE: Tensor, rope_cache: RopeCache) -> Tensor:

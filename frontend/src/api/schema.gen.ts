@@ -7786,10 +7786,18 @@ export interface components {
         RoleEnum: "viewer" | "member" | "admin";
         /**
          * RopeScaling
-         * @description Scaling of rotary position embeddings to longer sequences, as in Llama 3.1. Between the two limits the scaling
-         *     changes smoothly.
+         * @description Scaling of rotary position embeddings to longer sequences. `linear` (Chen et al. 2023) stretches all wavelengths.
+         *     `llama3`, as in Llama 3.1, and `yarn` (Peng et al. 2023) stretch long wavelengths and leave short ones as they are,
+         *     with a smooth change between two limits.
          */
         RopeScaling: {
+            /**
+             * Kind
+             * @description How wavelengths are scaled.
+             * @default llama3
+             * @example yarn
+             */
+            kind: components["schemas"]["RopeScalingKindEnum"];
             /**
              * Factor
              * @description Factor by which long wavelengths are stretched.
@@ -7798,24 +7806,53 @@ export interface components {
             factor: number;
             /**
              * Low Frequency Factor
-             * @description Wavelengths longer than `original_length` divided by this factor are stretched fully. Less than
+             * @description For `llama3`: wavelengths longer than `original_length` divided by this factor are stretched fully. Less than
              *     `high_frequency_factor`.
              * @default 1
              */
             low_frequency_factor: number;
             /**
              * High Frequency Factor
-             * @description Wavelengths shorter than `original_length` divided by this factor are not stretched.
+             * @description For `llama3`: wavelengths shorter than `original_length` divided by this factor are not stretched.
              * @default 4
              */
             high_frequency_factor: number;
             /**
              * Original Length
-             * @description Sequence length that the model was trained on before scaling, in tokens.
+             * @description Sequence length that the model was trained on before scaling, in tokens. Required for `llama3` and `yarn`,
+             *     without effect for `linear`.
+             * @default null
              * @example 8192
              */
-            original_length: number;
+            original_length: number | null;
+            /**
+             * Beta Fast
+             * @description For `yarn`: what rotates more often than this in `original_length` is not stretched.
+             * @default 32
+             */
+            beta_fast: number;
+            /**
+             * Beta Slow
+             * @description For `yarn`: what rotates less often than this in `original_length` is stretched fully. Less than `beta_fast`.
+             * @default 1
+             */
+            beta_slow: number;
+            /**
+             * Attention Factor
+             * @description For `yarn`: factor of cosines and sines. Without it, 0.1 x ln(`factor`) + 1.
+             * @default null
+             * @example 1.2
+             */
+            attention_factor: number | null;
+            /**
+             * Truncate
+             * @description For `yarn`: whether the two limits are rounded to whole pairs of elements.
+             * @default true
+             */
+            truncate: boolean;
         };
+        /** @enum {string} */
+        RopeScalingKindEnum: "llama3" | "linear" | "yarn";
         /** @enum {string} */
         ScaleEnum: "rms" | "spectral";
         /**

@@ -275,14 +275,10 @@ TokenizerSpecKindEnum: TypeAlias = Literal['bpe', 'model']
 CompressionSpecKindEnum: TypeAlias = Literal['none', 'powersgd', 'int8', 'fp8']
 
 
-class RopeScaling(TypedDict):
-    factor: float
-    low_frequency_factor: NotRequired[float]
-    high_frequency_factor: NotRequired[float]
-    original_length: int
-
-
 ScaleEnum: TypeAlias = Literal['rms', 'spectral']
+
+
+RopeScalingKindEnum: TypeAlias = Literal['llama3', 'linear', 'yarn']
 
 
 ScoringEnum: TypeAlias = Literal['softmax', 'sigmoid']
@@ -481,6 +477,18 @@ class MoEShape(TypedDict):
     normalise_weights: NotRequired[bool]
     weight_scale: NotRequired[float]
     balance_rate: NotRequired[float]
+
+
+class RopeScaling(TypedDict):
+    kind: NotRequired[RopeScalingKindEnum]
+    factor: float
+    low_frequency_factor: NotRequired[float]
+    high_frequency_factor: NotRequired[float]
+    original_length: NotRequired[int | None]
+    beta_fast: NotRequired[float]
+    beta_slow: NotRequired[float]
+    attention_factor: NotRequired[float | None]
+    truncate: NotRequired[bool]
 
 
 class ArtifactPage(TypedDict):
