@@ -36,6 +36,8 @@ SHAPES = {
     "qwen3-moe": ModelShape(
         **SIZES, qk_norm=True, moe=SOFTMAX.model_copy(update={"first_dense_layers": 1, "normalise_weights": False})
     ),
+    "mistral": ModelShape(**SIZES, sliding_window=11, norm_epsilon=1e-6),
+    "mixtral-window": ModelShape(**{**SIZES, "intermediate_size": 24}, moe=SOFTMAX, sliding_window=7),
     "mixtral": ModelShape(**{**SIZES, "intermediate_size": 24}, moe=SOFTMAX),
     "glm4-moe": ModelShape(
         **SIZES,

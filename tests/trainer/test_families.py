@@ -1,12 +1,14 @@
 """A checkpoint of each family on every kind of mesh, with adapters and with a cache: what `transformers` computes."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import peft
 import pytest
 import torch
+import transformers
 from safetensors.torch import save_file
 
 from tests.trainer.families import LENGTH, SHAPES, TOKENS, VOCABULARY, export, our_model, write_random
@@ -14,7 +16,7 @@ from tests.trainer.ranks import RankPool
 from tests.trainer.runs import tiny_training
 from trainer.contract.cost import RankCost
 from trainer.contract.families import BY_TYPE
-from trainer.contract.hugging_face import layout_of
+from trainer.contract.hugging_face import hugging_face_config, layout_of
 from trainer.contract.launch_plan import plan_mesh
 from trainer.contract.models import ModelShape
 from trainer.contract.optimisation import LoraSpec
@@ -29,7 +31,7 @@ from trainer.models.lora import add_adapters, is_adapter, merge_adapters
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel.mesh import Mesh, all_reduce_world
 from trainer.parallel.parallelize import parallelize_model
-from trainer.training.export import write_json
+from trainer.training.export import export_tensors, write_json
 
 MESHES: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {"tensor": 2, "zero": 0}),
@@ -37,6 +39,9 @@ MESHES: list[tuple[str, dict[str, Any]]] = [
     ("qwen2.5-small", {"pipeline": 2, "tensor": 2, "zero": 1}),
     ("qwen2", {"context": 2, "zero": 3}),
     ("qwen2", {"context": 2, "context_attention": "ulysses", "zero": 0}),
+    ("mistral", {"tensor": 2, "pipeline": 2}),
+    ("mistral", {"context": 2, "context_attention": "ulysses", "zero": 3}),
+    ("mixtral-window", {"expert": 2, "zero": 3}),
     ("qwen3-yarn", {"context": 2, "tensor": 2}),
     ("glm-4.5", {"expert": 2, "zero": 3}),
     ("glm-4.6", {"tensor": 2, "zero": 2}),
@@ -136,6 +141,44 @@ def test_adapters_add_what_peft_adds(name: str, tmp_path: Path) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
         plain.load_state_dict(dict(merge_adapters(adapted.state_dict().items(), lora.scale)))
         torch.testing.assert_close(plain(TOKENS), ours, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, LENGTH - 1, LENGTH, 2 * LENGTH])
+def test_a_window_ends_with_its_document(window: int) -> None:
+    """Rows of several documents against each document by itself, of transformers."""
+    shape = SHAPES["mistral"].model_copy(update={"sliding_window": window})
+    ours = our_model(shape)
+    bounds = [0, 3, 20, LENGTH]
+    documents, positions = torch.zeros(2, LENGTH, dtype=torch.int32), torch.zeros(2, LENGTH).long()
+    for number, (low, high) in enumerate(pairwise(bounds)):
+        documents[:, low:high], positions[:, low:high] = number, torch.arange(high - low)
+    config = transformers.MistralConfig(**hugging_face_config(shape, VOCABULARY, LENGTH, "float32", end_of_text=0))
+    theirs = transformers.MistralForCausalLM(config).eval()
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in ours.state_dict().items():
+        export_tensors(tensors, name, tensor, shape, torch.float32)
+    theirs.load_state_dict(tensors)
+    with torch.no_grad():
+        found = ours(TOKENS, documents_BS=documents, positions_BS=positions)
+        expected = torch.cat([theirs(TOKENS[:, low:high]).logits for low, high in pairwise(bounds)], dim=1)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_ring_attention_refuses_a_window_that_it_would_have_to_compute() -> None:
+    parallelism = {"context": 2, "context_attention": "ring"}
+    (problem,) = plan_mesh(training_of(SHAPES["mistral"], parallelism), VOCABULARY, 2)
+    assert problem.field == "parallelism/context_attention"
+    assert "sliding_window 11, which is shorter than sequence_length 48; take ulysses" in problem.message
+    wide = SHAPES["mistral"].model_copy(update={"sliding_window": LENGTH})
+    assert isinstance(plan_mesh(training_of(wide, parallelism), VOCABULARY, 2), MeshSizes)
+
+
+def test_flops_count_what_is_in_the_window() -> None:
+    """Of the triangle below the diagonal, the smaller triangle beyond the window is left out."""
+    full, narrow = SHAPES["llama"], SHAPES["mistral"]
+    per_pair = 12 * full.num_layers * full.num_heads * full.head_size
+    counts = [shape.flops_per_token(VOCABULARY, LENGTH, causal=True) * LENGTH for shape in (full, narrow)]
+    assert counts[0] - counts[1] == pytest.approx(per_pair * (LENGTH - 11) ** 2 / 2, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", SHAPES)

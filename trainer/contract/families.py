@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from trainer.contract.models import ModelShape
 
-Layout = Literal["llama", "qwen2", "qwen3", "qwen3_moe", "glm4_moe", "mixtral"]
-FEATURES = ("qk_norm", "attention_bias", "rotary_fraction")
+Layout = Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe", "mixtral"]
+FEATURES = ("qk_norm", "attention_bias", "rotary_fraction", "sliding_window")
 """Fields of a shape that not every family can express."""
 
 
@@ -48,6 +48,13 @@ FAMILIES = (
         defaults={"rms_norm_eps": 1e-6}, restrictions="no biases",
     ),
     Family(
+        "mistral", "MistralForCausalLM", "Mistral",
+        entries={"sliding_window": "sliding_window"},
+        defaults={"rms_norm_eps": 1e-6, "num_key_value_heads": 8, "sliding_window": 4096},
+        restrictions="no ring attention with a `sliding_window` below `sequence_length`; without a window, exported as "
+        "model type llama",
+    ),
+    Family(
         "qwen2", "Qwen2ForCausalLM", "Qwen2, Qwen2.5",
         always={"attention_bias": True}, defaults={"rms_norm_eps": 1e-6, "num_key_value_heads": 32},
         restrictions="no sliding window (`use_sliding_window`)",
@@ -68,11 +75,12 @@ FAMILIES = (
     ),
     Family(
         "mixtral", "MixtralForCausalLM", "Mixtral", experts="softmax",
+        entries={"sliding_window": "sliding_window"},
         defaults={
             "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2,
-            "rope_theta": 1e6,
+            "rope_theta": 1e6, "sliding_window": None,
         },
-        restrictions="no sliding window",
+        restrictions="no ring attention with a `sliding_window` below `sequence_length`",
     ),
     Family(
         "glm4_moe", "Glm4MoeForCausalLM", "GLM-4.5, GLM-4.6 and other GLM-4 MoE", experts="sigmoid",
@@ -88,7 +96,7 @@ FAMILIES = (
         restrictions="one group of experts; layers that predict further tokens are not read, trained or exported",
     ),
 )  # fmt: skip
-BY_TYPE = {family.model_type: family for family in FAMILIES}
+BY_TYPE: dict[str, Family] = {family.model_type: family for family in FAMILIES}
 
 
 def family_of(shape: ModelShape) -> Family:

@@ -5,25 +5,18 @@ A layout is a model type of `transformers`.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
 from math import log
 from typing import Any
 
 from pydantic import ValidationError
 
-from trainer.contract.families import BY_TYPE, Family, Layout, family_of
+from trainer.contract.families import BY_TYPE, Layout, family_of
 from trainer.contract.models import ModelShape, MoEShape, RopeScaling
 
 CONFIG_NAME, TOKENIZER_NAME = "config.json", "tokenizer.json"
 TOKENIZER_SETTINGS_NAME, TEMPLATE_NAME = "tokenizer_config.json", "chat_template.jinja"
 DESCRIBING_FILES = (CONFIG_NAME, TOKENIZER_NAME, TOKENIZER_SETTINGS_NAME, TEMPLATE_NAME)
 
-_IMPORTED: dict[str, Family] = {
-    **{str(name): family for name, family in BY_TYPE.items()},
-    "mistral": replace(
-        BY_TYPE["llama"], defaults={"rms_norm_eps": 1e-6, "num_key_value_heads": 8, "sliding_window": 4096}
-    ),
-}
 _ONLY: dict[str, Any] = {
     "hidden_act": "silu",
     "attention_bias": False,
@@ -132,9 +125,9 @@ def shape_of_config(config: dict[str, Any]) -> ModelShape:
 
 def _shape(config: dict[str, Any]) -> ModelShape:
     kind = config.get("model_type")
-    family = _IMPORTED.get(kind) if isinstance(kind, str) else None
+    family = BY_TYPE.get(kind) if isinstance(kind, str) else None
     if family is None:
-        raise _refused("model_type", kind, f"it must be one of {', '.join(_IMPORTED)}")
+        raise _refused("model_type", kind, f"it must be one of {', '.join(BY_TYPE)}")
     config = {"num_key_value_heads": config.get("num_attention_heads"), **family.defaults, **config}
     if "num_local_experts" in config:  # newer releases write all types' number of experts so
         config["num_experts"] = config["n_routed_experts"] = config["num_local_experts"]
@@ -189,7 +182,6 @@ def _moe_config(moe: MoEShape, layout: Layout) -> dict[str, Any]:
         return config | {
             "num_local_experts": moe.num_experts,
             "intermediate_size": moe.expert_size,
-            "sliding_window": None,
         }
     config |= {"moe_intermediate_size": moe.expert_size, "norm_topk_prob": moe.normalise_weights}
     if layout == "qwen3_moe":
@@ -271,12 +263,11 @@ def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> RopeScaling | None
 
 
 def _refuse_windows(config: dict[str, Any]) -> None:
-    """Attention to a few neighbours only: the decoder attends to all that came before."""
+    """Refuse windows of only some layers, and those of families that have none here."""
     kinds = set(config.get("layer_types") or [])
     if kinds - {"full_attention"}:
         raise _refused("layer_types", ", ".join(sorted(kinds)), "only full_attention is computed")
-    is_used = config.get("use_sliding_window", config["model_type"] in ("mistral", "mixtral"))
-    if is_used and config.get("sliding_window") is not None:
+    if config.get("use_sliding_window") and config.get("sliding_window") is not None:
         raise _refused("sliding_window", config["sliding_window"], "only full attention is computed")
 
 

@@ -139,6 +139,9 @@ class ModelShape(CheckedModel):
     rotary_fraction: Annotated[float, Field(gt=0, le=1, exclude_if=lambda value: value == 1.0, examples=[0.5])] = 1.0
     """Fraction of a head's elements that are rotated by position; the others stay as they are. The number of rotated
     elements, `head_dim` times this and rounded down, must be even. GLM-4 MoE as published has 0.5."""
+    sliding_window: Annotated[Dimension | None, Field(exclude_if=lambda value: value is None, examples=[4096])] = None
+    """Number of tokens that a token attends to in each layer, itself included and those right before it, as in Mistral
+    7B v0.1. Without it, it attends to all earlier ones."""
     moe: MoEShape | None = None
     """Mixture of experts in place of dense feed-forward networks. Without it all layers are dense."""
 
@@ -228,7 +231,8 @@ class ModelShape(CheckedModel):
 
         6 per matmul parameter that the token passes through plus attention scores, `12 * layers * heads * head size *
         sequence` as PaLM (Chowdhery et al. 2022, appendix B) counts them; `causal` halves the attention term, since
-        a causal kernel computes half of the square. The embedding look-up is no matmul.
+        a causal kernel computes half of the square, and with a sliding window counts only the part of the square that
+        is in the window. The embedding look-up is no matmul.
 
         `trained_adapters`: the number of adapter parameters, if only they are trained (LoRA). A frozen parameter has no
         gradient of its own, so it counts 4: forward, and the gradient of its input. Adapters count 6.
@@ -239,7 +243,10 @@ class ModelShape(CheckedModel):
         matmul += vocab_size * self.hidden_size  # the output head
         scores = 12 * self.num_layers * self.num_heads * self.head_size * sequence_length
         products = 6 * matmul if trained_adapters is None else 4 * matmul + 6 * trained_adapters
-        return products + (scores // 2 if causal else scores)
+        if not causal:
+            return products + scores
+        window = min(self.sliding_window or sequence_length, sequence_length)
+        return products + scores * window * (2 * sequence_length - window) // (2 * sequence_length**2)
 
 
 MODELS: dict[str, ModelShape] = {

@@ -5,6 +5,7 @@ Shape suffixes: B batch, S sequence, D hidden, H heads, K key-value heads, E hea
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -126,11 +127,22 @@ def document_cu_seqlens(documents_BS: Tensor) -> Tensor:
     return bounds
 
 
-def attend(query_BHSE: Tensor, key_BKSE: Tensor, value_BKSE: Tensor, mask: Tensor | None) -> Tensor:
-    """Return causal attention on one device, [B, H, S, E]. `mask`: as `document_mask` returns it."""
-    grouped = query_BHSE.shape[1] != key_BKSE.shape[1]
+def attend(
+    query_BHSE: Tensor, key_BKSE: Tensor, value_BKSE: Tensor, mask: Tensor | None, window: int | None = None
+) -> Tensor:
+    """Return causal attention on one device, [B, H, S, E]. `mask`: as `document_mask` returns it. `window`: tokens that
+    a token attends to, itself included; None: all."""
+    grouped, length = query_BHSE.shape[1] != key_BKSE.shape[1], query_BHSE.shape[2]
+    if window is not None and window >= length:
+        window = None
+    if window is not None and mask is None and has_varlen_kernel(query_BHSE):  # each row is a document
+        ends = length * (query_BHSE.shape[0] + 1)
+        mask = torch.arange(0, ends, length, dtype=torch.int32, device=query_BHSE.device)
     if mask is not None and mask.dtype == torch.int32:
-        return _attend_varlen(query_BHSE, key_BKSE, value_BKSE, mask, grouped=grouped)
+        return _attend_varlen(query_BHSE, key_BKSE, value_BKSE, mask, window, grouped=grouped)
+    if window is not None:
+        near_SS = window_mask(length, window, query_BHSE.device)
+        mask = near_SS if mask is None else mask & near_SS
     if grouped and query_BHSE.dtype == torch.float32 and query_BHSE.device.type != "cpu":
         # In fp32 CUDA has only the memory-efficient kernel, which takes no grouped heads: torch would compute the
         # scores, [B, H, S, S], by plain products.
@@ -142,13 +154,22 @@ def attend(query_BHSE: Tensor, key_BKSE: Tensor, value_BKSE: Tensor, mask: Tenso
     )
 
 
-def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, *, grouped: bool) -> Tensor:
+def window_mask(length: int, window: int, device: torch.device) -> Tensor:
+    """Return [S, S], true where query i may see key j: i - window < j <= i."""
+    causal_SS = torch.ones(length, length, dtype=torch.bool, device=device).tril()
+    return causal_SS.triu(1 - window)
+
+
+def _attend_varlen(
+    query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, window: int | None, *, grouped: bool
+) -> Tensor:
     """Attend within documents by torch's variable-length kernel. This project's tests have not run it on a GPU."""
     batch, _, length, size = query.shape
     padding = -size % 8  # the kernel needs head sizes that are multiples of 8; zeros do not change the products
     rows = [functional.pad(x, (0, padding)).transpose(1, 2).flatten(0, 1) for x in (query, key, value)]
+    before = -1 if window is None else window - 1
     mixed = varlen_attn(
-        *rows, bounds, bounds, length, length, scale=size**-0.5, window_size=(-1, 0), enable_gqa=grouped
+        *rows, bounds, bounds, length, length, scale=size**-0.5, window_size=(before, 0), enable_gqa=grouped
     )
     return mixed[..., :size].unflatten(0, (batch, length)).transpose(1, 2)
 
@@ -163,7 +184,7 @@ class Attention(nn.Module):
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_size = shape.num_heads, shape.num_kv_heads, shape.head_size
-        self.attend: Attend = attend
+        self.attend: Attend = attend if shape.sliding_window is None else partial(attend, window=shape.sliding_window)
         self.project_in: InputProjection = apply_linears
         self.project_out: OutputProjection = apply_linear
         width, kv_width = shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size

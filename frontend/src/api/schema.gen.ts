@@ -5838,6 +5838,14 @@ export interface components {
              */
             rotary_fraction: number;
             /**
+             * Sliding Window
+             * @description Number of tokens that a token attends to in each layer, itself included and those right before it, as in Mistral
+             *     7B v0.1. Without it, it attends to all earlier ones.
+             * @default null
+             * @example 4096
+             */
+            sliding_window: number | null;
+            /**
              * @description Mixture of experts in place of dense feed-forward networks. Without it all layers are dense.
              * @default null
              */
@@ -6492,8 +6500,8 @@ export interface components {
             /**
              * Context Attention
              * @description How context ranks compute attention. `ring` passes keys and values around, and needs a `sequence_length` that is
-             *     a multiple of 2 x `context`. `ulysses` exchanges heads, and needs numbers of heads that are multiples of `context` x
-             *     `tensor`. Ignored with `context` 1.
+             *     a multiple of 2 x `context` and not longer than the model's `sliding_window`. `ulysses` exchanges heads, and needs
+             *     numbers of heads that are multiples of `context` x `tensor`. Ignored with `context` 1.
              * @default ring
              */
             context_attention: components["schemas"]["ContextAttentionEnum"];

@@ -585,6 +585,7 @@ class ModelShape(TypedDict):
     qk_norm: NotRequired[bool]
     attention_bias: NotRequired[bool]
     rotary_fraction: NotRequired[float]
+    sliding_window: NotRequired[int | None]
     moe: NotRequired[MoEShape | None]
 
 
