@@ -49,6 +49,12 @@ def test_the_kernel_takes_what_it_is_given(size: int, window: int | None) -> Non
         assert query.grad is not None and query.grad.shape == query.shape
 
 
+def test_a_window_compiles_to_one_graph() -> None:
+    query, key = (heads(count, 1).transpose(1, 2).bfloat16() for count in (4, 2))
+    compiled = torch.compile(attend, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(query, key, key, None, 3), attend(query, key, key, None, 3))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("is_packed", [True, False])

@@ -108,9 +108,12 @@ def document_mask(documents_BS: Tensor | None, like: Tensor) -> Tensor | None:
 def has_varlen_kernel(like: Tensor) -> bool:
     """Return whether torch's variable-length attention can be used: half precision, compute capability 8.0 or
     higher."""
-    if like.device.type != "cuda" or like.dtype not in (torch.bfloat16, torch.float16):
-        return False
-    return bool(torch.cuda.get_device_capability(like.device) >= (8, 0))
+    return like.dtype in (torch.bfloat16, torch.float16) and _is_ampere_or_newer(like.device)
+
+
+@torch.compiler.assume_constant_result  # a compiled block asks too, where there is a window
+def _is_ampere_or_newer(device: torch.device) -> bool:
+    return bool(device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0))
 
 
 def document_cu_seqlens(documents_BS: Tensor) -> Tensor:
