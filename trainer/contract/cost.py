@@ -169,15 +169,13 @@ class RankCost:
 
     def _of_layer(self, layer: int) -> ParameterCounts:
         shape, tensor = self._shape, self._sizes.tensor
-        norms = 2 * shape.hidden_size + (2 * shape.head_size if shape.qk_norm else 0)
+        norms, attention = shape.norm_parameters(), shape.attention_parameters() + shape.bias_parameters()
         if shape.moe is None or not shape.is_moe_layer(layer):
-            return ParameterCounts(
-                tensor_split=(shape.attention_parameters() + shape.mlp_parameters(layer)) // tensor, replicated=norms
-            )
+            return ParameterCounts(tensor_split=(attention + shape.mlp_parameters(layer)) // tensor, replicated=norms)
         moe, hidden = shape.moe, shape.hidden_size
         expert = 3 * hidden * moe.expert_size
         return ParameterCounts(
-            tensor_split=(shape.attention_parameters() + expert * moe.shared_experts) // tensor,
+            tensor_split=(attention + expert * moe.shared_experts) // tensor,
             replicated=norms + moe.num_experts * hidden,
             experts=expert * moe.num_experts // tensor // self._sizes.expert,
         )
