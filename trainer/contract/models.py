@@ -53,7 +53,7 @@ class RopeScaling(CheckedModel):
     kind: Annotated[
         Literal["llama3", "linear", "yarn"], Field(exclude_if=lambda value: value == "llama3", examples=["yarn"])
     ] = "llama3"
-    """How wavelengths are scaled."""
+    """How wavelengths are scaled: `linear` stretches all of them, `llama3` and `yarn` the long ones."""
     factor: Annotated[float, Field(ge=1, examples=[8.0])]
     """Factor by which long wavelengths are stretched."""
     low_frequency_factor: Annotated[float, Field(gt=0)] = 1.0

@@ -7801,7 +7801,7 @@ export interface components {
         RopeScaling: {
             /**
              * Kind
-             * @description How wavelengths are scaled.
+             * @description How wavelengths are scaled: `linear` stretches all of them, `llama3` and `yarn` the long ones.
              * @default llama3
              * @example yarn
              */

@@ -15,8 +15,6 @@ from athanor.core import tenancy
 from athanor.core.errors import Forbidden, Unauthenticated
 from athanor.core.logging import bind
 
-CSRF_REMEDY = "read GET /api/v1/session and send X-CSRFToken"
-
 
 class ApiTokenAuthentication(BaseAuthentication):
     """`Authorization: Bearer ath_...`. Another scheme is ignored; an invalid token is refused."""
@@ -69,7 +67,9 @@ class DashboardSessionAuthentication(SessionAuthentication):
         try:
             super().enforce_csrf(request)
         except PermissionDenied as error:
-            raise Forbidden("csrf_failed", str(error.detail), remedy=CSRF_REMEDY) from error
+            raise Forbidden(
+                "csrf_failed", str(error.detail), remedy="read GET /api/v1/session and send X-CSRFToken"
+            ) from error
 
 
 def _let_in(principal: Principal) -> Principal:

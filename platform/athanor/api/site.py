@@ -13,7 +13,6 @@ from django.views.csrf import csrf_failure as default_csrf_failure
 from redis import Redis
 from redis.exceptions import RedisError
 
-from athanor.api.authentication import CSRF_REMEDY
 from athanor.api.errors import CONTENT_TYPE, problem
 from athanor.api.headers import CSP, page_policy
 from athanor.artifacts import storage
@@ -78,7 +77,7 @@ def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
     """Return the problem for a failed CSRF check; Django's page outside the API."""
     if not request.path.startswith("/api/"):
         return default_csrf_failure(request, reason)
-    return _problem(403, "Not allowed", "csrf_failed", reason, remedy=CSRF_REMEDY)
+    return _problem(403, "Not allowed", "csrf_failed", reason, remedy="read GET /api/v1/session and send X-CSRFToken")
 
 
 def _problem(status: int, title: str, code: str, detail: str, *, remedy: str) -> JsonResponse:
