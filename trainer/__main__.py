@@ -34,7 +34,7 @@ def main() -> int:
     )
     parser.add_argument("--ranks", type=int, help="with --dry-run: number of processes (default: the job's)")
     parser.add_argument(
-        "--device-memory", type=parse_size, metavar="SIZE",
+        "--device-memory", type=read_size, metavar="SIZE",
         help="with --dry-run: memory of the GPU of each process, such as 80GiB (default: as on this machine)",
     )  # fmt: skip
     parser.add_argument(
@@ -127,6 +127,14 @@ def run_under_torchrun(arguments: argparse.Namespace) -> int:
     output = (arguments.output or Path(name)).absolute()
     sinks = StandaloneSinkConfig(output / "tensorboard" if arguments.tensorboard else None, mlflow_variables)
     return run_rank(place, settings, output, [path.absolute() for path in arguments.data], arguments.profile, sinks)
+
+
+def read_size(text: str) -> int:
+    """Return the bytes of a size with its unit. Raises ArgumentTypeError, which argparse prints."""
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def print_dry_run(arguments: argparse.Namespace) -> int:

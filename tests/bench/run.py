@@ -57,6 +57,7 @@ TRAINER = {
     "trainer memory": ["trainer_memory"],
     "trainer gradient compression": ["gradient_compression"],
     "trainer scale": ["trainer_scale"],
+    "trainer saves": ["trainer_saves"],
 }
 """Title -> module and arguments; each runs in a process of its own, whose last line is JSON."""
 DEMO: Measure = ("make demo", demo_times.measure, demo_times.lines)

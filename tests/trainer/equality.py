@@ -36,6 +36,12 @@ MODELS: dict[str, dict[str, Any]] = {
         "moe": {"num_experts": 8, "experts_per_token": 2, "expert_size": 16, "shared_experts": 1,
                 "first_dense_layers": 1, "scoring": "sigmoid", "balance_rate": 0.01},
     },
+    "qwen2": {**DENSE, "attention_bias": True},
+    "glm": {
+        **DENSE, "attention_bias": True, "qk_norm": True, "rotary_fraction": 0.5,
+        "moe": {"num_experts": 4, "experts_per_token": 2, "expert_size": 16, "shared_experts": 1, "scoring": "sigmoid"},
+    },
+    "mistral": {**DENSE, "sliding_window": 9},
 }  # fmt: skip
 
 

@@ -36,26 +36,36 @@ def test_the_mask_keeps_attention_inside_the_bounds() -> None:
         torch.testing.assert_close(mixed.flatten(0, 1)[begin:end], alone[0].transpose(0, 1))
 
 
+@pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("size", [8, 20])
-def test_the_kernel_takes_what_it_is_given(size: int) -> None:
+def test_the_kernel_takes_what_it_is_given(size: int, window: int | None) -> None:
     """Shapes and gradients' shapes alone: the numbers need the GPU."""
     with FakeTensorMode():
         query = torch.empty(3, 4, 8, size, dtype=torch.bfloat16, requires_grad=True)
         key = torch.empty(3, 2, 8, size, dtype=torch.bfloat16, requires_grad=True)
-        mixed = attend(query, key, key, torch.empty(17, dtype=torch.int32))
+        mixed = attend(query, key, key, torch.empty(17, dtype=torch.int32), window)
         assert mixed.shape == query.shape
         mixed.sum().backward()
         assert query.grad is not None and query.grad.shape == query.shape
 
 
+def test_a_window_compiles_to_one_graph() -> None:
+    query, key = (heads(count, 1).transpose(1, 2).bfloat16() for count in (4, 2))
+    compiled = torch.compile(attend, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(query, key, key, None, 3), attend(query, key, key, None, 3))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("is_packed", [True, False])
 @pytest.mark.parametrize("size", [8, 20])
-def test_the_kernel_computes_what_the_mask_does(size: int) -> None:
+def test_the_kernel_computes_what_the_mask_does(size: int, is_packed: bool, window: int | None) -> None:
     arguments = [heads(count, seed, size).transpose(1, 2) for count, seed in ((4, 1), (2, 2), (2, 3))]
     expected = [each.clone().requires_grad_() for each in arguments]
     found = [each.to("cuda", torch.bfloat16).requires_grad_() for each in arguments]
     for each in (expected, found):
-        mixed = attend(*each, document_mask(DOCUMENTS.to(each[0].device), each[0]))
+        documents = DOCUMENTS.to(each[0].device) if is_packed else None
+        mixed = attend(*each, document_mask(documents, each[0]), window)
         mixed.float().square().sum().backward()
         each.append(mixed)
     for mine, theirs in zip(found[:3], expected[:3], strict=True):

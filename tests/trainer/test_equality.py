@@ -47,6 +47,11 @@ CASES = [
     case("dense", 2, pipeline=2, stage_layers=[6, 2], micro_batch_sequences=4),
     case("tied", 4, zero=0, context=2, compression={"kind": "int8", "start_step": 9}),
     case("dense", 4, zero=3, replicate=2, compression={"kind": "powersgd", "start_step": 9}),
+    case("qwen2", 4, tensor=2, zero=3, packed=True),
+    case("qwen2", 4, pipeline=2, context=2, zero=0, micro_batch_sequences=2, packed=True),
+    case("glm", 4, tensor=2, expert=2, zero=3, packed=True),
+    case("glm", 4, context=2, context_attention="ulysses", expert=4, zero=3),
+    case("mistral", 4, context=2, tensor=2, context_attention="ulysses", packed=True),
     case("moe", 8, pipeline=2, context=2, tensor=2, expert=2, zero=3, micro_batch_sequences=2, packed=True),
     case("moe", 8, pipeline=2, zero=1, replicate=2, expert=2, micro_batch_sequences=1),
 ]  # fmt: skip

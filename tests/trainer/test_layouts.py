@@ -1,6 +1,5 @@
 """Models of each of Hugging Face's layouts, from `transformers` to here and back: the same logits."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,61 +8,16 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
+from tests.trainer.families import LENGTH, SHAPES, SIZES, SOFTMAX, TOKENS, VOCABULARY, export, our_model, write_random
 from tests.trainer.runs import tiny_training
 from trainer.contract.hugging_face import hugging_face_config, layout_of, shape_of_config
 from trainer.contract.models import MODELS, ModelShape, MoEShape, RopeScaling
 from trainer.errors import TrainerError
 from trainer.export.folder import read_config
 from trainer.export.read import StoredWeights, load_decoder
-from trainer.models.decoder import Decoder, initialise
+from trainer.models.attention import rotary_frequencies
+from trainer.models.decoder import Decoder
 from trainer.training.export import export_tensors, write_weights
-
-VOCABULARY, LENGTH = 96, 48
-SIZES = {"hidden_size": 32, "num_layers": 3, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 56}
-SOFTMAX = MoEShape(num_experts=4, experts_per_token=2, expert_size=24)
-STRETCHED = RopeScaling(factor=8.0, original_length=16)
-SHAPES = {
-    "llama": ModelShape(**SIZES),
-    "llama-3.1": ModelShape(**SIZES, rope_theta=500.0, rope_scaling=STRETCHED, tie_embeddings=True),
-    "qwen3": ModelShape(**SIZES, qk_norm=True, head_dim=16, norm_epsilon=1e-6),
-    "qwen3-moe": ModelShape(
-        **SIZES, qk_norm=True, moe=SOFTMAX.model_copy(update={"first_dense_layers": 1, "normalise_weights": False})
-    ),
-    "mixtral": ModelShape(**{**SIZES, "intermediate_size": 24}, moe=SOFTMAX),
-    "glm4-moe": ModelShape(
-        **SIZES,
-        moe=MoEShape(
-            num_experts=4, experts_per_token=2, expert_size=24, shared_experts=2, first_dense_layers=1,
-            scoring="sigmoid", weight_scale=1.5,
-        ),
-    ),
-}  # fmt: skip
-TOKENS = torch.randint(0, VOCABULARY, (2, LENGTH), generator=torch.Generator().manual_seed(1))
-
-
-def our_model(shape: ModelShape) -> Decoder:
-    """Random weights that are far enough from nothing for a wrong one to show."""
-    model = Decoder(shape, VOCABULARY, LENGTH)
-    initialise(model, seed=3)
-    model.zero_buffers()
-    generator = torch.Generator().manual_seed(4)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += torch.empty_like(parameter).normal_(0, 0.1, generator=generator)
-        for name, buffer in model.named_buffers():
-            if name.endswith("balance") and layout_of(shape) == "glm4_moe":
-                buffer.normal_(0, 0.3, generator=generator)
-    return model.eval()
-
-
-def export(model: Decoder, folder: Path, largest_bytes: int = 2**30) -> None:
-    folder.mkdir(exist_ok=True)
-    tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in model.state_dict().items():
-        export_tensors(tensors, name, tensor, model.shape, torch.float32)
-    write_weights(tensors, folder, largest_bytes)
-    config = hugging_face_config(model.shape, VOCABULARY, LENGTH, "float32", end_of_text=0)
-    (folder / "config.json").write_text(json.dumps(config))
 
 
 def assert_equal_logits(ours: Decoder, folder: Path) -> None:
@@ -91,14 +45,7 @@ def test_the_preset_with_experts_can_be_exported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_model_of_transformers_computes_the_same_here(name: str, tmp_path: Path) -> None:
-    export(our_model(SHAPES[name]), tmp_path / "first")
-    config = transformers.AutoConfig.from_pretrained(tmp_path / "first")
-    torch.manual_seed(7)
-    theirs = transformers.AutoModelForCausalLM.from_config(config).eval()
-    with torch.no_grad():
-        for tensor in theirs.parameters():
-            tensor += 0.1 * torch.randn_like(tensor)
-    theirs.save_pretrained(tmp_path / "theirs", max_shard_size="20KB")
+    theirs = write_random(SHAPES[name], tmp_path)
     assert (tmp_path / "theirs" / "model.safetensors.index.json").exists()
     shape = shape_of_config(read_config(tmp_path / "theirs"))
     assert shape == SHAPES[name]
@@ -122,12 +69,14 @@ def test_a_part_of_a_stored_tensor_is_that_part(name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"attention_bias": True}, "attention_bias is True"),
+        ({"attention_bias": True}, "attention_bias is True; only False"),
+        ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 8}, "sliding_window is 8"),
         ({"model_type": "gemma2"}, "model_type is 'gemma2'; it must be one of llama, mistral"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling is 'yarn'"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling is 'longrope'; only default, linear, llama3, yarn"),
+        ({"rope_scaling": {"rope_type": "yarn", "original_max_position_embeddings": 8}}, "rope_scaling.factor is miss"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}, "rope_scaling.low_freq_factor is missing"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; only 'silu'"),
-        ({"model_type": "mistral"}, "sliding_window is 4096"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types is 'full_attention, s"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is"),
         ({"hidden_size": None}, "hidden_size is None; it must be a whole number"),
@@ -182,3 +131,43 @@ def test_counts_of_parameters_are_those_of_the_model() -> None:
     for shape in [*SHAPES.values(), tiny_training().model.resolve()]:
         counted = sum(parameter.numel() for parameter in Decoder(shape, 300, 32).parameters())
         assert counted == shape.num_parameters(300)
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ({"original_max_position_embeddings": 12}, RopeScaling(kind="yarn", factor=4.0, original_length=12)),
+        ({}, RopeScaling(kind="yarn", factor=4.0, original_length=LENGTH)),
+        (
+            {"mscale": 1.0, "mscale_all_dim": 0.5},
+            RopeScaling(kind="yarn", factor=4.0, original_length=LENGTH, attention_factor=1.06482),
+        ),
+    ],
+)
+def test_what_yarn_leaves_out_is_what_transformers_takes(entries: dict[str, float], expected: RopeScaling) -> None:
+    config = hugging_face_config(SHAPES["llama"], VOCABULARY, LENGTH, "float32", end_of_text=0)
+    found = shape_of_config({**config, "rope_scaling": {"type": "yarn", "factor": 4.0, **entries}}).rope_scaling
+    assert found is not None
+    assert found.amplitude == pytest.approx(expected.amplitude, rel=1e-5)
+    assert found.model_copy(update={"attention_factor": expected.attention_factor}) == expected
+    theirs = transformers.LlamaConfig(
+        **{**config, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, **entries}}, attn_implementation="eager"
+    )
+    model = transformers.LlamaModel(theirs)
+    assert model.rotary_emb.attention_scaling == pytest.approx(found.amplitude, rel=1e-6)
+    torch.testing.assert_close(
+        model.rotary_emb.inv_freq, rotary_frequencies(SHAPES["llama"].model_copy(update={"rope_scaling": found}))
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"kind": "yarn"}, "original_length is missing, which kind yarn needs"),
+        ({"kind": "linear", "beta_fast": 8.0}, "beta_fast belongs to kind yarn, not linear"),
+        ({"kind": "yarn", "original_length": 8, "beta_slow": 40.0}, "beta_slow 40.0 must be below beta_fast 32.0"),
+    ],
+)
+def test_a_scaling_with_fields_of_another_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RopeScaling(factor=2.0, **fields)

@@ -7,7 +7,13 @@ from pydantic import ValidationError
 
 from trainer.contract.cost import RankCost
 from trainer.contract.launch_plan import plan_mesh
-from trainer.contract.mesh_choice import compute_seconds, resolve_parallelism, send_seconds, step_seconds
+from trainer.contract.mesh_choice import (
+    compute_seconds,
+    imbalance,
+    resolve_parallelism,
+    send_seconds,
+    step_seconds,
+)
 from trainer.contract.micro_batch import MEMORY_SHARE, estimate_device_bytes, find_largest_micro_batch
 from trainer.contract.parallelism import MeshSizes, ParallelismSpec
 from trainer.contract.training import ProcessLayout, TrainingSpec
@@ -75,7 +81,7 @@ def test_a_large_model_on_a_slow_network_is_not_only_sharded() -> None:
         name: step_seconds(of, VOCABULARY, mesh, RankCost(of, VOCABULARY, mesh, 0, 1, on_gpu=True), 8)
         for name, of, mesh in (("chosen", resolved, sizes), ("sharded", plain, sharded))
     }
-    assert seconds["chosen"] < 0.8 * seconds["sharded"], seconds
+    assert seconds["chosen"] < 0.9 * seconds["sharded"], seconds
 
 
 def test_context_ranks_are_taken_only_where_a_sequence_does_not_fit() -> None:
@@ -115,3 +121,10 @@ def test_axes_beside_auto_are_refused(field: dict[str, Any]) -> None:
         training({"preset": "llama-1b"}, parallelism={"auto": True, **field})
     training({"preset": "llama-1b"}, parallelism={"auto": True})
     training({"preset": "llama-1b"}, parallelism=field)
+
+
+def test_the_slowest_stage_counts_for_all() -> None:
+    even = training({"preset": "llama-8b"}, parallelism={"pipeline": 2, "stage_layers": [16, 16]})
+    uneven = training({"preset": "llama-8b"}, parallelism={"pipeline": 2, "stage_layers": [8, 24]})
+    assert 1 < imbalance(even, VOCABULARY) < 1.1, "the head is in the last stage"
+    assert 1.45 < imbalance(uneven, VOCABULARY) < 1.6

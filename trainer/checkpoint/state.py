@@ -5,19 +5,22 @@ dimensions (a step counter) is the same on every rank. Older files give the firs
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from safetensors.torch import load as load_safetensors
-from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel.data import local_tensor
 from trainer.parallel.weights import Weights
 
+_DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
 # Offsets and shape of each stored tensor; older files have one number for the offsets.
 Layout = dict[str, list[Any]]
 
@@ -81,9 +84,31 @@ def set_rng_states(states: dict[str, Tensor], device: torch.device) -> None:
         torch.cuda.set_rng_state(states[f"{RNG_PREFIX}cuda"], device)
 
 
-def copy_to_host(shards: Iterable[Shard]) -> dict[str, Shard]:
-    """Return a snapshot on the host, by stored name, of what this rank writes; later steps do not change it."""
-    return {shard.stored: replace(shard, tensor=shard.tensor.to("cpu", copy=True)) for shard in shards if shard.is_mine}
+def written_shards(shards: Iterable[Shard]) -> dict[str, Shard]:
+    """Return what this rank writes, by stored name, sharing memory with the live state."""
+    return {shard.stored: shard for shard in shards if shard.is_mine}
+
+
+class Snapshot:
+    """A copy on the host of what this rank writes, which later steps do not change. Its memory is used again for the
+    next one."""
+
+    def __init__(self) -> None:
+        self._copies: dict[str, Tensor] = {}
+
+    def take(self, shards: Iterable[Shard]) -> dict[str, Shard]:
+        """Return the shards that this rank writes, with copies instead of the live tensors."""
+        mine = written_shards(shards)
+        for name, shard in mine.items():
+            copy = self._copies.get(name)
+            if copy is None or copy.shape != shard.tensor.shape or copy.dtype != shard.tensor.dtype:
+                self._copies[name] = copy = torch.empty(
+                    shard.tensor.shape, dtype=shard.tensor.dtype, pin_memory=shard.tensor.is_cuda
+                )
+            copy.copy_(shard.tensor, non_blocking=True)
+        if any(shard.tensor.is_cuda for shard in mine.values()):
+            torch.cuda.current_stream().synchronize()
+        return {name: replace(shard, tensor=self._copies[name]) for name, shard in mine.items()}
 
 
 def own_states(weights: Weights) -> dict[str, Tensor]:
@@ -102,12 +127,36 @@ def set_own_states(states: dict[str, Tensor], weights: Weights) -> None:
             tensor.copy_(stored)
 
 
-def encode(shards: dict[str, Shard], own: dict[str, Tensor]) -> bytes:
-    """Return a rank's shards and own tensors as one safetensors file, with the layout in its metadata."""
-    layout = {name: [list(shard.offsets), list(shard.shape)] for name, shard in shards.items()}
-    tensors = {name: shard.tensor.contiguous() for name, shard in shards.items()} | own
-    content: bytes = save_safetensors(tensors, metadata={"layout": json.dumps(layout)})
-    return content
+class EncodedFile:
+    """A rank's shards and own tensors as a safetensors file, with the layout in its metadata; its bytes are not joined.
+
+    Format: the size of the header (8 bytes, little endian), the header as JSON, and the tensors as the header orders
+    them (https://huggingface.co/docs/safetensors). `size`: of the file, in bytes.
+    """
+
+    def __init__(self, shards: Mapping[str, Shard], own: Mapping[str, Tensor]) -> None:
+        layout = {name: [list(shard.offsets), list(shard.shape)] for name, shard in shards.items()}
+        tensors = {name: shard.tensor for name, shard in shards.items()} | dict(own)
+        # The largest elements first: each tensor is then aligned to its own.
+        self._tensors = dict(sorted(tensors.items(), key=lambda each: -each[1].element_size()))
+        header: dict[str, Any] = {"__metadata__": {"layout": json.dumps(layout)}}
+        end = 0
+        for name, tensor in self._tensors.items():
+            begin, end = end, end + tensor.nbytes
+            header[name] = {
+                "dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end],
+            }  # fmt: skip
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        self._header = len(text).to_bytes(8, "little") + text
+        self.size = len(self._header) + end
+
+    def pieces(self) -> Iterator[memoryview]:
+        """Yield the bytes of the file. A tensor on a device is copied when its turn comes."""
+        yield memoryview(self._header)
+        for tensor in self._tensors.values():
+            on_host = tensor.detach().to("cpu").contiguous()
+            yield memoryview(on_host.reshape(-1).view(torch.uint8).numpy())
 
 
 def decode(content: bytes) -> Iterator[Shard]:

@@ -1,4 +1,4 @@
-"""Asynchronous checkpoints: training waits for a copy to host memory, and a thread encrypts and stores it."""
+"""Asynchronous checkpoints: training waits for a copy to host memory, and threads encrypt and store it."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch.distributed import PrefixStore, TCPStore
 
-from trainer.checkpoint.state import Shard, copy_to_host, encode
+from trainer.checkpoint.state import EncodedFile, Shard, Snapshot, written_shards
 from trainer.client.platform import Platform
 from trainer.contract.base import WireModel
 from trainer.contract.encryption import Encryptor, authenticate
@@ -19,7 +19,7 @@ from trainer.parallel.mesh import Mesh
 from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
 from trainer.storage.base import Storage
-from trainer.storage.encrypted import put_encrypted
+from trainer.storage.encrypted import PARTS_IN_FLIGHT, put_encrypted, put_pieces
 
 DELIVERY_SECONDS = 60.0
 LAYOUT_NAME = "layout"
@@ -67,6 +67,7 @@ class CheckpointWriter:
         # A connection of its own: a wait on the process group's would hold up the collectives.
         store = TCPStore(assignment.store.host, assignment.store.port, is_master=False, timeout=SHARDS_TIMEOUT)
         self._store = PrefixStore(f"checkpoints{assignment.restart_count}/", store)
+        self._snapshot = Snapshot()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         self.last_step = assignment.run.resume.step if assignment.run.resume else -1
@@ -82,13 +83,14 @@ class CheckpointWriter:
     ) -> float:
         """Start to save the state after `step` finished steps. Return the seconds that training waited.
 
-        `own`: copies of the state that only this rank has. `is_final`: training ends with this checkpoint.
+        `own`: copies of the state that only this rank has. `is_final`: training ends with this checkpoint, so nothing
+        changes the state while it is stored, and no copy is made.
         """
         begin = time.monotonic()
         self.wait()
-        snapshot = copy_to_host(shards)
+        mine = written_shards(shards) if is_final else self._snapshot.take(shards)
         blocked = time.monotonic() - begin
-        save = partial(self._run, step, snapshot, own, metrics, blocked_seconds=blocked, is_final=is_final)
+        save = partial(self._run, step, mine, own, metrics, blocked_seconds=blocked, is_final=is_final)
         self._thread = threading.Thread(target=save, name="checkpoint")
         self._thread.start()
         self.last_step = step
@@ -109,7 +111,7 @@ class CheckpointWriter:
     def _run(
         self,
         step: int,
-        snapshot: dict[str, Shard],
+        mine: dict[str, Shard],
         own: dict[str, torch.Tensor],
         metrics: dict[str, float],
         *,
@@ -119,11 +121,14 @@ class CheckpointWriter:
         begin = time.monotonic()
         try:
             prefix = self._prefix(step)
-            content = encode(snapshot, own)
-            boxes = {name: shard.box for name, shard in snapshot.items()}
-            snapshot.clear()
-            mine = put_encrypted(self._storage, self._encryptor, prefix, f"rank{self._mesh.rank}", content)
-            self._store.set(f"{step}/{self._mesh.rank}", Written(file=mine, boxes=boxes).model_dump_json())
+            content, path = EncodedFile(mine, own), f"rank{self._mesh.rank}"
+            boxes = {name: shard.box for name, shard in mine.items()}
+            # On a CPU the threads of a save take the cores of training.
+            in_flight = PARTS_IN_FLIGHT if self._mesh.device.type == "cuda" else 1
+            file = put_pieces(
+                self._storage, self._encryptor, prefix, path, content.pieces(), content.size, in_flight=in_flight
+            )
+            self._store.set(f"{step}/{self._mesh.rank}", Written(file=file, boxes=boxes).model_dump_json())
             if self._mesh.rank == 0:
                 written = self._all_written(step)
                 layout = Boxes(files=[each.boxes for each in written]).model_dump_json().encode()
@@ -148,7 +153,10 @@ class CheckpointWriter:
     def _all_written(self, step: int) -> list[Written]:
         keys = [f"{step}/{rank}" for rank in range(self._mesh.world_size)]
         self._store.wait(keys, SHARDS_TIMEOUT)
-        return [Written.model_validate_json(self._store.get(key)) for key in keys]
+        found = [Written.model_validate_json(self._store.get(key)) for key in keys]
+        for key in keys:  # the store would grow with each checkpoint
+            self._store.delete_key(key)
+        return found
 
     def _commit(self, prefix: str, step: int, files: list[StoredFile], metrics: dict[str, float]) -> None:
         run = self._assignment.run

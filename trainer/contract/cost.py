@@ -25,6 +25,8 @@ COMMUNICATOR_BYTES = 2 * 32 * 4 * 2**20
 """Buffers of a NCCL communicator on a GPU: those of a ring's two connections in each of 32 channels. NCCL_BUFFSIZE is
 4 MiB by default (NCCL's documentation of environment variables); each channel has its own buffers, and a ring two
 connections at any scale (NVIDIA/nccl, issues 1450 and 986). Few fabrics use all channels: an upper limit."""
+SAVE_BUFFER_BYTES = 2 * 3 * 32 * 2**20
+"""Parts of a checkpoint in memory: 3 at a time on GPUs, each twice (`trainer.storage.encrypted.PARTS_IN_FLIGHT`)."""
 GROUP_AXES = (
     ("pipeline",), ("replicate",), ("context",), ("tensor",), ("shard", "context"), ("replicate", "shard"),
     ("replicate", "shard", "context"), ("shard", "context", "tensor"), ("replicate", "context", "tensor"),
@@ -73,7 +75,9 @@ class Memory:
     """Peak memory of a rank during a step, in bytes.
 
     `gathered`: unsharded copies of the weights that the model computes with. `logits`: includes the buffers of the
-    loss. `host`: additional host memory, which on a CPU is the same memory. `communicators`: buffers of NCCL on a GPU.
+    loss. `host`: optimizer state in host memory. `saves`: the copy of the state for checkpoints, and parts that are
+    being stored, in host memory. On a CPU both are the same memory as the rest. `communicators`: buffers of NCCL on a
+    GPU.
     """
 
     weights: int
@@ -83,6 +87,7 @@ class Memory:
     activations: int
     logits: int
     host: int = 0
+    saves: int = 0
     communicators: int = 0
 
     @property
@@ -164,15 +169,13 @@ class RankCost:
 
     def _of_layer(self, layer: int) -> ParameterCounts:
         shape, tensor = self._shape, self._sizes.tensor
-        norms = 2 * shape.hidden_size + (2 * shape.head_size if shape.qk_norm else 0)
+        norms, attention = shape.norm_parameters(), shape.attention_parameters() + shape.bias_parameters()
         if shape.moe is None or not shape.is_moe_layer(layer):
-            return ParameterCounts(
-                tensor_split=(shape.attention_parameters() + shape.mlp_parameters(layer)) // tensor, replicated=norms
-            )
+            return ParameterCounts(tensor_split=(attention + shape.mlp_parameters(layer)) // tensor, replicated=norms)
         moe, hidden = shape.moe, shape.hidden_size
         expert = 3 * hidden * moe.expert_size
         return ParameterCounts(
-            tensor_split=(shape.attention_parameters() + expert * moe.shared_experts) // tensor,
+            tensor_split=(attention + expert * moe.shared_experts) // tensor,
             replicated=norms + moe.num_experts * hidden,
             experts=expert * moe.num_experts // tensor // self._sizes.expert,
         )
@@ -217,8 +220,15 @@ class RankCost:
             activations=self._activation_bytes(),
             logits=self._logits_bytes(),
             host=moments if self._training.optimizer.offload else 0,
+            saves=(4 * updated + moments) // self._copies + SAVE_BUFFER_BYTES,
             communicators=COMMUNICATOR_BYTES * num_communicators(sizes) if self._on_gpu else 0,
         )
+
+    @property
+    def _copies(self) -> int:
+        """Return how many ranks have the same shards: they share the work of a save."""
+        sizes = self._sizes
+        return sizes.replicate * (1 if sizes.zero else sizes.shard * sizes.context)
 
     def _moments(self, trained: ParameterCounts) -> int:
         """Return the numbers of optimizer state: two per parameter for AdamW, one per element of a block's matrix for

@@ -12,6 +12,7 @@ there is a newer manifest: its readers compare it with what they asked for (`che
 import base64
 import hashlib
 import io
+from collections.abc import Iterable
 from typing import Any, TypeVar, cast
 
 import tink
@@ -22,6 +23,7 @@ from trainer.contract.manifest import Manifest, StoredPart
 streaming_aead.register()
 
 AnyManifest = TypeVar("AnyManifest", bound=Manifest)
+CHUNK_BYTES = 2**20
 MANIFEST_PURPOSE = b"athanor manifest\n"  # no key of an object begins like this
 
 
@@ -39,17 +41,22 @@ class Encryptor:
 
     def encrypt(self, plaintext: bytes | memoryview, key: str) -> tuple[bytes, StoredPart]:
         """Encrypt one part. Return the ciphertext and its record. `key`: its object's key, the associated data."""
-        sink = _Uncloseable()
+        return self.encrypt_pieces([memoryview(plaintext)], key)
+
+    def encrypt_pieces(self, pieces: Iterable[memoryview], key: str) -> tuple[bytes, StoredPart]:
+        """Encrypt one part, given as pieces (bytes, one dimension) that need not be joined; as `encrypt`.
+
+        Takes CHUNK_BYTES at a time, so that other threads of the process can run in between.
+        """
+        sink, size = _Uncloseable(), 0
         with self._primitive.new_encrypting_stream(sink, key.encode()) as stream:
-            stream.write(bytes(plaintext))
+            for piece in pieces:
+                size += len(piece)
+                for start in range(0, len(piece), CHUNK_BYTES):
+                    stream.write(bytes(piece[start : start + CHUNK_BYTES]))
         ciphertext = sink.getvalue()
-        part = StoredPart(
-            key=key,
-            size=len(ciphertext),
-            sha256=hashlib.sha256(ciphertext).hexdigest(),
-            plaintext_size=len(plaintext),
-        )
-        return ciphertext, part
+        digest = hashlib.sha256(ciphertext).hexdigest()
+        return ciphertext, StoredPart(key=key, size=len(ciphertext), sha256=digest, plaintext_size=size)
 
     def decrypt(self, ciphertext: bytes, part: StoredPart) -> bytes:
         """Decrypt and return the plaintext of a part that a manifest names. Raises DecryptionError on any

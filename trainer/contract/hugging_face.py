@@ -5,43 +5,18 @@ A layout is a model type of `transformers`.
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Literal
+from math import log
+from typing import Any
 
 from pydantic import ValidationError
 
+from trainer.contract.families import BY_TYPE, Layout, family_of
 from trainer.contract.models import ModelShape, MoEShape, RopeScaling
 
-Layout = Literal["llama", "qwen3", "qwen3_moe", "glm4_moe", "mixtral"]
 CONFIG_NAME, TOKENIZER_NAME = "config.json", "tokenizer.json"
 TOKENIZER_SETTINGS_NAME, TEMPLATE_NAME = "tokenizer_config.json", "chat_template.jinja"
 DESCRIBING_FILES = (CONFIG_NAME, TOKENIZER_NAME, TOKENIZER_SETTINGS_NAME, TEMPLATE_NAME)
 
-_CLASSES: dict[Layout, str] = {
-    "llama": "LlamaForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM",
-    "glm4_moe": "Glm4MoeForCausalLM",
-    "mixtral": "MixtralForCausalLM",
-}
-# What a missing entry of each model type means; the rest is the same for all.
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "llama": {"rms_norm_eps": 1e-6},
-    "mistral": {"rms_norm_eps": 1e-6, "num_key_value_heads": 8, "sliding_window": 4096},
-    "qwen3": {"rms_norm_eps": 1e-6, "num_key_value_heads": 32, "head_dim": 128},
-    "qwen3_moe": {
-        "rms_norm_eps": 1e-6, "num_key_value_heads": 4, "norm_topk_prob": False, "num_experts": 128,
-        "num_experts_per_tok": 8, "moe_intermediate_size": 768, "decoder_sparse_step": 1,
-    },
-    "glm4_moe": {
-        "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "partial_rotary_factor": 0.5, "norm_topk_prob": True,
-        "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 1408,
-        "first_k_dense_replace": 1, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1,
-    },
-    "mixtral": {
-        "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2,
-        "rope_theta": 1e6,
-    },
-}  # fmt: skip
 _ONLY: dict[str, Any] = {
     "hidden_act": "silu",
     "attention_bias": False,
@@ -55,17 +30,41 @@ _ONLY: dict[str, Any] = {
 """Entries that would change what is computed, and the only value for which they do not."""
 
 
+_SCALING_ENTRIES: dict[str, dict[str, str]] = {
+    "linear": {"factor": "factor"},
+    "llama3": {
+        "factor": "factor",
+        "low_frequency_factor": "low_freq_factor",
+        "high_frequency_factor": "high_freq_factor",
+        "original_length": "original_max_position_embeddings",
+    },
+    "yarn": {
+        "factor": "factor",
+        "original_length": "original_max_position_embeddings",
+        "beta_fast": "beta_fast",
+        "beta_slow": "beta_slow",
+        "attention_factor": "attention_factor",
+        "truncate": "truncate",
+    },
+}
+"""The entry for each field of a scaling, by its kind."""
+_REQUIRED_SCALING = {
+    "linear": ("factor",),
+    "llama3": tuple(_SCALING_ENTRIES["llama3"]),
+    "yarn": ("factor", "original_length"),
+}
+
+
 def layout_of(shape: ModelShape) -> Layout:
     """Return the layout that can express all fields of a shape. Raises ValueError that names a field without a
     layout."""
-    moe = shape.moe
+    name, moe = family_of(shape).model_type, shape.moe
     if moe is None:
-        return "qwen3" if shape.qk_norm else "llama"
+        return name
     if moe.scoring == "sigmoid":
         if moe.shared_experts == 0:
             raise _no_layout("shared_experts", 0, "glm4_moe needs at least 1")
-        return "glm4_moe"
-    name: Layout = "qwen3_moe" if shape.qk_norm else "mixtral"
+        return name
     for field, only in (("shared_experts", 0), ("balance_rate", 0.0), ("weight_scale", 1.0)):
         if getattr(moe, field) != only:
             raise _no_layout(field, getattr(moe, field), f"{name} knows only {only}; scoring `sigmoid` has a layout")
@@ -82,8 +81,9 @@ def hugging_face_config(
     """Return the config of a model in Hugging Face's layout. `dtype` is a torch name without the prefix; `end_of_text`
     is None where the tokenizer of a base model names no such token. Raises ValueError where no layout fits."""
     layout = layout_of(shape)
+    family = BY_TYPE[layout]
     config: dict[str, Any] = {
-        "architectures": [_CLASSES[layout]],
+        "architectures": [family.architecture],
         "model_type": layout,
         "vocab_size": vocab_size,
         "hidden_size": shape.hidden_size,
@@ -97,7 +97,7 @@ def hugging_face_config(
         "rope_theta": shape.rope_theta,
         "rope_scaling": _scaling_config(shape.rope_scaling),
         "hidden_act": "silu",
-        "attention_bias": False,
+        "attention_bias": shape.attention_bias,
         "attention_dropout": 0.0,
         "tie_word_embeddings": shape.tie_embeddings,
         "bos_token_id": end_of_text,
@@ -108,8 +108,8 @@ def hugging_face_config(
     if layout == "llama":
         config["mlp_bias"] = False
     if shape.moe is not None:
-        config |= _moe_config(shape, shape.moe, layout)
-    return config
+        config |= _moe_config(shape.moe, layout)
+    return config | {entry: getattr(shape, feature) for feature, entry in family.entries.items()}
 
 
 def shape_of_config(config: dict[str, Any]) -> ModelShape:
@@ -125,16 +125,18 @@ def shape_of_config(config: dict[str, Any]) -> ModelShape:
 
 def _shape(config: dict[str, Any]) -> ModelShape:
     kind = config.get("model_type")
-    if kind not in _DEFAULTS:
-        raise _refused("model_type", kind, f"it must be one of {', '.join(_DEFAULTS)}")
-    config = {"num_key_value_heads": config.get("num_attention_heads"), **_DEFAULTS[kind], **config}
+    family = BY_TYPE.get(kind) if isinstance(kind, str) else None
+    if family is None:
+        raise _refused("model_type", kind, f"it must be one of {', '.join(BY_TYPE)}")
+    config = {"num_key_value_heads": config.get("num_attention_heads"), **family.defaults, **config}
     if "num_local_experts" in config:  # newer releases write all types' number of experts so
         config["num_experts"] = config["n_routed_experts"] = config["num_local_experts"]
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if "partial_rotary_factor" in rope:
         config["partial_rotary_factor"] = rope["partial_rotary_factor"]
+    features = family.always | {feature: config[entry] for feature, entry in family.entries.items()}
     for entry, only in _ONLY.items():
-        if config.get(entry, only) not in (only, None):
+        if entry not in {*features, *family.entries.values()} and config.get(entry, only) not in (only, None):
             raise _refused(entry, config[entry], f"only {only!r} is computed")
     _refuse_windows(config)
     for entry in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
@@ -150,11 +152,11 @@ def _shape(config: dict[str, Any]) -> ModelShape:
         intermediate_size=sparse_size,
         head_dim=None if head_dim == config["hidden_size"] / config["num_attention_heads"] else head_dim,
         rope_theta=rope.get("rope_theta", config.get("rope_theta", 10_000.0)),
-        rope_scaling=_scaling(rope),
+        rope_scaling=_scaling(rope, config),
         norm_epsilon=config["rms_norm_eps"],
         tie_embeddings=config.get("tie_word_embeddings", False),
-        qk_norm=kind in ("qwen3", "qwen3_moe") or (kind == "glm4_moe" and config.get("use_qk_norm", False)),
         moe=moe,
+        **features,
     )
 
 
@@ -174,13 +176,12 @@ def end_of_text_id(config: dict[str, Any]) -> int | None:
     return ids[0] if isinstance(ids, list) and ids else ids if isinstance(ids, int) else None
 
 
-def _moe_config(shape: ModelShape, moe: MoEShape, layout: Layout) -> dict[str, Any]:
+def _moe_config(moe: MoEShape, layout: Layout) -> dict[str, Any]:
     config: dict[str, Any] = {"num_experts_per_tok": moe.experts_per_token}
     if layout == "mixtral":
         return config | {
             "num_local_experts": moe.num_experts,
             "intermediate_size": moe.expert_size,
-            "sliding_window": None,
         }
     config |= {"moe_intermediate_size": moe.expert_size, "norm_topk_prob": moe.normalise_weights}
     if layout == "qwen3_moe":
@@ -197,8 +198,6 @@ def _moe_config(shape: ModelShape, moe: MoEShape, layout: Layout) -> dict[str, A
         "n_group": 1,
         "topk_group": 1,
         "num_nextn_predict_layers": 0,
-        "partial_rotary_factor": 1.0,
-        "use_qk_norm": shape.qk_norm,
     }
 
 
@@ -238,36 +237,37 @@ def _moe_shape(config: dict[str, Any]) -> MoEShape | None:
 def _scaling_config(scaling: RopeScaling | None) -> dict[str, Any] | None:
     if scaling is None:
         return None
-    return {
-        "rope_type": "llama3",
-        "factor": scaling.factor,
-        "low_freq_factor": scaling.low_frequency_factor,
-        "high_freq_factor": scaling.high_frequency_factor,
-        "original_max_position_embeddings": scaling.original_length,
+    return {"rope_type": scaling.kind} | {
+        entry: getattr(scaling, name)
+        for name, entry in _SCALING_ENTRIES[scaling.kind].items()
+        if getattr(scaling, name) is not None
     }
 
 
-def _scaling(rope: dict[str, Any]) -> RopeScaling | None:
+def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> RopeScaling | None:
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
         return None
-    if kind != "llama3":
-        raise _refused("rope_scaling", kind, "only default and llama3 are computed")
-    return RopeScaling(
-        factor=rope["factor"],
-        low_frequency_factor=rope["low_freq_factor"],
-        high_frequency_factor=rope["high_freq_factor"],
-        original_length=rope["original_max_position_embeddings"],
-    )
+    if kind not in _SCALING_ENTRIES:
+        raise _refused("rope_scaling", kind, f"only default, {', '.join(_SCALING_ENTRIES)} are computed")
+    entries = _SCALING_ENTRIES[kind]
+    found = {name: rope[entry] for name, entry in entries.items() if rope.get(entry) is not None}
+    if kind == "yarn":
+        found.setdefault("original_length", config["max_position_embeddings"])
+        if rope.get("mscale") and rope.get("mscale_all_dim"):  # DeepSeek's way to name a factor
+            above, below = (0.1 * rope[name] * log(rope["factor"]) + 1.0 for name in ("mscale", "mscale_all_dim"))
+            found.setdefault("attention_factor", above / below)
+    if missing := [entries[name] for name in _REQUIRED_SCALING[kind] if name not in found]:
+        raise KeyError(f"rope_scaling.{missing[0]}")
+    return RopeScaling(kind=kind, **found)
 
 
 def _refuse_windows(config: dict[str, Any]) -> None:
-    """Attention to a few neighbours only: the decoder attends to all that came before."""
+    """Refuse windows of only some layers, and those of families that have none here."""
     kinds = set(config.get("layer_types") or [])
     if kinds - {"full_attention"}:
         raise _refused("layer_types", ", ".join(sorted(kinds)), "only full_attention is computed")
-    is_used = config.get("use_sliding_window", config["model_type"] in ("mistral", "mixtral"))
-    if is_used and config.get("sliding_window") is not None:
+    if config.get("use_sliding_window") and config.get("sliding_window") is not None:
         raise _refused("sliding_window", config["sliding_window"], "only full attention is computed")
 
 

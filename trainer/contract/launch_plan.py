@@ -21,7 +21,7 @@ def plan_mesh(training: TrainingSpec, vocab_size: int, world: int) -> MeshSizes 
     try:
         layout_of(shape)  # a model that could not be exported is refused now, not at its end
     except ValueError as error:
-        return [MeshProblem("model/shape/moe", "no_layout", str(error))]
+        return [MeshProblem("model/shape", "no_layout", str(error))]
     length, compiles = training.sequence_length, training.compile
     problems = [
         *mesh_problems(spec, sizes, shape, vocab_size, length, compile=compiles),

@@ -13,7 +13,7 @@ from trainer.contract.cost import RankCost, Traffic
 from trainer.contract.launch_plan import plan_mesh
 from trainer.contract.micro_batch import MEMORY_SHARE, PROCESS_BYTES, estimate_device_bytes, find_largest_micro_batch
 from trainer.contract.models import ModelShape
-from trainer.contract.parallelism import MeshSizes, ParallelismSpec
+from trainer.contract.parallelism import MeshSizes, ParallelismSpec, stage_layers
 from trainer.contract.training import ProcessLayout, TrainingSpec
 
 FLOPS_PER_SECOND = 0.5 * 989.5e12
@@ -103,12 +103,13 @@ def step_seconds(
 ) -> float:
     """Return the seconds of a step on the ranks of one pipeline position, with the constants of this module.
 
-    The idle time of a pipeline is that of Narayanan et al. 2021, section 2.2.
+    The idle time of a pipeline is that of Narayanan et al. 2021, section 2.2, with all stages as slow as the slowest.
     """
     computes = compute_seconds(training, vocab_size, sizes.world)
     seconds = computes
     if sizes.pipeline > 1:
         seconds *= 1 + (sizes.pipeline - 1) / (cost.micro_batches * training.parallelism.num_stages_per_rank)
+        seconds *= imbalance(training, vocab_size)
     hidden_behind = {
         "shard": computes if sizes.zero > 1 else 0.0,
         "replicate": computes * 2 / 3 / cost.micro_batches,  # the backward pass of the last micro-batch
@@ -119,6 +120,19 @@ def step_seconds(
         sends = send_seconds([each for each in traffic if each.axis == axis], sizes, processes_per_node)
         seconds += max(HIDDEN_COST * sends, sends - hidden_behind.get(axis, 0.0))
     return seconds
+
+
+def imbalance(training: TrainingSpec, vocab_size: int) -> float:
+    """Return the computation of the slowest pipeline stage as a multiple of the mean."""
+    shape, spec = training.model.resolve(), training.parallelism
+    layers = [
+        shape.attention_parameters() + shape.mlp_parameters(each, active=True) for each in range(shape.num_layers)
+    ]
+    head = vocab_size * shape.hidden_size
+    stages = stage_layers(shape, vocab_size, spec.num_stages, spec.stage_layers)
+    of_stages = [sum(layers[stage.start : stage.stop]) for stage in stages]
+    of_stages[-1] += head
+    return max(of_stages) * len(stages) / (sum(layers) + head)
 
 
 def compute_seconds(training: TrainingSpec, vocab_size: int, world: int) -> float:

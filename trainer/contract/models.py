@@ -1,6 +1,7 @@
 """Decoder shapes: the named Llama-style models, and what follows from a shape by arithmetic alone."""
 
 from collections.abc import Iterable, Iterator
+from math import log
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -13,8 +14,8 @@ Dimension = Annotated[int, Field(ge=1)]
 class MoEShape(CheckedModel):
     """Mixture of experts in place of the feed-forward part of layers. No token is dropped. A shape is refused if no
     Hugging Face layout can express it: with scoring `sigmoid` it is GLM-4 MoE, which needs at least 1 shared expert;
-    with `softmax` it is Qwen3 MoE (with `qk_norm`) or Mixtral (without), which have neither shared experts, balancing
-    nor a scale, and Mixtral no dense layers and only normalized weights."""
+    with `softmax` it is Qwen3 MoE (with `qk_norm`) or Mixtral (without), which have neither shared experts, balancing,
+    a scale nor biases, and Mixtral no dense layers and only normalized weights."""
 
     num_experts: Annotated[int, Field(ge=2, le=4096, examples=[64])]
     """Number of routed experts in a layer."""
@@ -45,28 +46,71 @@ class MoEShape(CheckedModel):
 
 
 class RopeScaling(CheckedModel):
-    """Scaling of rotary position embeddings to longer sequences, as in Llama 3.1. Between the two limits the scaling
-    changes smoothly."""
+    """Scaling of rotary position embeddings to longer sequences. `linear` (Chen et al. 2023) stretches all wavelengths.
+    `llama3`, as in Llama 3.1, and `yarn` (Peng et al. 2023) stretch long wavelengths and leave short ones as they are,
+    with a smooth change between two limits."""
 
+    kind: Annotated[
+        Literal["llama3", "linear", "yarn"], Field(exclude_if=lambda value: value == "llama3", examples=["yarn"])
+    ] = "llama3"
+    """How wavelengths are scaled: `linear` stretches all of them, `llama3` and `yarn` the long ones."""
     factor: Annotated[float, Field(ge=1, examples=[8.0])]
     """Factor by which long wavelengths are stretched."""
     low_frequency_factor: Annotated[float, Field(gt=0)] = 1.0
-    """Wavelengths longer than `original_length` divided by this factor are stretched fully. Less than
+    """For `llama3`: wavelengths longer than `original_length` divided by this factor are stretched fully. Less than
     `high_frequency_factor`."""
     high_frequency_factor: Annotated[float, Field(gt=0)] = 4.0
-    """Wavelengths shorter than `original_length` divided by this factor are not stretched."""
-    original_length: Annotated[Dimension, Field(examples=[8192])]
-    """Sequence length that the model was trained on before scaling, in tokens."""
+    """For `llama3`: wavelengths shorter than `original_length` divided by this factor are not stretched."""
+    original_length: Annotated[Dimension | None, Field(examples=[8192])] = None
+    """Sequence length that the model was trained on before scaling, in tokens. Required for `llama3` and `yarn`,
+    without effect for `linear`."""
+    beta_fast: Annotated[float, Field(gt=0, exclude_if=lambda value: value == 32.0)] = 32.0
+    """For `yarn`: what rotates more often than this in `original_length` is not stretched."""
+    beta_slow: Annotated[float, Field(gt=0, exclude_if=lambda value: value == 1.0)] = 1.0
+    """For `yarn`: what rotates less often than this in `original_length` is stretched fully. Less than `beta_fast`."""
+    attention_factor: Annotated[float | None, Field(gt=0, exclude_if=lambda value: value is None, examples=[1.2])] = (
+        None
+    )
+    """For `yarn`: factor of cosines and sines. Without it, 0.1 x ln(`factor`) + 1."""
+    truncate: Annotated[bool, Field(exclude_if=bool)] = True
+    """For `yarn`: whether the two limits are rounded to whole pairs of elements."""
 
     def _conflicts(self) -> Iterator[FieldConflict]:
         low, high = self.low_frequency_factor, self.high_frequency_factor
         if low >= high:
             message = f"low_frequency_factor {low} must be below high_frequency_factor {high}"
             yield FieldConflict("low_frequency_factor", message, ("high_frequency_factor",))
+        if self.beta_slow >= self.beta_fast:
+            message = f"beta_slow {self.beta_slow} must be below beta_fast {self.beta_fast}"
+            yield FieldConflict("beta_slow", message, ("beta_fast",))
+        if self.kind != "linear" and self.original_length is None:
+            message = f"original_length is missing, which kind {self.kind} needs; give the length before scaling"
+            yield FieldConflict("original_length", message, ("kind",))
+        for kind, names in _SCALING_FIELDS.items():
+            for name in names:
+                if kind != self.kind and getattr(self, name) != RopeScaling.model_fields[name].default:
+                    yield FieldConflict(
+                        name, f"{name} belongs to kind {kind}, not {self.kind}; leave it out", ("kind",)
+                    )
+
+    @property
+    def amplitude(self) -> float:
+        """Return the factor of cosines and sines."""
+        if self.kind != "yarn":
+            return 1.0
+        return 0.1 * log(self.factor) + 1.0 if self.attention_factor is None else self.attention_factor
+
+
+_SCALING_FIELDS = {
+    "llama3": ("low_frequency_factor", "high_frequency_factor"),
+    "yarn": ("beta_fast", "beta_slow", "attention_factor", "truncate"),
+}
 
 
 class ModelShape(CheckedModel):
     """Dimensions of a Llama-style decoder: RMSNorm, rotary position embeddings, grouped-query attention, SwiGLU."""
+
+    # The JSON of a shape identifies a run's checkpoints: a new field is excluded from it where it has its default.
 
     hidden_size: Annotated[Dimension, Field(examples=[2048])]
     """Width of the residual stream. Without `head_dim`, a multiple of `num_heads`."""
@@ -90,6 +134,14 @@ class ModelShape(CheckedModel):
     """Whether the token embedding and the output head share their weights."""
     qk_norm: bool = False
     """Whether queries and keys are normalized per head with RMSNorm, as in Qwen3."""
+    attention_bias: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Whether the projections of queries, keys and values have biases, as in Qwen2 and GLM-4 MoE."""
+    rotary_fraction: Annotated[float, Field(gt=0, le=1, exclude_if=lambda value: value == 1.0, examples=[0.5])] = 1.0
+    """Fraction of a head's elements that are rotated by position; the others stay as they are. The number of rotated
+    elements, `head_dim` times this and rounded down, must be even. GLM-4 MoE as published has 0.5."""
+    sliding_window: Annotated[Dimension | None, Field(exclude_if=lambda value: value is None, examples=[4096])] = None
+    """Number of tokens that a token attends to in each layer, itself included and those right before it, as in Mistral
+    7B v0.1. Without it, it attends to all earlier ones."""
     moe: MoEShape | None = None
     """Mixture of experts in place of dense feed-forward networks. Without it all layers are dense."""
 
@@ -103,6 +155,12 @@ class ModelShape(CheckedModel):
         if self.head_size % 2:
             message = f"head size {self.head_size} (head_dim, or hidden_size / num_heads) must be even for RoPE"
             yield FieldConflict("head_dim", message, ("hidden_size", "num_heads"))
+        if self.rotary_fraction < 1.0 and (self.rotary_size % 2 or not self.rotary_size):
+            message = (
+                f"rotary_fraction {self.rotary_fraction} of the head size {self.head_size} rotates {self.rotary_size} "
+                "elements, which must be an even number of at least 2; take another fraction"
+            )
+            yield FieldConflict("rotary_fraction", message, ("head_dim", "hidden_size", "num_heads"))
         if self.moe is not None and self.moe.first_dense_layers >= self.num_layers:
             dense = self.moe.first_dense_layers
             field, layers = "moe.first_dense_layers", self.num_layers
@@ -114,13 +172,26 @@ class ModelShape(CheckedModel):
         """Return the size of an attention head."""
         return self.head_dim or self.hidden_size // self.num_heads
 
+    @property
+    def rotary_size(self) -> int:
+        """Return the number of a head's elements that are rotated by position, the first ones of the head."""
+        return int(self.head_size * self.rotary_fraction)
+
     def is_moe_layer(self, layer: int) -> bool:
         """Return whether a layer is a mixture of experts."""
         return self.moe is not None and layer >= self.moe.first_dense_layers
 
     def attention_parameters(self) -> int:
-        """Of one layer, norms left out: what matrix products use."""
+        """Of one layer, norms and biases left out: what matrix products use."""
         return self.hidden_size * self.head_size * (2 * self.num_heads + 2 * self.num_kv_heads)
+
+    def bias_parameters(self) -> int:
+        """Return the number of biases of one layer, of its queries, keys and values."""
+        return self.head_size * (self.num_heads + 2 * self.num_kv_heads) if self.attention_bias else 0
+
+    def norm_parameters(self) -> int:
+        """Return the number of weights of one layer's norms."""
+        return 2 * self.hidden_size + (2 * self.head_size if self.qk_norm else 0)
 
     def mlp_parameters(self, layer: int, *, active: bool = False) -> int:
         """Of one layer's feed-forward; `active`: only what one token passes through."""
@@ -131,8 +202,8 @@ class ModelShape(CheckedModel):
 
     def layer_parameters(self, layer: int) -> int:
         """Return the parameters of a layer."""
-        norms = 2 * self.hidden_size + (2 * self.head_size if self.qk_norm else 0)
-        return self.attention_parameters() + self.mlp_parameters(layer) + norms
+        vectors = self.norm_parameters() + self.bias_parameters()
+        return self.attention_parameters() + self.mlp_parameters(layer) + vectors
 
     def num_parameters(self, vocab_size: int) -> int:
         """All trainable parameters, embeddings included (tied ones once)."""
@@ -160,7 +231,8 @@ class ModelShape(CheckedModel):
 
         6 per matmul parameter that the token passes through plus attention scores, `12 * layers * heads * head size *
         sequence` as PaLM (Chowdhery et al. 2022, appendix B) counts them; `causal` halves the attention term, since
-        a causal kernel computes half of the square. The embedding look-up is no matmul.
+        a causal kernel computes half of the square, and with a sliding window counts only the part of the square that
+        is in the window. The embedding look-up is no matmul.
 
         `trained_adapters`: the number of adapter parameters, if only they are trained (LoRA). A frozen parameter has no
         gradient of its own, so it counts 4: forward, and the gradient of its input. Adapters count 6.
@@ -171,7 +243,10 @@ class ModelShape(CheckedModel):
         matmul += vocab_size * self.hidden_size  # the output head
         scores = 12 * self.num_layers * self.num_heads * self.head_size * sequence_length
         products = 6 * matmul if trained_adapters is None else 4 * matmul + 6 * trained_adapters
-        return products + (scores // 2 if causal else scores)
+        if not causal:
+            return products + scores
+        window = min(self.sliding_window or sequence_length, sequence_length)
+        return products + scores * window * (2 * sequence_length - window) // (2 * sequence_length**2)
 
 
 MODELS: dict[str, ModelShape] = {

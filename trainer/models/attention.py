@@ -1,17 +1,18 @@
 """Grouped-query attention with rotary positions. The mask is made once per forward pass (`Decoder.make_mask`).
 
-Shape suffixes: B batch, S sequence, D hidden, H heads, K key-value heads, E head size.
+Shape suffixes: B batch, S sequence, D hidden, H heads, K key-value heads, E head size, R rotated elements of a head.
 """
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 
-from trainer.contract.models import ModelShape
+from trainer.contract.models import ModelShape, RopeScaling
 from trainer.models.feed_forward import InputProjection, OutputProjection, apply_linear, apply_linears
 
 RopeCache = tuple[Tensor, Tensor]
@@ -24,12 +25,15 @@ class Rotary:
     def __init__(self, shape: ModelShape, sequence_length: int) -> None:
         positions = torch.arange(sequence_length, dtype=torch.float32, device="cpu")
         angles = torch.outer(positions, rotary_frequencies(shape))
-        angles_SE = torch.cat([angles, angles], dim=-1)
+        angles_SR = torch.cat([angles, angles], dim=-1)
+        cosine_SR, sine_SR = angles_SR.cos(), angles_SR.sin()
+        if shape.rope_scaling is not None and shape.rope_scaling.amplitude != 1.0:
+            cosine_SR, sine_SR = cosine_SR * shape.rope_scaling.amplitude, sine_SR * shape.rope_scaling.amplitude
         self.sequence_length = sequence_length
-        self._cosine_sine = {torch.device("cpu"): (angles_SE.cos(), angles_SE.sin())}
+        self._cosine_sine = {torch.device("cpu"): (cosine_SR, sine_SR)}
 
     def rope_cache(self, positions_BS: Tensor | None, length: int, like: Tensor) -> RopeCache:
-        """Return (cosine, sine), [B or 1, 1, S, E] each, on the device and in the precision of `like`.
+        """Return (cosine, sine), [B or 1, 1, S, R] each, on the device and in the precision of `like`.
 
         `positions_BS` None: 0 .. length - 1 in every row.
         """
@@ -43,21 +47,45 @@ class Rotary:
 
 
 def rotary_frequencies(shape: ModelShape) -> Tensor:
-    """Return the rotation of each pair in radians per position, [head size / 2], in fp32 on the CPU."""
-    powers = torch.arange(0, shape.head_size, 2, dtype=torch.float32, device="cpu") / shape.head_size
+    """Return the rotation of each pair in radians per position, [R / 2], in fp32 on the CPU."""
+    powers = torch.arange(0, shape.rotary_size, 2, dtype=torch.float32, device="cpu") / shape.rotary_size
     frequencies = 1.0 / shape.rope_theta**powers
     scaling = shape.rope_scaling
     if scaling is None:
         return frequencies
-    waves = scaling.original_length * frequencies / (2 * math.pi)  # of each pair in the original length
-    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
-    kept = ((waves - low) / (high - low)).clamp(0.0, 1.0)
+    if scaling.original_length is None or scaling.kind == "linear":
+        return frequencies / scaling.factor
+    if scaling.kind == "llama3":
+        waves = scaling.original_length * frequencies / (2 * math.pi)  # of each pair in the original length
+        low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+        kept = ((waves - low) / (high - low)).clamp(0.0, 1.0)
+    else:
+        first, last = _yarn_limits(shape, scaling, scaling.original_length)
+        pairs = torch.arange(shape.rotary_size // 2, dtype=torch.float32, device="cpu")
+        kept = 1.0 - ((pairs - first) / (last - first)).clamp(0.0, 1.0)
     return kept * frequencies + (1.0 - kept) * frequencies / scaling.factor
 
 
+def _yarn_limits(shape: ModelShape, scaling: RopeScaling, original_length: int) -> tuple[float, float]:
+    """Return the pair up to which nothing is stretched, and that from which all is (Peng et al. 2023, section 3.2): the
+    pairs that rotate `beta_fast` and `beta_slow` times in the original length."""
+    first, last = (
+        shape.rotary_size * math.log(original_length / (2 * math.pi * rotations)) / (2 * math.log(shape.rope_theta))
+        for rotations in (scaling.beta_fast, scaling.beta_slow)
+    )
+    if scaling.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, shape.rotary_size - 1)
+    return first, last if last != first else last + 0.001  # as `transformers` avoids a division by zero
+
+
 def apply_rotary_embedding(x_BHSE: Tensor, rope_cache: RopeCache) -> Tensor:
-    """Rotate by Hugging Face's convention: element i is paired with i + E / 2, not with its neighbour."""
+    """Rotate the first R elements by Hugging Face's convention: element i is paired with i + R / 2, not with its
+    neighbour."""
     cosine, sine = rope_cache
+    if cosine.shape[-1] < x_BHSE.shape[-1]:
+        rotated, unchanged = x_BHSE.tensor_split([cosine.shape[-1]], dim=-1)
+        return torch.cat([apply_rotary_embedding(rotated, rope_cache), unchanged], dim=-1)
     first, second = x_BHSE.chunk(2, dim=-1)
     return x_BHSE * cosine + torch.cat([-second, first], dim=-1) * sine
 
@@ -80,9 +108,12 @@ def document_mask(documents_BS: Tensor | None, like: Tensor) -> Tensor | None:
 def has_varlen_kernel(like: Tensor) -> bool:
     """Return whether torch's variable-length attention can be used: half precision, compute capability 8.0 or
     higher."""
-    if like.device.type != "cuda" or like.dtype not in (torch.bfloat16, torch.float16):
-        return False
-    return bool(torch.cuda.get_device_capability(like.device) >= (8, 0))
+    return like.dtype in (torch.bfloat16, torch.float16) and _is_ampere_or_newer(like.device)
+
+
+@torch.compiler.assume_constant_result  # a compiled block asks too, where there is a window
+def _is_ampere_or_newer(device: torch.device) -> bool:
+    return bool(device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0))
 
 
 def document_cu_seqlens(documents_BS: Tensor) -> Tensor:
@@ -99,11 +130,22 @@ def document_cu_seqlens(documents_BS: Tensor) -> Tensor:
     return bounds
 
 
-def attend(query_BHSE: Tensor, key_BKSE: Tensor, value_BKSE: Tensor, mask: Tensor | None) -> Tensor:
-    """Return causal attention on one device, [B, H, S, E]. `mask`: as `document_mask` returns it."""
-    grouped = query_BHSE.shape[1] != key_BKSE.shape[1]
+def attend(
+    query_BHSE: Tensor, key_BKSE: Tensor, value_BKSE: Tensor, mask: Tensor | None, window: int | None = None
+) -> Tensor:
+    """Return causal attention on one device, [B, H, S, E]. `mask`: as `document_mask` returns it. `window`: tokens that
+    a token attends to, itself included; None: all."""
+    grouped, length = query_BHSE.shape[1] != key_BKSE.shape[1], query_BHSE.shape[2]
+    if window is not None and window >= length:
+        window = None
+    if window is not None and mask is None and has_varlen_kernel(query_BHSE):  # each row is a document
+        ends = length * (query_BHSE.shape[0] + 1)
+        mask = torch.arange(0, ends, length, dtype=torch.int32, device=query_BHSE.device)
     if mask is not None and mask.dtype == torch.int32:
-        return _attend_varlen(query_BHSE, key_BKSE, value_BKSE, mask, grouped=grouped)
+        return _attend_varlen(query_BHSE, key_BKSE, value_BKSE, mask, window, grouped=grouped)
+    if window is not None:
+        near_SS = window_mask(length, window, query_BHSE.device)
+        mask = near_SS if mask is None else mask & near_SS
     if grouped and query_BHSE.dtype == torch.float32 and query_BHSE.device.type != "cpu":
         # In fp32 CUDA has only the memory-efficient kernel, which takes no grouped heads: torch would compute the
         # scores, [B, H, S, S], by plain products.
@@ -115,13 +157,22 @@ def attend(query_BHSE: Tensor, key_BKSE: Tensor, value_BKSE: Tensor, mask: Tenso
     )
 
 
-def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, *, grouped: bool) -> Tensor:
+def window_mask(length: int, window: int, device: torch.device) -> Tensor:
+    """Return [S, S], true where query i may see key j: i - window < j <= i."""
+    causal_SS = torch.ones(length, length, dtype=torch.bool, device=device).tril()
+    return causal_SS.triu(1 - window)
+
+
+def _attend_varlen(
+    query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, window: int | None, *, grouped: bool
+) -> Tensor:
     """Attend within documents by torch's variable-length kernel. This project's tests have not run it on a GPU."""
     batch, _, length, size = query.shape
     padding = -size % 8  # the kernel needs head sizes that are multiples of 8; zeros do not change the products
     rows = [functional.pad(x, (0, padding)).transpose(1, 2).flatten(0, 1) for x in (query, key, value)]
+    before = -1 if window is None else window - 1
     mixed = varlen_attn(
-        *rows, bounds, bounds, length, length, scale=size**-0.5, window_size=(-1, 0), enable_gqa=grouped
+        *rows, bounds, bounds, length, length, scale=size**-0.5, window_size=(before, 0), enable_gqa=grouped
     )
     return mixed[..., :size].unflatten(0, (batch, length)).transpose(1, 2)
 
@@ -136,13 +187,13 @@ class Attention(nn.Module):
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_size = shape.num_heads, shape.num_kv_heads, shape.head_size
-        self.attend: Attend = attend
+        self.attend: Attend = attend if shape.sliding_window is None else partial(attend, window=shape.sliding_window)
         self.project_in: InputProjection = apply_linears
         self.project_out: OutputProjection = apply_linear
         width, kv_width = shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
-        self.query = nn.Linear(shape.hidden_size, width, bias=False)
-        self.key = nn.Linear(shape.hidden_size, kv_width, bias=False)
-        self.value = nn.Linear(shape.hidden_size, kv_width, bias=False)
+        self.query = nn.Linear(shape.hidden_size, width, bias=shape.attention_bias)
+        self.key = nn.Linear(shape.hidden_size, kv_width, bias=shape.attention_bias)
+        self.value = nn.Linear(shape.hidden_size, kv_width, bias=shape.attention_bias)
         self.output = nn.Linear(width, shape.hidden_size, bias=False)
         if shape.qk_norm:
             self.query_norm = nn.RMSNorm(shape.head_size, eps=shape.norm_epsilon)

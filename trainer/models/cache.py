@@ -20,11 +20,11 @@ class KeyValueCache:
     """The positions of the tokens that the model computes next; `LayerCache` has the keys and values.
 
     Call `prefill` before the forward pass over the prompts, and `step` before that over each further token.
-    `max_tokens`: tokens of a row, at most.
+    `max_tokens`: tokens of a row, at most. `window`: tokens that a token attends to, itself included; None: all.
     """
 
-    def __init__(self, max_tokens: int) -> None:
-        self.max_tokens = max_tokens
+    def __init__(self, max_tokens: int, window: int | None = None) -> None:
+        self.max_tokens, self._window = max_tokens, window
         self.end = 0  # 1 + the last position of any row
 
     def prefill(self, lengths: list[int], device: torch.device) -> None:
@@ -45,7 +45,10 @@ class KeyValueCache:
         assert end <= self.max_tokens, f"{end} tokens exceed the {self.max_tokens} of the cache"
         self.positions_BN, self.end, self._last_B = positions_BN, end, last_B
         key_positions_W = torch.arange(end, device=positions_BN.device)
-        self.mask = (key_positions_W <= positions_BN[..., None])[:, None]  # [B, 1, N, W]
+        mask_BNW = key_positions_W <= positions_BN[..., None]
+        if self._window is not None:
+            mask_BNW &= key_positions_W > positions_BN[..., None] - self._window
+        self.mask = mask_BNW[:, None]  # [B, 1, N, W]
 
     def select_last(self, x_BND: Tensor) -> Tensor:
         """Return the hidden state of each row's last token, [B, 1, D]. Replaces `Decoder.gather_head_input`."""
@@ -80,7 +83,8 @@ def use_kv_cache(stages: Iterable[Decoder], max_tokens: int) -> Iterator[KeyValu
 
     The head then returns the logits after each row's last token, [B, 1, V]. Run the stages without gradients.
     """
-    cache = KeyValueCache(max_tokens)
+    stages = list(stages)
+    cache = KeyValueCache(max_tokens, stages[0].shape.sliding_window)
     with ExitStack() as overrides:
         for stage in stages:
             overrides.enter_context(override_attribute(stage, "gather_head_input", cache.select_last))

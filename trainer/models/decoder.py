@@ -181,14 +181,14 @@ def initial_value(
     """Return the initial value of a parameter, or of its part of size `box` at `offsets`, in fp32 on the CPU.
 
     It is a function of the parameter's name and the seed alone. Weights are normal with a standard deviation of 0.02,
-    divided by sqrt(2 layers) for those that write to the residual stream (Radford et al. 2019). One-dimensional
-    parameters are 1, `lora_b` is 0.
+    divided by sqrt(2 layers) for those that write to the residual stream (Radford et al. 2019). Weights of norms are 1,
+    biases and `lora_b` are 0.
     """
     offsets, box = offsets or (0,) * len(shape), shape if box is None else box
+    if name.endswith((".bias", "lora_b")):  # an adapter adds 0 at first
+        return torch.zeros(box)
     if len(shape) == 1:
         return torch.ones(box)
-    if name.endswith("lora_b"):  # an adapter adds 0 at first
-        return torch.zeros(box)
     if name.endswith("lora_a"):
         std: float = shape[1] ** -0.5
     else:

@@ -18,22 +18,23 @@ LORA_A, LORA_B = "lora_a", "lora_b"
 
 
 class LoRALinear(nn.Module):
-    """A linear layer with an adapter: x W^T + scale x A^T B^T.
+    """A linear layer with an adapter: x W^T + scale x A^T B^T, and its bias if it has one.
 
     `weight` W is [out, in], `lora_a` A is [rank, in], `lora_b` B is [out, rank].
     """
 
-    def __init__(self, weight: nn.Parameter, rank: int, scale: float) -> None:
+    def __init__(self, linear: nn.Linear, rank: int, scale: float) -> None:
         super().__init__()
-        self.weight = weight
+        self.weight = weight = linear.weight
         self.lora_a = nn.Parameter(torch.empty(rank, weight.shape[1]))
         self.lora_b = nn.Parameter(torch.empty(weight.shape[0], rank))
+        self.register_parameter("bias", linear.bias)  # behind the adapter, which `merge_adapters` adds to the weight
         self._scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output, [..., out]."""
         narrow = functional.linear(functional.linear(x, self.lora_a), self.lora_b)
-        return functional.linear(x, self.weight) + self._scale * narrow
+        return functional.linear(x, self.weight, self.bias) + self._scale * narrow
 
 
 def is_adapter(name: str) -> bool:
@@ -50,7 +51,7 @@ def add_adapters(model: Decoder, spec: LoraSpec) -> None:
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear) and name.startswith("blocks.") and name.split(".")[-1] in spec.targets:
             owner, _, attribute = name.rpartition(".")
-            setattr(model.get_submodule(owner), attribute, LoRALinear(module.weight, spec.rank, spec.scale))
+            setattr(model.get_submodule(owner), attribute, LoRALinear(module, spec.rank, spec.scale))
 
 
 def merge_adapters(tensors: Iterable[tuple[str, Tensor]], scale: float) -> Iterator[tuple[str, Tensor]]:

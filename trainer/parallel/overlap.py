@@ -47,7 +47,8 @@ def overlap_matmuls(block: Block, mesh: Mesh) -> bool:
         products: Sequence[Tensor] = _GatherAndMultiply.apply(
             x_BSD, group, fused, *(linear.weight for linear in linears)
         )
-        return products
+        biases = [linear.bias for linear in linears]
+        return [each if bias is None else each + bias for each, bias in zip(products, biases, strict=True)]
 
     def project_out(x_BSD: Tensor, linear: nn.Module) -> Tensor:
         return _MultiplyAndScatter.apply(x_BSD, linear.weight, group, fused)

@@ -1,5 +1,6 @@
 """The interface of object stores, and its errors."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from trainer.contract.run import EndClass
@@ -25,6 +26,9 @@ class Storage(Protocol):
 
     def get(self, key: str) -> bytes:
         """Return an object. Raises MissingObject if there is none, StorageError if it cannot be read."""
+
+    def announce(self, keys: Sequence[str]) -> None:
+        """Take note that these objects will be stored soon. A store that asks for permission asks for all of them."""
 
     def delete_prefix(self, prefix: str) -> None:
         """Remove every object below `prefix`, where this store lets its writer do so (else nothing)."""

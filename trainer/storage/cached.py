@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.storage.base import Storage
@@ -54,6 +55,10 @@ class CachedStorage:
             if digest and hashlib.sha256(data).digest() == digest:
                 return data
         return self._inner.get(key)
+
+    def announce(self, keys: Sequence[str]) -> None:
+        """Announce objects to the store."""
+        self._inner.announce(keys)
 
     def delete_prefix(self, prefix: str) -> None:
         """Delete objects from the store."""

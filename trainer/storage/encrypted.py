@@ -1,25 +1,75 @@
 """Files of any size as encrypted parts of bounded size, and back."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from trainer.contract.encryption import Encryptor
 from trainer.contract.manifest import PART_PLAINTEXT_BYTES, StoredFile, StoredPart
 from trainer.storage.base import Storage
 
+PARTS_IN_FLIGHT = 3
+"""Parts of a file that are encrypted and stored at a time, at most. Each takes up to twice its size in memory."""
+PARTS_ANNOUNCED = 64
+
 
 def put_encrypted(
     storage: Storage, encryptor: Encryptor, prefix: str, path: str, content: bytes | memoryview
 ) -> StoredFile:
     """Encrypt and store `content` as `<prefix><path>-000.part`, `-001.part` ...; returns what a manifest names."""
-    view = memoryview(content)
-    parts = []
-    for number, start in enumerate(range(0, len(view), PART_PLAINTEXT_BYTES)):
-        key = f"{prefix}{path}-{number:03d}.part"
-        ciphertext, part = encryptor.encrypt(view[start : start + PART_PLAINTEXT_BYTES], key)
-        storage.put(key, ciphertext)
-        parts.append(part)
-    return StoredFile(path=path, parts=parts)
+    return put_pieces(storage, encryptor, prefix, path, [memoryview(content)], len(content))
+
+
+def put_pieces(
+    storage: Storage,
+    encryptor: Encryptor,
+    prefix: str,
+    path: str,
+    pieces: Iterable[memoryview],
+    size: int,
+    in_flight: int = PARTS_IN_FLIGHT,
+) -> StoredFile:
+    """As `put_encrypted`, of content of `size` bytes in pieces (bytes, one dimension), which are not joined.
+
+    Stores `in_flight` parts at a time. After a failure no further part begins.
+    """
+    keys = [f"{prefix}{path}-{number:03d}.part" for number in range(-(-size // PART_PLAINTEXT_BYTES))]
+
+    def store(number: int, part: list[memoryview]) -> StoredPart:
+        ciphertext, record = encryptor.encrypt_pieces(part, keys[number])
+        storage.put(keys[number], ciphertext)
+        return record
+
+    records: list[StoredPart] = []
+    pending: deque[Future[StoredPart]] = deque()
+    with ThreadPoolExecutor(in_flight, thread_name_prefix="store") as pool:
+        for number, part in enumerate(_parts(pieces)):
+            if number % PARTS_ANNOUNCED == 0 and len(keys) > 1:
+                while pending:
+                    records.append(pending.popleft().result())
+                storage.announce(keys[number : number + PARTS_ANNOUNCED])
+            if len(pending) == in_flight:
+                records.append(pending.popleft().result())
+            pending.append(pool.submit(store, number, part))
+        records.extend(each.result() for each in pending)
+    return StoredFile(path=path, parts=records)
+
+
+def _parts(pieces: Iterable[memoryview]) -> Iterator[list[memoryview]]:
+    """Yield the pieces cut into parts of PART_PLAINTEXT_BYTES, the last one shorter."""
+    part: list[memoryview] = []
+    room = PART_PLAINTEXT_BYTES
+    for piece in pieces:
+        rest = piece
+        while len(rest) >= room:
+            yield [*part, rest[:room]]
+            part, rest, room = [], rest[room:], PART_PLAINTEXT_BYTES
+        if len(rest):
+            part.append(rest)
+            room -= len(rest)
+    if part:
+        yield part
 
 
 def encrypt_file(storage: Storage, encryptor: Encryptor, prefix: str, path: str, source: Path) -> StoredFile:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.storage.base import MissingObject, StorageError
@@ -37,6 +38,9 @@ class FolderStorage:
             raise MissingObject(f"{path} does not exist") from error
         except OSError as error:
             raise StorageError(f"cannot read {path}: {error}") from error
+
+    def announce(self, keys: Sequence[str]) -> None:
+        """Do nothing: a folder needs no permission."""
 
     def delete_prefix(self, prefix: str) -> None:
         """Delete the objects below a prefix."""

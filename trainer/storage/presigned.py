@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import httpx
@@ -25,7 +25,7 @@ class Presigner(Protocol):
 
 
 class PresignedStorage:
-    """An object store behind presigned URLs. Each try requests a new URL, since one may expire during an outage.
+    """An object store behind presigned URLs. Each try has a new URL, since one may expire during an outage.
 
     Retries connection errors and all error statuses with growing pauses of at most 5 s, for `retry_seconds`; a 404 of a
     read raises MissingObject immediately.
@@ -38,6 +38,8 @@ class PresignedStorage:
         self._presigner = presigner
         self._retry_seconds = retry_seconds
         self._wait = wait or threading.Event().wait
+        self._lock = threading.Lock()
+        self._announced: dict[str, str] = {}
         self._http = httpx.Client(timeout=_TRANSFER_TIMEOUT, trust_env=False)
 
     def put(self, key: str, data: bytes) -> None:
@@ -48,8 +50,20 @@ class PresignedStorage:
         """Return an object, with retries."""
         return self._retry("get", key, self._http.get).content
 
+    def announce(self, keys: Sequence[str]) -> None:
+        """Request the URLs of objects that will be stored, in one request. Unused ones of before are forgotten."""
+        reply = self._presigner.presign("put", list(keys))
+        with self._lock:
+            self._announced = {each.key: each.url for each in reply.urls}
+
     def delete_prefix(self, prefix: str) -> None:
         """Retention is the platform's: an attempt's token cannot delete."""
+
+    def _url(self, operation: str, key: str) -> str:
+        """Return the announced URL of an object, for its first try, or a new one."""
+        with self._lock:
+            announced = self._announced.pop(key, None) if operation == "put" else None
+        return announced or self._presigner.presign(operation, [key]).urls[0].url
 
     def _retry(self, operation: str, key: str, send: Callable[[str], httpx.Response]) -> httpx.Response:
         deadline = None
@@ -57,7 +71,7 @@ class PresignedStorage:
         while True:
             problem = ""
             # Retries towards the platform have a time limit of their own.
-            url = self._presigner.presign(operation, [key]).urls[0].url
+            url = self._url(operation, key)
             deadline = deadline or time.monotonic() + self._retry_seconds
             try:
                 response = send(url)

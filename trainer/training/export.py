@@ -89,7 +89,7 @@ def write_files(state: TrainState, tensors: dict[str, Tensor], folder: Path) -> 
     if base is not None:
         config |= _base_token_ids(read_config(base), length)
     write_weights(tensors, folder, MAX_FILE_BYTES)
-    _write_json(folder / CONFIG_NAME, config)
+    write_json(folder / CONFIG_NAME, config)
 
 
 def write_adapter(state: TrainState, tensors: dict[str, Tensor], folder: Path) -> None:
@@ -101,7 +101,7 @@ def write_adapter(state: TrainState, tensors: dict[str, Tensor], folder: Path) -
     renamed = {peft_name(name, shape): tensor for name, tensor in tensors.items()}
     save_file(renamed, folder / ADAPTER_NAME, metadata={"format": "pt"})
     config = adapter_config(list(tensors), shape, training.lora, training.model.base)
-    _write_json(folder / ADAPTER_CONFIG_NAME, config)
+    write_json(folder / ADAPTER_CONFIG_NAME, config)
 
 
 def _write_tokenizer(state: TrainState, folder: Path) -> int | None:
@@ -118,7 +118,7 @@ def _write_tokenizer(state: TrainState, folder: Path) -> int | None:
             if (base / name).exists():
                 shutil.copy(base / name, folder / name)
         if not (folder / TOKENIZER_SETTINGS_NAME).exists():
-            _write_json(folder / TOKENIZER_SETTINGS_NAME, {"tokenizer_class": "PreTrainedTokenizerFast"})
+            write_json(folder / TOKENIZER_SETTINGS_NAME, {"tokenizer_class": "PreTrainedTokenizerFast"})
     is_chat = any(part.format == "chat" for part in state.training.data.parts)
     if is_chat and template_of(folder, json.loads((folder / TOKENIZER_SETTINGS_NAME).read_text())) is None:
         (folder / TEMPLATE_NAME).write_text(DEFAULT_TEMPLATE)
@@ -132,7 +132,7 @@ def _base_token_ids(base: dict[str, Any], sequence_length: int) -> dict[str, Any
 
 
 def _write_tokenizer_settings(folder: Path, end_of_text: int, length: int) -> None:
-    _write_json(
+    write_json(
         folder / TOKENIZER_SETTINGS_NAME,
         {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -142,7 +142,7 @@ def _write_tokenizer_settings(folder: Path, end_of_text: int, length: int) -> No
             "clean_up_tokenization_spaces": False,
         },
     )
-    _write_json(
+    write_json(
         folder / "generation_config.json",
         {"bos_token_id": end_of_text, "eos_token_id": end_of_text, "do_sample": True, "temperature": 0.8},
     )
@@ -167,7 +167,7 @@ def write_weights(tensors: dict[str, Tensor], folder: Path, largest_bytes: int) 
         save_file(group, folder / file, metadata={"format": "pt"})
         where |= dict.fromkeys(group, file)
     total = sum(tensor.nbytes for tensor in tensors.values())
-    _write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": where})
+    write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": where})
 
 
 def _store(state: TrainState, folder: Path) -> None:
@@ -190,5 +190,6 @@ def _store(state: TrainState, folder: Path) -> None:
     state.platform.register_model(authenticate(manifest, state.encryptor))
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file."""
     path.write_text(json.dumps(content, indent=2) + "\n")

@@ -5690,8 +5690,8 @@ export interface components {
          * MoEShape
          * @description Mixture of experts in place of the feed-forward part of layers. No token is dropped. A shape is refused if no
          *     Hugging Face layout can express it: with scoring `sigmoid` it is GLM-4 MoE, which needs at least 1 shared expert;
-         *     with `softmax` it is Qwen3 MoE (with `qk_norm`) or Mixtral (without), which have neither shared experts, balancing
-         *     nor a scale, and Mixtral no dense layers and only normalized weights.
+         *     with `softmax` it is Qwen3 MoE (with `qk_norm`) or Mixtral (without), which have neither shared experts, balancing,
+         *     a scale nor biases, and Mixtral no dense layers and only normalized weights.
          */
         MoEShape: {
             /**
@@ -5823,6 +5823,28 @@ export interface components {
              * @default false
              */
             qk_norm: boolean;
+            /**
+             * Attention Bias
+             * @description Whether the projections of queries, keys and values have biases, as in Qwen2 and GLM-4 MoE.
+             * @default false
+             */
+            attention_bias: boolean;
+            /**
+             * Rotary Fraction
+             * @description Fraction of a head's elements that are rotated by position; the others stay as they are. The number of rotated
+             *     elements, `head_dim` times this and rounded down, must be even. GLM-4 MoE as published has 0.5.
+             * @default 1
+             * @example 0.5
+             */
+            rotary_fraction: number;
+            /**
+             * Sliding Window
+             * @description Number of tokens that a token attends to in each layer, itself included and those right before it, as in Mistral
+             *     7B v0.1. Without it, it attends to all earlier ones.
+             * @default null
+             * @example 4096
+             */
+            sliding_window: number | null;
             /**
              * @description Mixture of experts in place of dense feed-forward networks. Without it all layers are dense.
              * @default null
@@ -6478,8 +6500,8 @@ export interface components {
             /**
              * Context Attention
              * @description How context ranks compute attention. `ring` passes keys and values around, and needs a `sequence_length` that is
-             *     a multiple of 2 x `context`. `ulysses` exchanges heads, and needs numbers of heads that are multiples of `context` x
-             *     `tensor`. Ignored with `context` 1.
+             *     a multiple of 2 x `context` and not longer than the model's `sliding_window`. `ulysses` exchanges heads, and needs
+             *     numbers of heads that are multiples of `context` x `tensor`. Ignored with `context` 1.
              * @default ring
              */
             context_attention: components["schemas"]["ContextAttentionEnum"];
@@ -7772,10 +7794,18 @@ export interface components {
         RoleEnum: "viewer" | "member" | "admin";
         /**
          * RopeScaling
-         * @description Scaling of rotary position embeddings to longer sequences, as in Llama 3.1. Between the two limits the scaling
-         *     changes smoothly.
+         * @description Scaling of rotary position embeddings to longer sequences. `linear` (Chen et al. 2023) stretches all wavelengths.
+         *     `llama3`, as in Llama 3.1, and `yarn` (Peng et al. 2023) stretch long wavelengths and leave short ones as they are,
+         *     with a smooth change between two limits.
          */
         RopeScaling: {
+            /**
+             * Kind
+             * @description How wavelengths are scaled: `linear` stretches all of them, `llama3` and `yarn` the long ones.
+             * @default llama3
+             * @example yarn
+             */
+            kind: components["schemas"]["RopeScalingKindEnum"];
             /**
              * Factor
              * @description Factor by which long wavelengths are stretched.
@@ -7784,24 +7814,53 @@ export interface components {
             factor: number;
             /**
              * Low Frequency Factor
-             * @description Wavelengths longer than `original_length` divided by this factor are stretched fully. Less than
+             * @description For `llama3`: wavelengths longer than `original_length` divided by this factor are stretched fully. Less than
              *     `high_frequency_factor`.
              * @default 1
              */
             low_frequency_factor: number;
             /**
              * High Frequency Factor
-             * @description Wavelengths shorter than `original_length` divided by this factor are not stretched.
+             * @description For `llama3`: wavelengths shorter than `original_length` divided by this factor are not stretched.
              * @default 4
              */
             high_frequency_factor: number;
             /**
              * Original Length
-             * @description Sequence length that the model was trained on before scaling, in tokens.
+             * @description Sequence length that the model was trained on before scaling, in tokens. Required for `llama3` and `yarn`,
+             *     without effect for `linear`.
+             * @default null
              * @example 8192
              */
-            original_length: number;
+            original_length: number | null;
+            /**
+             * Beta Fast
+             * @description For `yarn`: what rotates more often than this in `original_length` is not stretched.
+             * @default 32
+             */
+            beta_fast: number;
+            /**
+             * Beta Slow
+             * @description For `yarn`: what rotates less often than this in `original_length` is stretched fully. Less than `beta_fast`.
+             * @default 1
+             */
+            beta_slow: number;
+            /**
+             * Attention Factor
+             * @description For `yarn`: factor of cosines and sines. Without it, 0.1 x ln(`factor`) + 1.
+             * @default null
+             * @example 1.2
+             */
+            attention_factor: number | null;
+            /**
+             * Truncate
+             * @description For `yarn`: whether the two limits are rounded to whole pairs of elements.
+             * @default true
+             */
+            truncate: boolean;
         };
+        /** @enum {string} */
+        RopeScalingKindEnum: "llama3" | "linear" | "yarn";
         /** @enum {string} */
         ScaleEnum: "rms" | "spectral";
         /**

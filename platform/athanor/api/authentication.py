@@ -4,6 +4,7 @@ from typing import Any
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
+from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 
 from athanor.accounts import second_factors, sign_on_expiry
@@ -60,6 +61,15 @@ class DashboardSessionAuthentication(SessionAuthentication):
                 remedy="set one up on the page Account of the dashboard (/account)",
             )
         return user, _let_in(principal_of(user))
+
+    def enforce_csrf(self, request: Request) -> None:
+        """Check the CSRF token. Raises Forbidden."""
+        try:
+            super().enforce_csrf(request)
+        except PermissionDenied as error:
+            raise Forbidden(
+                "csrf_failed", str(error.detail), remedy="read GET /api/v1/session and send X-CSRFToken"
+            ) from error
 
 
 def _let_in(principal: Principal) -> Principal:

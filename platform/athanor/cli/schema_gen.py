@@ -275,14 +275,10 @@ TokenizerSpecKindEnum: TypeAlias = Literal['bpe', 'model']
 CompressionSpecKindEnum: TypeAlias = Literal['none', 'powersgd', 'int8', 'fp8']
 
 
-class RopeScaling(TypedDict):
-    factor: float
-    low_frequency_factor: NotRequired[float]
-    high_frequency_factor: NotRequired[float]
-    original_length: int
-
-
 ScaleEnum: TypeAlias = Literal['rms', 'spectral']
+
+
+RopeScalingKindEnum: TypeAlias = Literal['llama3', 'linear', 'yarn']
 
 
 ScoringEnum: TypeAlias = Literal['softmax', 'sigmoid']
@@ -483,6 +479,18 @@ class MoEShape(TypedDict):
     balance_rate: NotRequired[float]
 
 
+class RopeScaling(TypedDict):
+    kind: NotRequired[RopeScalingKindEnum]
+    factor: float
+    low_frequency_factor: NotRequired[float]
+    high_frequency_factor: NotRequired[float]
+    original_length: NotRequired[int | None]
+    beta_fast: NotRequired[float]
+    beta_slow: NotRequired[float]
+    attention_factor: NotRequired[float | None]
+    truncate: NotRequired[bool]
+
+
 class ArtifactPage(TypedDict):
     items: list[Artifact]
     next_cursor: str | None
@@ -575,6 +583,9 @@ class ModelShape(TypedDict):
     norm_epsilon: NotRequired[float]
     tie_embeddings: NotRequired[bool]
     qk_norm: NotRequired[bool]
+    attention_bias: NotRequired[bool]
+    rotary_fraction: NotRequired[float]
+    sliding_window: NotRequired[int | None]
     moe: NotRequired[MoEShape | None]
 
 

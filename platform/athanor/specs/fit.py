@@ -85,14 +85,14 @@ def estimate(spec: JobSpec, pool: PoolShape, *, with_smallest_micro_batches: boo
     micro_batch = micro_batch_size(plain, sizes, vocab, bound=bound)
     costs = (RankCost(plain, vocab, sizes, place, micro_batch, on_gpu=not on_host) for place in range(sizes.pipeline))
     memories = [each.memory() for each in costs]
-    device = PROCESS_BYTES + max(each.total + (each.host if on_host else 0) for each in memories)
+    device = PROCESS_BYTES + max(each.total + (each.host + each.saves if on_host else 0) for each in memories)
     return Estimate(
         num_parameters=training.model.resolve().num_parameters(vocab),
         processes=spec.resources.world_size,
         tokens_total=training.tokens_before(training.steps),
         memory_bytes_per_process=device,
         pool_memory_bytes_per_process=available,
-        host_bytes_per_process=device if on_host else PROCESS_BYTES + max(each.host for each in memories),
+        host_bytes_per_process=device if on_host else PROCESS_BYTES + max(each.host + each.saves for each in memories),
     )
 
 

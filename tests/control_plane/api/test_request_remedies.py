@@ -9,6 +9,7 @@ import pytest
 import yaml
 from allauth.mfa.models import Authenticator
 from django.test import Client
+from django.test.client import FakePayload
 from django.utils import timezone
 
 from athanor.accounts import members, passkeys, passwords
@@ -239,3 +240,37 @@ def test_an_agents_batch_goes_to_its_own_address_with_its_token(
     client.credentials(HTTP_AUTHORIZATION=f"Bearer {tokens.issue(attempt.id)}")
     refused(post("/api/agent/v1/metrics"), "wrong_batch", "logs as `lines`")
     done(post("/api/agent/v1/logs"))
+
+
+# What the framework refuses
+
+
+def test_a_session_sends_its_csrf_token(user: User, team: Team) -> None:
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(user)
+    body = {"name": "ci", "team": team.name, "scopes": ["read"]}
+    post = partial(browser.post, "/api/v1/tokens", body, content_type="application/json")
+    refused(post(), "csrf_failed", "X-CSRFToken")
+    token = browser.get("/api/v1/session").json()["csrf_token"]
+    done(post(headers={"X-CSRFToken": token}))
+
+
+def test_a_body_that_broke_off_is_sent_again(api: Api, team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = {"name": "ci", "team": team.name, "scopes": ["read"]}
+
+    def broken(*_arguments: Any) -> bytes:
+        raise OSError("connection reset")
+
+    with monkeypatch.context() as reset:
+        reset.setattr(FakePayload, "read", broken)
+        refused(api.send("POST", "tokens", body), "body_incomplete", "send it again")
+    done(api.send("POST", "tokens", body))
+
+
+def test_an_unexpected_error_names_the_request(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr("athanor.api.v1.tokens.TokensView.get", lambda *_: 1 / 0)
+        answer = api.send("GET", "tokens")
+    refused(answer, "internal_error", "report the request id")
+    assert answer.status_code == 500 and answer.json()["request_id"] == answer["X-Request-ID"]
+    done(api.send("GET", "tokens"))

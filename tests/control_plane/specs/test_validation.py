@@ -185,7 +185,7 @@ def test_a_preset_computes_for_longer_than_it_sends_and_ends_within_its_time_lim
         computes = mesh_choice.compute_seconds(training, vocab_size, world)
         assert mesh_choice.send_seconds(cost.traffic(), sizes, 8) <= computes
         step = mesh_choice.step_seconds(training, vocab_size, sizes, cost, 8)
-        assert step < 1.25 * computes
+        assert step < 1.3 * computes
         assert step * training.steps < spec.time_limit_seconds
 
 

@@ -1,0 +1,99 @@
+"""Tiny random models of each family of Hugging Face's layouts, and their folders."""
+
+import json
+from pathlib import Path
+
+import torch
+import transformers
+
+from trainer.contract.hugging_face import hugging_face_config, layout_of
+from trainer.contract.models import ModelShape, MoEShape, RopeScaling
+from trainer.models.decoder import Decoder, initialise
+from trainer.training.export import export_tensors, write_weights
+
+VOCABULARY, LENGTH = 96, 48
+SIZES = {"hidden_size": 32, "num_layers": 3, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 56}
+SOFTMAX = MoEShape(num_experts=4, experts_per_token=2, expert_size=24)
+STRETCHED = RopeScaling(factor=8.0, original_length=16)
+SHAPES = {
+    "llama": ModelShape(**SIZES),
+    "llama-3.1": ModelShape(**SIZES, rope_theta=500.0, rope_scaling=STRETCHED, tie_embeddings=True),
+    "llama-linear": ModelShape(**SIZES, rope_scaling=RopeScaling(kind="linear", factor=2.5)),
+    "qwen2.5-yarn": ModelShape(
+        **SIZES, attention_bias=True, rope_theta=1000.0, head_dim=16,
+        rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_length=24),
+    ),
+    "qwen3-yarn": ModelShape(
+        **SIZES, qk_norm=True, head_dim=16,
+        rope_scaling=RopeScaling(
+            kind="yarn", factor=3.0, original_length=40, beta_fast=9.0, beta_slow=0.5, attention_factor=1.3,
+            truncate=False,
+        ),
+    ),
+    "qwen2": ModelShape(**SIZES, attention_bias=True, norm_epsilon=1e-6),
+    "qwen2.5-small": ModelShape(**SIZES, attention_bias=True, tie_embeddings=True, rope_theta=1e6),
+    "qwen3": ModelShape(**SIZES, qk_norm=True, head_dim=16, norm_epsilon=1e-6),
+    "qwen3-moe": ModelShape(
+        **SIZES, qk_norm=True, moe=SOFTMAX.model_copy(update={"first_dense_layers": 1, "normalise_weights": False})
+    ),
+    "mistral": ModelShape(**SIZES, sliding_window=11, norm_epsilon=1e-6),
+    "mixtral-window": ModelShape(**{**SIZES, "intermediate_size": 24}, moe=SOFTMAX, sliding_window=7),
+    "mixtral": ModelShape(**{**SIZES, "intermediate_size": 24}, moe=SOFTMAX),
+    "glm4-moe": ModelShape(
+        **SIZES,
+        moe=MoEShape(
+            num_experts=4, experts_per_token=2, expert_size=24, shared_experts=2, first_dense_layers=1,
+            scoring="sigmoid", weight_scale=1.5,
+        ),
+    ),
+    "glm-4.5": ModelShape(
+        **SIZES, attention_bias=True, rotary_fraction=0.5, head_dim=12,
+        moe=MoEShape(num_experts=4, experts_per_token=2, expert_size=24, shared_experts=1, scoring="sigmoid"),
+    ),
+    "glm-4.6": ModelShape(
+        **SIZES, attention_bias=True, rotary_fraction=0.5, qk_norm=True, head_dim=16,
+        moe=MoEShape(
+            num_experts=4, experts_per_token=2, expert_size=24, shared_experts=1, first_dense_layers=1,
+            scoring="sigmoid", weight_scale=2.5,
+        ),
+    ),
+}  # fmt: skip
+TOKENS = torch.randint(0, VOCABULARY, (2, LENGTH), generator=torch.Generator().manual_seed(1))
+
+
+def our_model(shape: ModelShape) -> Decoder:
+    """Random weights that are far enough from nothing for a wrong one to show."""
+    model = Decoder(shape, VOCABULARY, LENGTH)
+    initialise(model, seed=3)
+    model.zero_buffers()
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += torch.empty_like(parameter).normal_(0, 0.1, generator=generator)
+        for name, buffer in model.named_buffers():
+            if name.endswith("balance") and layout_of(shape) == "glm4_moe":
+                buffer.normal_(0, 0.3, generator=generator)
+    return model.eval()
+
+
+def export(model: Decoder, folder: Path, largest_bytes: int = 2**30) -> None:
+    folder.mkdir(exist_ok=True)
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        export_tensors(tensors, name, tensor, model.shape, torch.float32)
+    write_weights(tensors, folder, largest_bytes)
+    config = hugging_face_config(model.shape, VOCABULARY, LENGTH, "float32", end_of_text=0)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def write_random(shape: ModelShape, folder: Path) -> transformers.PreTrainedModel:
+    """Write a model that `transformers` has made, in many files, and return it. No norm is 1 and no bias is 0."""
+    export(our_model(shape), folder / "first")
+    config = transformers.AutoConfig.from_pretrained(folder / "first")
+    torch.manual_seed(7)
+    theirs = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for tensor in theirs.parameters():
+            tensor += 0.1 * torch.randn_like(tensor)
+    theirs.save_pretrained(folder / "theirs", max_shard_size="20KB")
+    return theirs

@@ -1,0 +1,156 @@
+"""Saves are streams: files that safetensors reads, in parts that are never joined, with few requests for URLs."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load
+
+from tests.trainer.agent_api import TOKEN, AgentApi
+from tests.trainer.runs import platform_run, tiny_training
+from trainer.checkpoint.state import EncodedFile, Shard, Snapshot, decode
+from trainer.client.http import PlatformClient
+from trainer.contract import cost
+from trainer.contract.encryption import Encryptor, new_keyset
+from trainer.contract.manifest import PART_PLAINTEXT_BYTES
+from trainer.contract.run import PresignReply
+from trainer.storage import encrypted
+from trainer.storage.base import StorageError
+from trainer.storage.encrypted import PARTS_ANNOUNCED, PARTS_IN_FLIGHT, get_decrypted, put_encrypted, put_pieces
+from trainer.storage.folder import FolderStorage
+from trainer.storage.presigned import PresignedStorage
+
+DTYPES = [
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+    torch.float64,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+]
+
+
+def shard(tensor: torch.Tensor, name: str) -> Shard:
+    return Shard(tensor, (0,) * tensor.ndim, tuple(tensor.shape), name)
+
+
+def test_safetensors_reads_the_stream_of_every_type_and_shape() -> None:
+    tensors = {f"model/{dtype}": torch.arange(15).reshape(3, 5).to(dtype) for dtype in DTYPES}
+    tensors |= {
+        "adam/step": torch.tensor(7.0),
+        "model/empty": torch.empty(0, 4),
+        "odd": torch.ones(3, dtype=torch.uint8),
+    }
+    tensors["model/view"] = torch.arange(24.0).reshape(4, 6).T
+    own = {"rng/cpu": torch.get_rng_state()}
+    file = EncodedFile({name: shard(tensor, name) for name, tensor in tensors.items()}, own)
+    content = b"".join(file.pieces())
+    assert len(content) == file.size
+    found = load(content)
+    assert found.keys() == tensors.keys() | own.keys()
+    for name, tensor in (tensors | own).items():
+        assert torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype, name
+    assert {each.stored: each.shape for each in decode(content)}["model/view"] == (6, 4)
+
+
+@given(sizes=st.lists(st.integers(0, 300), max_size=12), part=st.integers(1, 200))
+@settings(max_examples=60, deadline=None)
+def test_pieces_are_stored_as_the_joined_content_would_be(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], part: int
+) -> None:
+    pieces = [bytes([number % 256]) * size for number, size in enumerate(sizes)]
+    content, encryptor = b"".join(pieces), Encryptor(new_keyset())
+    storage = FolderStorage(tmp_path_factory.mktemp("store"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encrypted, "PART_PLAINTEXT_BYTES", part)
+        streamed = put_pieces(storage, encryptor, "a/", "f", map(memoryview, pieces), len(content))
+        joined = put_encrypted(storage, encryptor, "b/", "f", content)
+    assert [each.plaintext_size for each in streamed.parts] == [each.plaintext_size for each in joined.parts]
+    assert [each.key[2:] for each in streamed.parts] == [each.key[2:] for each in joined.parts]
+    assert get_decrypted(storage, encryptor, streamed) == content
+
+
+class CountingClient(PlatformClient):
+    """A client that notes the keys of each request for URLs."""
+
+    def presign(self, operation: str, keys: list[str]) -> PresignReply:
+        self.asked = [*getattr(self, "asked", []), (operation, len(keys))]
+        return super().presign(operation, keys)
+
+
+def test_urls_are_requested_for_many_parts_together_and_again_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encrypted, "PART_PLAINTEXT_BYTES", 10)
+    run, keys, objects = platform_run(tiny_training())
+    encryptor, content = Encryptor(new_keyset()), bytes(range(256)) * 3
+    with AgentApi(run, keys, objects) as api:
+        client = CountingClient(api.url, TOKEN)
+
+        def wait(_: float) -> None:
+            api.store_away = False
+
+        storage = PresignedStorage(client, wait=wait)
+        file = put_encrypted(storage, encryptor, "p/", "f", content)
+        assert len(file.parts) == 77
+        assert client.asked == [("put", PARTS_ANNOUNCED), ("put", 77 - PARTS_ANNOUNCED)]
+        client.asked, api.store_away = [], True
+        put_encrypted(storage, encryptor, "q/", "f", content[:30])
+        assert client.asked[0] == ("put", 3)
+        assert set(client.asked[1:]) == {("put", 1)}, "each part that failed has a new URL"
+        assert get_decrypted(storage, encryptor, file) == content
+
+
+class FullStorage(FolderStorage):
+    """A store that refuses an object, and counts those that come at a time."""
+
+    def __init__(self, root: Path, refused: str) -> None:
+        super().__init__(root)
+        self.refused, self.begun, self.most, self._now = refused, 0, 0, 0
+        self._lock = threading.Lock()
+
+    def announce(self, keys: Sequence[str]) -> None:
+        pass
+
+    def put(self, key: str, data: bytes) -> None:
+        with self._lock:
+            self.begun, self._now = self.begun + 1, self._now + 1
+            self.most = max(self.most, self._now)
+        try:
+            if key.endswith(self.refused):
+                raise StorageError(f"put of {key} has failed")
+            super().put(key, data)
+        finally:
+            with self._lock:
+                self._now -= 1
+
+
+def test_a_part_that_cannot_be_stored_ends_the_save_with_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encrypted, "PART_PLAINTEXT_BYTES", 10)
+    storage = FullStorage(tmp_path, "f-004.part")
+    with pytest.raises(StorageError, match="put of p/f-004.part has failed"):
+        put_encrypted(storage, Encryptor(new_keyset()), "p/", "f", bytes(1000))
+    assert storage.begun <= 5 + 2 * PARTS_IN_FLIGHT
+    assert storage.most <= PARTS_IN_FLIGHT
+
+
+def test_a_snapshot_uses_its_memory_again_and_does_not_follow_the_state() -> None:
+    live, snapshot = [torch.ones(1000), torch.zeros(())], Snapshot()
+    shards = [shard(live[0], "model/w"), shard(live[1], "adam/step")]
+    first = snapshot.take([*shards, Shard(live[0], (0,), (1000,), "model/other", is_mine=False)])
+    assert first.keys() == {"model/w", "adam/step"}
+    live[0].fill_(2.0)
+    assert first["model/w"].tensor.eq(1.0).all()
+    where = first["model/w"].tensor.data_ptr()
+    second = snapshot.take(shards)
+    assert second["model/w"].tensor.data_ptr() == where and second["model/w"].tensor.eq(2.0).all()
+
+
+def test_the_estimate_has_the_parts_that_are_in_flight() -> None:
+    assert cost.SAVE_BUFFER_BYTES == 2 * PARTS_IN_FLIGHT * PART_PLAINTEXT_BYTES

@@ -1,0 +1,113 @@
+"""The families of models that are read from and written to Hugging Face's layout, and what each can express.
+
+A family is a model type of `transformers`. It chooses among the features of the decoder, which are fields of
+`ModelShape`; the decoder knows no families. `docs/reference/models.md` has
+the list as a table.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from trainer.contract.models import ModelShape
+
+Layout = Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe", "mixtral"]
+FEATURES = ("qk_norm", "attention_bias", "rotary_fraction", "sliding_window")
+"""Fields of a shape that not every family can express."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model type. `title`: for people. `experts`: the scoring of its mixture of experts, None for dense models.
+
+    `always`: values of features that all of its models have. `entries`: the entry of `config.json` that has the value
+    of a feature. All other features have their defaults. `defaults`: what a missing entry of `config.json` means.
+    `restrictions`: which models of it are refused.
+    """
+
+    model_type: Layout
+    architecture: str
+    title: str
+    experts: Literal["softmax", "sigmoid"] | None = None
+    always: dict[str, Any] = field(default_factory=dict)
+    entries: dict[str, str] = field(default_factory=dict)
+    defaults: dict[str, Any] = field(default_factory=dict)
+    restrictions: str = ""
+
+    def required(self, feature: str) -> object:
+        """Return the only value of a feature that the family can express. Not for one with an entry."""
+        return self.always.get(feature, ModelShape.model_fields[feature].default)
+
+    def mismatches(self, shape: ModelShape) -> list[str]:
+        """Return the features of the shape that the family cannot express."""
+        return [name for name in FEATURES if name not in self.entries and getattr(shape, name) != self.required(name)]
+
+
+FAMILIES = (
+    Family(
+        "llama", "LlamaForCausalLM", "Llama 2, Llama 3, and others of model type llama",
+        defaults={"rms_norm_eps": 1e-6}, restrictions="no biases",
+    ),
+    Family(
+        "mistral", "MistralForCausalLM", "Mistral",
+        entries={"sliding_window": "sliding_window"},
+        defaults={"rms_norm_eps": 1e-6, "num_key_value_heads": 8, "sliding_window": 4096},
+        restrictions="no ring attention with a `sliding_window` below `sequence_length`; without a window, exported as "
+        "model type llama",
+    ),
+    Family(
+        "qwen2", "Qwen2ForCausalLM", "Qwen2, Qwen2.5",
+        always={"attention_bias": True}, defaults={"rms_norm_eps": 1e-6, "num_key_value_heads": 32},
+        restrictions="no sliding window (`use_sliding_window`)",
+    ),
+    Family(
+        "qwen3", "Qwen3ForCausalLM", "Qwen3",
+        always={"qk_norm": True}, defaults={"rms_norm_eps": 1e-6, "num_key_value_heads": 32, "head_dim": 128},
+        restrictions="no biases, no sliding window (`use_sliding_window`)",
+    ),
+    Family(
+        "qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3 mixtures of experts", experts="softmax",
+        always={"qk_norm": True},
+        defaults={
+            "rms_norm_eps": 1e-6, "num_key_value_heads": 4, "norm_topk_prob": False, "num_experts": 128,
+            "num_experts_per_tok": 8, "moe_intermediate_size": 768, "decoder_sparse_step": 1,
+        },
+        restrictions="no biases, no sliding window; only the first layers may be dense",
+    ),
+    Family(
+        "mixtral", "MixtralForCausalLM", "Mixtral", experts="softmax",
+        entries={"sliding_window": "sliding_window"},
+        defaults={
+            "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2,
+            "rope_theta": 1e6, "sliding_window": None,
+        },
+        restrictions="no ring attention with a `sliding_window` below `sequence_length`",
+    ),
+    Family(
+        "glm4_moe", "Glm4MoeForCausalLM", "GLM-4.5, GLM-4.6 and other GLM-4 MoE", experts="sigmoid",
+        entries={
+            "qk_norm": "use_qk_norm", "attention_bias": "attention_bias", "rotary_fraction": "partial_rotary_factor",
+        },
+        defaults={
+            "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "partial_rotary_factor": 0.5, "norm_topk_prob": True,
+            "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 1408,
+            "first_k_dense_replace": 1, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1,
+            "use_qk_norm": False, "attention_bias": False,
+        },
+        restrictions="one group of experts; layers that predict further tokens are not read, trained or exported",
+    ),
+)  # fmt: skip
+BY_TYPE: dict[str, Family] = {family.model_type: family for family in FAMILIES}
+
+
+def family_of(shape: ModelShape) -> Family:
+    """Return the family that can express the features of a shape. Raises ValueError that names a feature that none
+    can."""
+    scoring = shape.moe.scoring if shape.moe is not None else None
+    candidates = [family for family in FAMILIES if family.experts == scoring]
+    nearest = min(candidates, key=lambda family: len(family.mismatches(shape)))
+    for name in nearest.mismatches(shape):
+        raise ValueError(
+            f"model.shape.{name} {getattr(shape, name)} cannot be exported to Hugging Face: {nearest.model_type}, the "
+            f"nearest of its layouts, knows only {nearest.required(name)}; change it"
+        )
+    return nearest
