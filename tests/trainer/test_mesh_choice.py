@@ -1,10 +1,14 @@
 """The mesh that `parallelism.auto` chooses: it fits, and no rank sends for longer than it computes."""
 
+from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from trainer.contract import mesh_choice, micro_batch
 from trainer.contract.cost import RankCost
 from trainer.contract.launch_plan import plan_mesh
 from trainer.contract.mesh_choice import (
@@ -15,7 +19,8 @@ from trainer.contract.mesh_choice import (
     step_seconds,
 )
 from trainer.contract.micro_batch import MEMORY_SHARE, estimate_device_bytes, find_largest_micro_batch
-from trainer.contract.parallelism import MeshSizes, ParallelismSpec
+from trainer.contract.models import ModelShape
+from trainer.contract.parallelism import MeshSizes, ParallelismSpec, stage_layers
 from trainer.contract.training import ProcessLayout, TrainingSpec
 
 H100, H200 = 80 * 2**30, 141 * 10**9
@@ -128,3 +133,44 @@ def test_the_slowest_stage_counts_for_all() -> None:
     uneven = training({"preset": "llama-8b"}, parallelism={"pipeline": 2, "stage_layers": [8, 24]})
     assert 1 < imbalance(even, VOCABULARY) < 1.1, "the head is in the last stage"
     assert 1.45 < imbalance(uneven, VOCABULARY) < 1.6
+
+
+def test_a_search_of_many_meshes_evaluates_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request to the platform waits for the search, so that whoever may plan jobs could keep it busy."""
+    evaluated = []
+
+    class Counted(RankCost):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            evaluated.append(arguments)
+            super().__init__(*arguments, **options)
+
+    for module in (mesh_choice, micro_batch):
+        monkeypatch.setattr(module, "RankCost", Counted)
+    experts = {"num_experts": 256, "experts_per_token": 8, "expert_size": 2048}
+    chosen(training({"shape": {**DENSE, "num_layers": 200, "moe": experts}}, seed=2), 1024)
+    assert 0 < len(evaluated) < 20_000, "400,000 before those that cannot fit were left out first"
+
+
+@given(layers=st.integers(1, 9), stages=st.integers(1, 9), vocab_size=st.integers(10, 100_000), dense=st.integers(0, 8))
+def test_stages_are_the_fastest_split_and_of_those_the_smallest(
+    layers: int, stages: int, vocab_size: int, dense: int
+) -> None:
+    assume(stages <= layers)
+    moe = {"num_experts": 8, "experts_per_token": 2, "expert_size": 96, "first_dense_layers": min(dense, layers - 1)}
+    shape = ModelShape.model_validate({**DENSE, "hidden_size": 64, "num_layers": layers, "moe": moe})
+    words = vocab_size * shape.hidden_size
+
+    def rank(split: list[range]) -> tuple[int, int]:
+        computation, parameters = [], []
+        for stage in split:
+            is_last, is_first = stage.stop == layers, stage.start == 0
+            products = sum(shape.attention_parameters() + shape.mlp_parameters(each, active=True) for each in stage)
+            computation.append(products + words * is_last)
+            parameters.append(sum(map(shape.layer_parameters, stage)) + words * (is_first + is_last))
+        return max(computation), max(parameters)
+
+    splits = []
+    for cuts in combinations(range(1, layers), stages - 1):
+        bounds = [0, *cuts, layers]
+        splits.append([range(low, high) for low, high in pairwise(bounds)])
+    assert rank(stage_layers(shape, vocab_size, stages, None)) == min(map(rank, splits))

@@ -14,13 +14,14 @@ from tests.trainer.agent_api import TOKEN, AgentApi
 from tests.trainer.runs import platform_run, tiny_training
 from trainer.checkpoint.state import EncodedFile, Shard, Snapshot, decode
 from trainer.client.http import PlatformClient
-from trainer.contract import cost
+from trainer.contract.cost import RankCost
 from trainer.contract.encryption import Encryptor, new_keyset
-from trainer.contract.manifest import PART_PLAINTEXT_BYTES
+from trainer.contract.manifest import PART_PLAINTEXT_BYTES, PARTS_IN_FLIGHT
+from trainer.contract.parallelism import MeshSizes
 from trainer.contract.run import PresignReply
 from trainer.storage import encrypted
 from trainer.storage.base import StorageError
-from trainer.storage.encrypted import PARTS_ANNOUNCED, PARTS_IN_FLIGHT, get_decrypted, put_encrypted, put_pieces
+from trainer.storage.encrypted import PARTS_ANNOUNCED, get_decrypted, put_encrypted, put_pieces
 from trainer.storage.folder import FolderStorage
 from trainer.storage.presigned import PresignedStorage
 
@@ -152,5 +153,9 @@ def test_a_snapshot_uses_its_memory_again_and_does_not_follow_the_state() -> Non
     assert second["model/w"].tensor.data_ptr() == where and second["model/w"].tensor.eq(2.0).all()
 
 
-def test_the_estimate_has_the_parts_that_are_in_flight() -> None:
-    assert cost.SAVE_BUFFER_BYTES == 2 * PARTS_IN_FLIGHT * PART_PLAINTEXT_BYTES
+@pytest.mark.parametrize(("on_gpu", "parts"), [(True, PARTS_IN_FLIGHT), (False, 1)])
+def test_the_estimate_has_a_copy_of_the_state_and_the_parts_in_flight(on_gpu: bool, parts: int) -> None:
+    memory = RankCost(tiny_training(), 300, MeshSizes(), 0, on_gpu=on_gpu).memory()
+    assert memory.saves == memory.weights + memory.optimizer + 2 * parts * PART_PLAINTEXT_BYTES
+    half = RankCost(tiny_training(), 300, MeshSizes(replicate=2), 0, on_gpu=on_gpu).memory()
+    assert half.saves == (memory.weights + memory.optimizer) // 2 + 2 * parts * PART_PLAINTEXT_BYTES

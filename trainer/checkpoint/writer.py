@@ -14,12 +14,12 @@ from trainer.checkpoint.state import EncodedFile, Shard, Snapshot, written_shard
 from trainer.client.platform import Platform
 from trainer.contract.base import WireModel
 from trainer.contract.encryption import Encryptor, authenticate
-from trainer.contract.manifest import MANIFEST_NAME, CheckpointManifest, StoredFile
+from trainer.contract.manifest import MANIFEST_NAME, PARTS_IN_FLIGHT, CheckpointManifest, StoredFile
 from trainer.parallel.mesh import Mesh
 from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
 from trainer.storage.base import Storage
-from trainer.storage.encrypted import PARTS_IN_FLIGHT, put_encrypted, put_pieces
+from trainer.storage.encrypted import put_encrypted, put_pieces
 
 DELIVERY_SECONDS = 60.0
 LAYOUT_NAME = "layout"

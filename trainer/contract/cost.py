@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import assert_never
 
 from trainer.contract.launch_plan import is_recomputed, micro_batch_size, num_micro_batches
+from trainer.contract.manifest import PART_PLAINTEXT_BYTES, PARTS_IN_FLIGHT
 from trainer.contract.parallelism import MeshSizes, stage_layers, stage_numbers
 from trainer.contract.training import TrainingSpec
 
@@ -25,8 +26,6 @@ COMMUNICATOR_BYTES = 2 * 32 * 4 * 2**20
 """Buffers of a NCCL communicator on a GPU: those of a ring's two connections in each of 32 channels. NCCL_BUFFSIZE is
 4 MiB by default (NCCL's documentation of environment variables); each channel has its own buffers, and a ring two
 connections at any scale (NVIDIA/nccl, issues 1450 and 986). Few fabrics use all channels: an upper limit."""
-SAVE_BUFFER_BYTES = 2 * 3 * 32 * 2**20
-"""Parts of a checkpoint in memory: 3 at a time on GPUs, each twice (`trainer.storage.encrypted.PARTS_IN_FLIGHT`)."""
 GROUP_AXES = (
     ("pipeline",), ("replicate",), ("context",), ("tensor",), ("shard", "context"), ("replicate", "shard"),
     ("replicate", "shard", "context"), ("shard", "context", "tensor"), ("replicate", "context", "tensor"),
@@ -146,7 +145,32 @@ class RankCost:
     @cached_property
     def parameters(self) -> ParameterCounts:
         """Return the parameters that this rank holds before sharding."""
-        return sum((self._of_layer(layer) for layer in self.layers), self._ends)
+        return self._blocks + self._ends
+
+    @cached_property
+    def _blocks(self) -> ParameterCounts:
+        """Return the parameters of this rank's layers."""
+        found = ParameterCounts()
+        for (layer, _), count in self._alike.items():
+            of_layer = self._of_layer(layer)
+            found = found + ParameterCounts(
+                count * of_layer.tensor_split, count * of_layer.replicated, count * of_layer.experts
+            )
+        return found
+
+    @cached_property
+    def _alike(self) -> dict[tuple[int, bool], int]:
+        """Return how many of this rank's layers there are of each kind: (one of them, whether it is recomputed).
+
+        Layers differ in whether they have experts, and in whether they are recomputed.
+        """
+        first: dict[tuple[bool, bool], tuple[int, bool]] = {}
+        counts: dict[tuple[int, bool], int] = {}
+        for layer in self.layers:
+            kind = (self._shape.is_moe_layer(layer), self._is_recomputed(layer))
+            one = first.setdefault(kind, (layer, kind[1]))
+            counts[one] = counts.get(one, 0) + 1
+        return counts
 
     @cached_property
     def _trained(self) -> ParameterCounts:
@@ -220,9 +244,14 @@ class RankCost:
             activations=self._activation_bytes(),
             logits=self._logits_bytes(),
             host=moments if self._training.optimizer.offload else 0,
-            saves=(4 * updated + moments) // self._copies + SAVE_BUFFER_BYTES,
+            saves=(4 * updated + moments) // self._copies + self._parts_in_memory,
             communicators=COMMUNICATOR_BYTES * num_communicators(sizes) if self._on_gpu else 0,
         )
+
+    @property
+    def _parts_in_memory(self) -> int:
+        """Return the bytes of the parts of a checkpoint that are being stored, each once plain and once encrypted."""
+        return 2 * PART_PLAINTEXT_BYTES * (PARTS_IN_FLIGHT if self._on_gpu else 1)
 
     @property
     def _copies(self) -> int:
@@ -239,9 +268,7 @@ class RankCost:
             case "muon" if self._training.lora is not None:  # adapters are matrices of blocks
                 return self._sharded(trained)
             case "muon":
-                not_muons = self._ends
-                for layer in self.layers:
-                    not_muons = not_muons + ParameterCounts(replicated=self._of_layer(layer).replicated)
+                not_muons = self._ends + ParameterCounts(replicated=self._blocks.replicated)
                 return self._sharded(trained) + self._sharded(not_muons)
             case unknown:
                 assert_never(unknown)
@@ -255,7 +282,7 @@ class RankCost:
             return 0
         if self._sizes.zero < 3 or self._is_one_group:
             return self._width * every.total
-        largest = max((self._of_layer(layer).total for layer in self.layers), default=0)
+        largest = max((self._of_layer(layer).total for layer, _ in self._alike), default=0)
         return self._width * (self._ends.total + 2 * largest)
 
     @property
@@ -290,9 +317,9 @@ class RankCost:
         """Return the bytes of stored activations. A recomputed layer stores its input, and the outputs of saved
         operations (`selective`); one such layer at a time has everything."""
         shape, kept, most = self._shape, 0.0, 0.0
-        for layer in self.layers:
+        for (layer, is_recomputed), count in self._alike.items():
             values = self._values_of_layer(layer)
-            if self._is_recomputed(layer):
+            if is_recomputed:
                 most = max(most, values)
                 values = shape.hidden_size / self._sizes.tensor
                 if self._training.activation_checkpointing == "selective":
@@ -302,7 +329,7 @@ class RankCost:
                     if moe is not None:
                         middle = moe.expert_size * (moe.experts_per_token + moe.shared_experts)
                     values += 2 * shape.hidden_size + (width + 2 * middle) / self._sizes.tensor
-            kept += values
+            kept += count * values
         return int((kept * self._in_flight + most) * self._tokens) * self._width
 
     def _is_recomputed(self, layer: int) -> bool:
@@ -345,9 +372,7 @@ class RankCost:
     def _sharding(self) -> list[Traffic]:
         if not self._sizes.zero:
             return []
-        trained, blocks, ends = self._trained, ParameterCounts(), self._ends
-        for layer in self.layers:
-            blocks = blocks + self._of_layer(layer)
+        trained, blocks, ends = self._trained, self._blocks, self._ends
         if self._training.lora is not None:
             blocks = blocks + trained
         # Stages 1 and 2 gather once a step, stage 3 for each pass, or for each micro-batch what is one group.

@@ -15,6 +15,7 @@ from pydantic import Field, field_validator
 from trainer.contract.base import MAX_INT32, Count32, Count64, FiniteMetrics, JsonObject, WireModel
 
 PART_PLAINTEXT_BYTES = 32 * 1024 * 1024
+PARTS_IN_FLIGHT = 3  # parts of a file that are stored at a time, at most; one where training is on the CPU
 MANIFEST_NAME = "manifest.json"
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

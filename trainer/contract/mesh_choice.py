@@ -10,7 +10,7 @@ from itertools import product
 from typing import NamedTuple
 
 from trainer.contract.cost import RankCost, Traffic
-from trainer.contract.launch_plan import plan_mesh
+from trainer.contract.launch_plan import micro_batch_size, plan_mesh
 from trainer.contract.micro_batch import MEMORY_SHARE, PROCESS_BYTES, estimate_device_bytes, find_largest_micro_batch
 from trainer.contract.models import ModelShape
 from trainer.contract.parallelism import MeshSizes, ParallelismSpec, stage_layers
@@ -83,19 +83,27 @@ def _fitting(
         sizes = plan_mesh(candidate, vocab_size, layout.world_size)
         if isinstance(sizes, list):
             continue
-        costs = _costs(candidate, vocab_size, sizes, device_bytes)
-        num_bytes = max(each.memory().total for each in costs)
-        if PROCESS_BYTES + num_bytes <= MEMORY_SHARE * device_bytes:
-            ends = (costs[0], costs[-1])
+        if not _fits(_ends(candidate, vocab_size, sizes, 1), device_bytes):  # most candidates end here
+            continue
+        size = find_largest_micro_batch(candidate, sizes, vocab_size, device_bytes) or micro_batch_size(
+            candidate, sizes, vocab_size
+        )
+        num_bytes = estimate_device_bytes(candidate, sizes, vocab_size, size)
+        if num_bytes <= MEMORY_SHARE * device_bytes:
+            ends = _ends(candidate, vocab_size, sizes, size)
             seconds = max(step_seconds(candidate, vocab_size, sizes, each, layout.processes_per_node) for each in ends)
             divisions = sizes.tensor * sizes.context * sizes.pipeline * sizes.expert
             yield _Fitting(candidate.parallelism, seconds, divisions, num_bytes)
 
 
-def _costs(training: TrainingSpec, vocab_size: int, sizes: MeshSizes, device_bytes: int) -> list[RankCost]:
-    """Return the cost of each pipeline position, with the largest micro-batch that fits."""
-    size = find_largest_micro_batch(training, sizes, vocab_size, device_bytes)
-    return [RankCost(training, vocab_size, sizes, place, size, on_gpu=True) for place in range(sizes.pipeline)]
+def _ends(training: TrainingSpec, vocab_size: int, sizes: MeshSizes, micro_batch: int) -> list[RankCost]:
+    """Return the costs of the first and the last pipeline position."""
+    places = {0, sizes.pipeline - 1}
+    return [RankCost(training, vocab_size, sizes, place, micro_batch, on_gpu=True) for place in places]
+
+
+def _fits(costs: list[RankCost], device_bytes: int) -> bool:
+    return PROCESS_BYTES + max(each.memory().total for each in costs) <= MEMORY_SHARE * device_bytes
 
 
 def step_seconds(

@@ -398,9 +398,26 @@ def _balanced_stages(shape: ModelShape, vocab_size: int, num_stages: int) -> tup
     def parameters(start: int, stop: int) -> int:
         return stored_before[stop] - stored_before[start] + words * ((stop == layers) + (start == 0))
 
-    fastest = _best_split(layers, num_stages, computation, lambda start, stop: True)
-    worst = max(computation(stage.start, stage.stop) for stage in fastest)
-    return tuple(_best_split(layers, num_stages, parameters, lambda start, stop: computation(start, stop) <= worst))
+    slowest = _least_slowest(layers, num_stages, computation)
+    return tuple(_best_split(layers, num_stages, parameters, lambda start, stop: computation(start, stop) <= slowest))
+
+
+def _least_slowest(layers: int, num_stages: int, computation: Callable[[int, int], int]) -> int:
+    """Return the computation of the slowest stage of the fastest split (bisection; a limit is kept by as many stages as
+    layers fill one after the other)."""
+    low, high = 0, computation(0, layers)
+    while low < high:
+        limit = (low + high) // 2
+        stages, start = 0, 0
+        while start < layers and stages <= num_stages:
+            stop = start
+            while stop < layers and computation(start, stop + 1) <= limit:
+                stop += 1
+            if stop == start:  # one layer is beyond the limit
+                stages = num_stages
+            start, stages = max(stop, start + 1), stages + 1
+        low, high = (low, limit) if stages <= num_stages else (limit + 1, high)
+    return low
 
 
 def stage_numbers(spec: ParallelismSpec, rank: int) -> list[int]:
@@ -418,14 +435,17 @@ def _best_split(
     layers: int, num_stages: int, cost: Callable[[int, int], int], allowed: Callable[[int, int], bool]
 ) -> list[range]:
     """Return the split into allowed stages with the smallest maximum cost (dynamic programming over the first n
-    layers). `cost` and `allowed` take the first layer of a stage and the one after its last."""
+    layers). `cost` and `allowed` take the first layer of a stage and the one after its last; a stage that contains one
+    that is not allowed is not either."""
     best: dict[int, tuple[int, list[range]]] = {0: (0, [])}
     for _ in range(num_stages):
         longer: dict[int, tuple[int, list[range]]] = {}
         for start, (so_far, stages) in best.items():
             for stop in range(start + 1, layers + 1):
+                if not allowed(start, stop):
+                    break
                 greatest = max(so_far, cost(start, stop))
-                if (stop not in longer or greatest < longer[stop][0]) and allowed(start, stop):
+                if stop not in longer or greatest < longer[stop][0]:
                     longer[stop] = (greatest, [*stages, range(start, stop)])
         best = longer
     return best[layers][1]

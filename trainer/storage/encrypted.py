@@ -6,11 +6,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from trainer.contract.encryption import Encryptor
-from trainer.contract.manifest import PART_PLAINTEXT_BYTES, StoredFile, StoredPart
+from trainer.contract.manifest import PART_PLAINTEXT_BYTES, PARTS_IN_FLIGHT, StoredFile, StoredPart
 from trainer.storage.base import Storage
 
-PARTS_IN_FLIGHT = 3
-"""Parts of a file that are encrypted and stored at a time, at most. Each takes up to twice its size in memory."""
 PARTS_ANNOUNCED = 64
 
 

@@ -98,8 +98,7 @@ def estimate(spec: JobSpec, pool: PoolShape, *, with_smallest_micro_batches: boo
 
 def rejections(spec: JobSpec, pool: PoolShape) -> list[FieldProblem]:
     """Return the reasons to reject this job in this pool; empty if it is accepted."""
-    if spec.resources.nodes <= pool.nodes:
-        spec = resolve(spec, pool)
+    spec = resolve(spec, pool)
     found = _too_large(estimate(spec, pool, with_smallest_micro_batches=True), spec, pool)
     nodes, spare = spec.resources.nodes, spec.resources.spare_nodes
     if nodes + spare > pool.nodes:
@@ -172,7 +171,8 @@ def resolve(spec: JobSpec, pool: PoolShape) -> JobSpec:
     if has_bf16 is not None:
         training = training.with_precision(has_bf16=has_bf16)
     device = None if pool.accelerator == "cpu" else pool.device_bytes_per_process(spec.resources.processes_per_node)
-    if device is not None or pool.accelerator == "cpu":
+    is_too_large = spec.resources.nodes > pool.nodes  # it is refused, whatever its mesh
+    if pool.accelerator == "cpu" or (device is not None and not is_too_large):
         training = resolve_parallelism(training, training.tokenizer.vocab_size, spec.resources, device)
     return spec.model_copy(update={"training": training})
 
