@@ -25,7 +25,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import async_save
 
-from trainer.checkpoint.state import EncodedFile, Shard, Snapshot
+from trainer.checkpoint.file import EncodedFile
+from trainer.checkpoint.state import Shard, Snapshot
 from trainer.contract.encryption import Encryptor, new_keyset
 from trainer.storage.encrypted import put_pieces
 from trainer.storage.folder import FolderStorage

@@ -8,12 +8,11 @@ import pytest
 
 from tests.trainer.runs import FinishedRun, kill_rank, run_alone, stop, tiny_text, tiny_training, work_block_by_block
 from trainer.agent import worker_group
-from trainer.checkpoint.state import decode
+from trainer.checkpoint.file import read_entries, stored_entries
 from trainer.client.local import KEY_FILE
 from trainer.contract.encryption import Encryptor
 from trainer.contract.manifest import MANIFEST_NAME, CheckpointManifest
 from trainer.contract.run import EndClass
-from trainer.storage.encrypted import get_decrypted
 from trainer.storage.folder import FolderStorage
 
 LOSS = "train/loss"
@@ -27,7 +26,8 @@ def final_tensors(run: FinishedRun) -> dict[tuple[str, int, tuple[int, ...]], by
     manifest = CheckpointManifest.model_validate_json(encryptor.decrypt_unlisted(storage.get(key), key))
     found = {}
     for number, file in enumerate(manifest.files[:-1]):
-        for shard in decode(get_decrypted(storage, encryptor, file)):
+        entries = stored_entries(storage, encryptor, file)
+        for shard in read_entries(storage, encryptor, file, entries):
             found[shard.stored, number, shard.offsets] = shard.tensor.numpy().tobytes()
     return found
 

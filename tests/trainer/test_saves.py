@@ -12,7 +12,8 @@ from safetensors.torch import load
 
 from tests.trainer.agent_api import TOKEN, AgentApi
 from tests.trainer.runs import platform_run, tiny_training
-from trainer.checkpoint.state import EncodedFile, Shard, Snapshot, decode
+from trainer.checkpoint.file import EncodedFile, entries_of
+from trainer.checkpoint.state import Shard, Snapshot
 from trainer.client.http import PlatformClient
 from trainer.contract.cost import RankCost
 from trainer.contract.encryption import Encryptor, new_keyset
@@ -57,7 +58,11 @@ def test_safetensors_reads_the_stream_of_every_type_and_shape() -> None:
     assert found.keys() == tensors.keys() | own.keys()
     for name, tensor in (tensors | own).items():
         assert torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype, name
-    assert {each.stored: each.shape for each in decode(content)}["model/view"] == (6, 4)
+    assert {each.stored: each.shape for each in entries_of(content)}["model/view"] == (6, 4)
+    for each in entries_of(content):
+        assert content[each.begin : each.end] == bytes(
+            (tensors | own)[each.stored].contiguous().view(-1).view(torch.uint8)
+        )
 
 
 @given(sizes=st.lists(st.integers(0, 300), max_size=12), part=st.integers(1, 200))

@@ -48,5 +48,5 @@ def test_more_ranks_connect_than_the_soft_limit_allows() -> None:
 
 def test_a_hard_limit_that_is_too_small_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_server, "_hard_limit", lambda: 1024)
-    with pytest.raises(TrainerError, match="1,000 ranks needs 2,100 open files, and this node allows 1,024.*to 2,100"):
+    with pytest.raises(TrainerError, match="1,000 ranks needs 1,100 open files, and this node allows 1,024.*to 1,100"):
         store_server.start_store("127.0.0.1", 1000)

@@ -1,19 +1,25 @@
 """Load a checkpoint saved on this mesh or another one.
 
-With a layout file, files without overlapping shards are skipped, except this rank's own.
+Of each rank's file, only the parts are read that have something of this rank's shards; the index says which.
 """
 
 from collections.abc import Sequence
 
-from trainer.checkpoint.state import OWN_PREFIX, RNG_PREFIX, Shard, decode, overlay, set_own_states
-from trainer.checkpoint.writer import LAYOUT_NAME, Boxes
+from torch import Tensor
+
+from trainer.checkpoint.file import read_entries, stored_entries
+from trainer.checkpoint.index import INDEX_NAME, Index
+from trainer.checkpoint.state import Shard, is_own, overlay, set_own_states
 from trainer.contract.encryption import Encryptor
-from trainer.contract.manifest import CheckpointManifest
+from trainer.contract.manifest import CheckpointManifest, StoredFile
 from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
 from trainer.parallel.weights import Weights
 from trainer.storage.base import Storage
 from trainer.storage.encrypted import get_decrypted
+
+_OLD_INDEX_NAME = "layout"
+"""The index of checkpoints of earlier versions, in another format. Without it their files are read by their headers."""
 
 
 def load(
@@ -38,28 +44,11 @@ def load(
             "resume with the same data, or submit a new job",
         )
     mesh = weights.mesh
-    shards_by_name: dict[str, list[Shard]] = {}
-    for shard in shards:
-        shards_by_name.setdefault(shard.stored, []).append(shard)
-    missing = {id(shard): shard.tensor.numel() for shard in shards}
-    same_mesh = manifest.mesh == mesh.axes
-    layout = [file for file in manifest.files if file.path == LAYOUT_NAME]
-    files = [file for file in manifest.files if file.path != LAYOUT_NAME]
-    boxes = Boxes.model_validate_json(get_decrypted(storage, encryptor, layout[0])) if layout else None
-    for number, file in enumerate(files):
-        is_mine = same_mesh and number == mesh.rank
-        if boxes is not None and not is_mine and not _has_overlap(boxes.files[number], shards_by_name):
-            continue
-        own = {}
-        for stored in decode(get_decrypted(storage, encryptor, file)):
-            if stored.stored.startswith((RNG_PREFIX, OWN_PREFIX)):
-                own[stored.stored] = stored.tensor
-            for shard in shards_by_name.get(stored.stored, []):
-                _check_shape(shard, stored)
-                missing[id(shard)] -= overlay(shard, stored) if missing[id(shard)] else 0
-        if is_mine:
-            set_own_states(own, weights)
-    absent = [shard.stored for shard in shards if missing[id(shard)]]
+    mine = mesh.rank if manifest.mesh == mesh.axes else None
+    missing, own = read_into(shards, manifest.files, storage, encryptor, mine)
+    if mine is not None:
+        set_own_states(own, weights)
+    absent = [shard.stored for shard in missing]
     if absent:
         raise TrainerError(
             EndClass.CHECKPOINT_DAMAGED,
@@ -67,17 +56,41 @@ def load(
         )
 
 
-def _has_overlap(boxes: dict[str, list[list[int]]], shards_by_name: dict[str, list[Shard]]) -> bool:
-    """Return whether a file's boxes overlap with any shard."""
-    for name, (offsets, sizes) in boxes.items():
-        for shard in shards_by_name.get(name, []):
-            overlaps = [
-                max(mine, theirs) < min(mine + length, theirs + size)
-                for mine, length, theirs, size in zip(shard.offsets, shard.tensor.shape, offsets, sizes, strict=False)
-            ]
-            if all(overlaps):
-                return True
-    return False
+def read_into(
+    shards: Sequence[Shard],
+    stored_files: Sequence[StoredFile],
+    storage: Storage,
+    encryptor: Encryptor,
+    mine: int | None,
+) -> tuple[list[Shard], dict[str, Tensor]]:
+    """Copy the tensors of a checkpoint's files into `shards`. Return the shards of which something is missing, and the
+    state that only one rank has, of file `mine`."""
+    shards_by_name: dict[str, list[Shard]] = {}
+    for shard in shards:
+        shards_by_name.setdefault(shard.stored, []).append(shard)
+    missing = {id(shard): shard.tensor.numel() for shard in shards}
+    files = [file for file in stored_files if file.path not in (INDEX_NAME, _OLD_INDEX_NAME)]
+    index_file = next((file for file in stored_files if file.path == INDEX_NAME), None)
+    index = Index(get_decrypted(storage, encryptor, index_file)) if index_file is not None else None
+    numbers = range(len(files)) if index is None else index.files_for(shards)
+    own = {}
+    for number in sorted({*numbers, mine}) if mine is not None else numbers:
+        entries = stored_entries(storage, encryptor, files[number]) if index is None else index.entries(number)
+        needed = []
+        for entry in entries:
+            if is_own(entry.stored):
+                part = entry if number == mine else None
+            else:
+                part = entry.needed([each for each in shards_by_name.get(entry.stored, []) if missing[id(each)]])
+            if part is not None:
+                needed.append(part)
+        for stored in read_entries(storage, encryptor, files[number], needed):
+            if is_own(stored.stored):
+                own[stored.stored] = stored.tensor
+            for shard in shards_by_name.get(stored.stored, []):
+                _check_shape(shard, stored)
+                missing[id(shard)] -= overlay(shard, stored) if missing[id(shard)] else 0
+    return [shard for shard in shards if missing[id(shard)]], own
 
 
 def _check_shape(target: Shard, stored: Shard) -> None:

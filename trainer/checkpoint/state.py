@@ -1,28 +1,14 @@
-"""A rank's state as named boxes of full tensors, which any other mesh can read.
+"""A rank's state as named boxes of full tensors, which any other mesh can read."""
 
-File format: safetensors; its metadata entry `layout` is JSON, name -> [offsets, whole shape]. A tensor without
-dimensions (a step counter) is the same on every rank. Older files give the first row alone for the offsets.
-"""
-
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
-from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel.data import local_tensor
 from trainer.parallel.weights import Weights
-
-_DTYPES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
-    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
-}  # fmt: skip
-# Offsets and shape of each stored tensor; older files have one number for the offsets.
-Layout = dict[str, list[Any]]
 
 RNG_PREFIX, OWN_PREFIX = "rng/", "own/"
 """Prefixes of state that belongs to a rank, not to the model; another mesh does not use it."""
@@ -42,10 +28,10 @@ class Shard:
     stored: str
     is_mine: bool = True
 
-    @property
-    def box(self) -> list[list[int]]:
-        """Return [offsets, shape of the box], as in files."""
-        return [list(self.offsets), list(self.tensor.shape)]
+
+def is_own(stored: str) -> bool:
+    """Return whether a stored name is that of state that only one rank has."""
+    return stored.startswith((RNG_PREFIX, OWN_PREFIX))
 
 
 def live_shards(weights: Weights, optimizer: ShardOptimizer) -> list[Shard]:
@@ -127,48 +113,6 @@ def set_own_states(states: dict[str, Tensor], weights: Weights) -> None:
             tensor.copy_(stored)
 
 
-class EncodedFile:
-    """A rank's shards and own tensors as a safetensors file, with the layout in its metadata; its bytes are not joined.
-
-    Format: the size of the header (8 bytes, little endian), the header as JSON, and the tensors as the header orders
-    them (https://huggingface.co/docs/safetensors). `size`: of the file, in bytes.
-    """
-
-    def __init__(self, shards: Mapping[str, Shard], own: Mapping[str, Tensor]) -> None:
-        layout = {name: [list(shard.offsets), list(shard.shape)] for name, shard in shards.items()}
-        tensors = {name: shard.tensor for name, shard in shards.items()} | dict(own)
-        # The largest elements first: each tensor is then aligned to its own.
-        self._tensors = dict(sorted(tensors.items(), key=lambda each: -each[1].element_size()))
-        header: dict[str, Any] = {"__metadata__": {"layout": json.dumps(layout)}}
-        end = 0
-        for name, tensor in self._tensors.items():
-            begin, end = end, end + tensor.nbytes
-            header[name] = {
-                "dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end],
-            }  # fmt: skip
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        self._header = len(text).to_bytes(8, "little") + text
-        self.size = len(self._header) + end
-
-    def pieces(self) -> Iterator[memoryview]:
-        """Yield the bytes of the file. A tensor on a device is copied when its turn comes."""
-        yield memoryview(self._header)
-        for tensor in self._tensors.values():
-            on_host = tensor.detach().to("cpu").contiguous()
-            yield memoryview(on_host.reshape(-1).view(torch.uint8).numpy())
-
-
-def decode(content: bytes) -> Iterator[Shard]:
-    """Yield the shards of one file; state that only one rank has is among them, as full tensors."""
-    layout = _layout(content)
-    for name, tensor in load_safetensors(content).items():
-        offsets, shape = layout.get(name, [[0] * tensor.ndim, list(tensor.shape)])
-        if isinstance(offsets, int):
-            offsets = [offsets, *[0] * len(shape)][: len(shape)]
-        yield Shard(tensor, tuple(offsets), tuple(shape), name)
-
-
 def overlay(target: Shard, stored: Shard) -> int:
     """Copy the overlap of two boxes into the target. Return its number of elements."""
     into, source = target.tensor, stored.tensor
@@ -182,10 +126,3 @@ def overlay(target: Shard, stored: Shard) -> int:
         source = source.narrow(dimension, low - theirs, high - low)
     into.copy_(source)
     return int(into.numel())
-
-
-def _layout(content: bytes) -> Layout:
-    header_size = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + header_size])
-    layout: Layout = json.loads(header["__metadata__"]["layout"])
-    return layout

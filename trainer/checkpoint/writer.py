@@ -8,9 +8,11 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import torch
-from torch.distributed import PrefixStore, TCPStore
+from torch.distributed import PrefixStore
 
-from trainer.checkpoint.state import EncodedFile, Shard, Snapshot, written_shards
+from trainer.checkpoint.file import EncodedFile
+from trainer.checkpoint.index import INDEX_NAME, FileIndex, describe, encode
+from trainer.checkpoint.state import Shard, Snapshot, written_shards
 from trainer.client.platform import Platform
 from trainer.contract.base import WireModel
 from trainer.contract.encryption import Encryptor, authenticate
@@ -22,21 +24,14 @@ from trainer.storage.base import Storage
 from trainer.storage.encrypted import put_encrypted, put_pieces
 
 DELIVERY_SECONDS = 60.0
-LAYOUT_NAME = "layout"
 SHARDS_TIMEOUT = timedelta(minutes=30)  # for the slowest rank's upload, retries included
-
-
-class Boxes(WireModel):
-    """The file LAYOUT_NAME: for each rank's file in order, its tensors as name -> [offsets, shape of the box]."""
-
-    files: list[dict[str, list[list[int]]]]
 
 
 class Written(WireModel):
     """What a rank reports to the first one about its part of a checkpoint."""
 
     file: StoredFile
-    boxes: dict[str, list[list[int]]]
+    index: FileIndex
 
 
 @dataclass(frozen=True)
@@ -64,9 +59,10 @@ class CheckpointWriter:
         self._micro_batch = micro_batch
         self._platform, self._storage, self._reporter = platform, storage, reporter
         self._encryptor = Encryptor(assignment.job_key)
-        # A connection of its own: a wait on the process group's would hold up the collectives.
-        store = TCPStore(assignment.store.host, assignment.store.port, is_master=False, timeout=SHARDS_TIMEOUT)
-        self._store = PrefixStore(f"checkpoints{assignment.restart_count}/", store)
+        # The first rank waits for the others, on a connection of its own: on that of the process group, the wait would
+        # hold up the collectives.
+        assert mesh.store is not None, "ranks that train have joined by a store"
+        self._store = PrefixStore("checkpoints/", mesh.store.clone() if mesh.rank == 0 else mesh.store)
         self._snapshot = Snapshot()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
@@ -122,18 +118,20 @@ class CheckpointWriter:
         try:
             prefix = self._prefix(step)
             content, path = EncodedFile(mine, own), f"rank{self._mesh.rank}"
-            boxes = {name: shard.box for name, shard in mine.items()}
             # On a CPU the threads of a save take the cores of training.
             in_flight = PARTS_IN_FLIGHT if self._mesh.device.type == "cuda" else 1
             file = put_pieces(
                 self._storage, self._encryptor, prefix, path, content.pieces(), content.size, in_flight=in_flight
             )
-            self._store.set(f"{step}/{self._mesh.rank}", Written(file=file, boxes=boxes).model_dump_json())
+            index, shared = describe(content.entries)
+            if not self._store.check([f"shared/{index.shared}"]):  # many ranks share it, and saves after this one
+                self._store.set(f"shared/{index.shared}", shared)
+            self._store.set(f"{step}/{self._mesh.rank}", Written(file=file, index=index).model_dump_json())
             if self._mesh.rank == 0:
                 written = self._all_written(step)
-                layout = Boxes(files=[each.boxes for each in written]).model_dump_json().encode()
                 files = [each.file for each in written]
-                files.append(put_encrypted(self._storage, self._encryptor, prefix, LAYOUT_NAME, layout))
+                whole = self._index_of(written)
+                files.append(put_encrypted(self._storage, self._encryptor, prefix, INDEX_NAME, whole))
                 # A resume does not repeat the steps before it, so the platform must have their reports before it can
                 # happen; where it does not take them, it does not take a checkpoint either.
                 self._reporter.deliver(DELIVERY_SECONDS)
@@ -157,6 +155,11 @@ class CheckpointWriter:
         for key in keys:  # the store would grow with each checkpoint
             self._store.delete_key(key)
         return found
+
+    def _index_of(self, written: list[Written]) -> bytes:
+        indices = [each.index for each in written]
+        shared = {digest: self._store.get(f"shared/{digest}") for digest in {each.shared for each in indices}}
+        return encode(indices, shared)
 
     def _commit(self, prefix: str, step: int, files: list[StoredFile], metrics: dict[str, float]) -> None:
         run = self._assignment.run

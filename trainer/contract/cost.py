@@ -317,9 +317,9 @@ class RankCost:
         """Return the bytes of stored activations. A recomputed layer stores its input, and the outputs of saved
         operations (`selective`); one such layer at a time has everything."""
         shape, kept, most = self._shape, 0.0, 0.0
-        for (layer, is_recomputed), count in self._alike.items():
+        for (layer, recomputed), count in self._alike.items():
             values = self._values_of_layer(layer)
-            if is_recomputed:
+            if recomputed:
                 most = max(most, values)
                 values = shape.hidden_size / self._sizes.tensor
                 if self._training.activation_checkpointing == "selective":

@@ -25,12 +25,20 @@ _GROUPS = (*GROUP_AXES, *_EXPERT_AXES)
 class Mesh:
     """A grid of ranks with the axes GRID; consecutive ranks differ along the last axis. A group of one rank is None.
 
-    `param_device`: where parameters are allocated; the meta device in a dry run.
+    `param_device`: where parameters are allocated; the meta device in a dry run. `store`: the key-value store by which
+    the ranks joined, new to this worker group; without other ranks, it may be None.
     """
 
     def __init__(
-        self, rank: int, world_size: int, local_rank: int, device: torch.device, sizes: MeshSizes | None = None
+        self,
+        rank: int,
+        world_size: int,
+        local_rank: int,
+        device: torch.device,
+        sizes: MeshSizes | None = None,
+        store: dist.Store | None = None,
     ) -> None:
+        self.store = store
         self.rank, self.world_size, self.local_rank, self.device = rank, world_size, local_rank, device
         self.param_device = device
         self.sizes = sizes or MeshSizes(replicate=world_size)
@@ -53,7 +61,7 @@ class Mesh:
 
     def with_sizes(self, sizes: MeshSizes) -> "Mesh":
         """Return a mesh of the same ranks with other sizes."""
-        return Mesh(self.rank, self.world_size, self.local_rank, self.device, sizes)
+        return Mesh(self.rank, self.world_size, self.local_rank, self.device, sizes, self.store)
 
     def size(self, *axes: str) -> int:
         """Return the number of ranks along these axes."""
@@ -212,7 +220,7 @@ def join(rank: int, world_size: int, local_rank: int, store: dist.Store, *, sing
         timeout=STARTUP_TIMEOUT,
         device_id=device if device.type == "cuda" else None,
     )
-    return Mesh(rank, world_size, local_rank, device)
+    return Mesh(rank, world_size, local_rank, device, store=store)
 
 
 def leave() -> None:

@@ -16,8 +16,7 @@ from trainer.resilience.failures import LOST_EXIT
 from trainer.resilience.forking import ForkedProcess, fork, make_pipe
 
 STORE_TIMEOUT = timedelta(minutes=5)
-CONNECTIONS_PER_RANK = 2  # one of the rank's process group, one of its checkpoints
-OTHER_DESCRIPTORS = 100  # of the process itself
+OTHER_DESCRIPTORS = 100  # of the process itself, and for the checkpoints of the first rank
 
 
 @dataclass(frozen=True)
@@ -29,11 +28,11 @@ class StoreAddress:
 
 
 def start_store(host: str, num_ranks: int) -> tuple[ForkedProcess, StoreAddress]:
-    """Start a store on a free port of this node, whose name or address is `host`, for the connections of all ranks.
+    """Start a store on a free port of this node, whose name or address is `host`, for a connection of each rank.
 
     Raises TrainerError if it fails, or if this node allows fewer open files than the ranks need.
     """
-    needed, allowed = CONNECTIONS_PER_RANK * num_ranks + OTHER_DESCRIPTORS, _hard_limit()
+    needed, allowed = num_ranks + OTHER_DESCRIPTORS, _hard_limit()
     if needed > allowed:
         raise TrainerError(
             EndClass.INTERNAL_ERROR,

@@ -1,8 +1,10 @@
 """Files of any size as encrypted parts of bounded size, and back."""
 
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 
 from trainer.contract.encryption import Encryptor
@@ -86,6 +88,40 @@ def decrypt_parts(storage: Storage, encryptor: Encryptor, file: StoredFile) -> I
     """Yield the plaintext of each part, verified. Raises DecryptionError, StorageError."""
     for part in file.parts:
         yield encryptor.decrypt(storage.get(part.key), part)
+
+
+def read_ranges(
+    storage: Storage, encryptor: Encryptor, file: StoredFile, ranges: Sequence[tuple[int, int]], in_flight: int = 1
+) -> Iterator[bytearray]:
+    """Yield the plaintext of each range (first byte, the one after the last); ranges are in order and do not overlap.
+
+    Fetches only the parts that have some of it, each once, `in_flight` of them ahead. Raises DecryptionError,
+    StorageError; ValueError for a range beyond the end of the file.
+    """
+    starts = [0]
+    for part in file.parts:
+        starts.append(starts[-1] + part.plaintext_size)
+    if ranges and ranges[-1][1] > starts[-1]:
+        raise ValueError(f"{file.path} has {starts[-1]} bytes, not {ranges[-1][1]}")
+
+    def parts_of(begin: int, end: int) -> range:
+        return range(bisect_right(starts, begin) - 1, bisect_left(starts, end)) if begin < end else range(0)
+
+    def fetch(number: int) -> bytes:
+        return encryptor.decrypt(storage.get(file.parts[number].key), file.parts[number])
+
+    waiting = iter(sorted({number for each in ranges for number in parts_of(*each)}))
+    current, plaintext = -1, b""
+    with ThreadPoolExecutor(in_flight, thread_name_prefix="fetch") as pool:
+        fetching = deque(pool.submit(fetch, number) for number in islice(waiting, in_flight))
+        for begin, end in ranges:
+            content = bytearray()
+            for number in parts_of(begin, end):
+                if number != current:
+                    current, plaintext = number, fetching.popleft().result()
+                    fetching.extend(pool.submit(fetch, later) for later in islice(waiting, 1))
+                content += memoryview(plaintext)[max(0, begin - starts[number]) : end - starts[number]]
+            yield content
 
 
 def get_decrypted(storage: Storage, encryptor: Encryptor, file: StoredFile) -> bytes:
