@@ -63,7 +63,7 @@ print(json.dumps({name: value for name, value in os.environ.items() if name.star
 
 DEFAULTS = {
     "TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-    "TORCH_FR_DUMP_TEMP_FILE": "/work/nccl-trace-rank-",
+    "TORCH_FR_DUMP_TEMP_FILE": "/folder/nccl-trace-rank-",
 }  # fmt: skip
 OLDER_NAMES = {
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "9", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/t",
@@ -75,7 +75,7 @@ def test_collectives_are_recorded_unless_the_node_says_otherwise(
     given: dict[str, str], expected: dict[str, str]
 ) -> None:
     started = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[2]), **given}
-    program = [sys.executable, "-c", RECORD, "/work"]
+    program = [sys.executable, "-c", RECORD, "/folder"]
     done = subprocess.run(program, env=started, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == expected
 

@@ -136,7 +136,7 @@ def test_the_slowest_stage_counts_for_all() -> None:
 
 
 def test_a_search_of_many_meshes_evaluates_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request to the platform waits for the search, so that whoever may plan jobs could keep it busy."""
+    """A request to the platform waits for the search: a user who may plan jobs could keep its processes busy."""
     evaluated = []
 
     class Counted(RankCost):

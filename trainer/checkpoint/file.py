@@ -44,7 +44,7 @@ class Entry:
     @property
     def end(self) -> int:
         """Return the place in the file after its last byte."""
-        return self.begin + prod(self.sizes) * self.dtype.itemsize
+        return self.begin + prod(self.sizes) * int(self.dtype.itemsize)
 
     def needed(self, shards: Iterable[Shard]) -> "Entry | None":
         """Return the part of it, in whole rows, that has all that the shards need; None if they need nothing.

@@ -51,7 +51,8 @@ def encode(files: Sequence[FileIndex], shared: Mapping[str, bytes]) -> bytes:
     for name, pieces in (("shared", list(shared.values())), ("own", owns)):
         tensors[name] = np.frombuffer(b"".join(pieces), dtype=np.uint8)
         tensors[f"{name}_ends"] = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
-    return save(tensors)
+    content: bytes = save(tensors)
+    return content
 
 
 @dataclass(frozen=True)
