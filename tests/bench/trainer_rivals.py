@@ -38,24 +38,30 @@ def batches(training: TrainingSpec, world: int) -> Iterator[list[Any]]:
         yield [tokens[(step + number) % 4] for number in range(count)]
 
 
-def plain_model(training: TrainingSpec) -> Any:
-    from trainer.models.decoder import Decoder, initialise
+def empty_model(training: TrainingSpec) -> Any:
+    from trainer.models.decoder import Decoder
 
-    model = Decoder(training.model.resolve(), training.tokenizer.vocab_size, training.sequence_length)
+    return Decoder(training.model.resolve(), training.tokenizer.vocab_size, training.sequence_length)
+
+
+def plain_model(training: TrainingSpec) -> Any:
+    from trainer.models.decoder import initialise
+
+    model = empty_model(training)
     initialise(model, 1)
     return model
 
 
-def autocast(training: TrainingSpec) -> Any:
+def autocast(training: TrainingSpec, device: str) -> Any:
     import torch
 
-    return torch.autocast("cpu", torch.bfloat16) if training.precision == "bf16" else nullcontext()
+    return torch.autocast(device, torch.bfloat16) if training.precision == "bf16" else nullcontext()
 
 
 def loss_of(model: Any, batch: Any, training: TrainingSpec) -> Any:
     from torch.nn import functional
 
-    with autocast(training):
+    with autocast(training, batch.device.type):
         logits = model(batch[:, :-1])
     return functional.cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten())
 

@@ -1,0 +1,215 @@
+"""Attention's kernels on the device against the CPU in fp32, and what the device's products reach."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from trainer.models.attention import attend, document_mask
+from trainer.parallel.attention_kernels import merge_partial, partial_attention, partial_attention_backward
+
+Figures = dict[str, Any]
+TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+"""Of a result or a gradient, relative to its largest element."""
+BACKENDS = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH,
+}  # fmt: skip
+
+
+def normal(*shape: int, seed: int) -> Tensor:
+    """Return normal numbers in fp32 on the CPU, the same everywhere."""
+    return torch.empty(shape).normal_(generator=torch.Generator().manual_seed(seed))
+
+
+def heads(batch: int, length: int, size: int, num_heads: int, num_kv_heads: int) -> list[Tensor]:
+    """Return (query, key, value, gradient of the result), [B, heads, S, E] each."""
+    counts = (num_heads, num_kv_heads, num_kv_heads, num_heads)
+    return [normal(batch, count, length, size, seed=seed) for seed, count in enumerate(counts)]
+
+
+def with_gradients(call: Callable[..., Tensor], given: list[Tensor]) -> list[Tensor]:
+    """Return the result of `call` on the first tensors and the gradients of these, the last being the result's."""
+    *leaves, gradient = [each.detach().clone() for each in given]
+    result = call(*(leaf.requires_grad_() for leaf in leaves))
+    return [result.detach(), *torch.autograd.grad(result, leaves, gradient)]
+
+
+def largest_difference(found: list[Tensor], expected: list[Tensor]) -> float:
+    """Return the largest difference of result or gradients, relative to each one's largest element."""
+    return max(
+        float((mine.float().cpu() - theirs).abs().max() / theirs.abs().max())
+        for mine, theirs in zip(found, expected, strict=True)
+    )
+
+
+def check_attention(device: str) -> Figures:
+    """Compare each way in which the trainer attends, and each backend of torch, with the CPU's plain products.
+
+    Return the largest difference of each; for a backend that refuses the inputs, why. Raises AssertionError.
+    """
+    torch.set_float32_matmul_precision("highest")
+    found: Figures = {}
+    documents_BS = (torch.arange(192) // torch.tensor([[50], [77]])).to(torch.int32)
+    ways: dict[str, tuple[Tensor | None, int | None]] = {
+        "causal": (None, None), "documents": (documents_BS, None), "window": (None, 40),
+        "window in documents": (documents_BS, 40),
+    }  # fmt: skip
+    for dtype in (torch.float32, torch.bfloat16):
+        for size, num_kv_heads in ((64, 8), (64, 2), (128, 2), (20, 4)):
+            given = heads(2, 192, size, 8, num_kv_heads)
+            moved = [each.to(device, dtype) for each in given]
+            for way, (documents, window) in ways.items():
+                with sdpa_kernel(SDPBackend.MATH):
+                    mask = document_mask(documents, given[0])
+                    expected = with_gradients(lambda q, k, v, m=mask, w=window: attend(q, k, v, m, w), given)
+                mask = document_mask(None if documents is None else documents.to(device), moved[0])
+                mine = with_gradients(lambda q, k, v, m=mask, w=window: attend(q, k, v, m, w), moved)
+                name = f"{way}, {str(dtype).removeprefix('torch.')}, heads of {size}, {8 // num_kv_heads} a group"
+                found[name] = compare(name, mine, expected, dtype)
+    for dtype in (torch.float32, torch.bfloat16):
+        given = heads(2, 192, 64, 8, 2)
+        for name, backend in BACKENDS.items():
+            label = f"backend {name}, {str(dtype).removeprefix('torch.')}"
+            with sdpa_kernel(SDPBackend.MATH):
+                expected = with_gradients(causal, given)
+            try:
+                with sdpa_kernel(backend):
+                    mine = with_gradients(causal, [each.to(device, dtype) for each in given])
+            except RuntimeError as error:
+                found[label] = f"refused: {str(error).splitlines()[0][:120]}"
+                continue
+            found[label] = compare(label, mine, expected, dtype)
+    return found
+
+
+def causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Return causal grouped-query attention by whichever backend torch takes."""
+    return functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+
+
+def compare(name: str, found: list[Tensor], expected: list[Tensor], dtype: torch.dtype) -> float:
+    """Return the largest difference. Raises AssertionError above the tolerance."""
+    worst = largest_difference(found, expected)
+    assert worst <= TOLERANCES[dtype], f"{name}: {worst:.1e} apart where {TOLERANCES[dtype]:.0e} is allowed"
+    return worst
+
+
+def attend_in_two_parts(given: list[Tensor], mask: Tensor | None) -> list[Tensor]:
+    """Return the result and the gradients of query, key and value by the kernels of ring attention.
+
+    The queries are those after the first half of the keys: the second half is causal for them, the first is complete.
+    `mask`: [B, 1, q, k].
+    """
+    query, key, value, grad = given
+    half, length = key.shape[2] - query.shape[2], key.shape[2]
+    parts = [(slice(half, length), True), (slice(0, half), False)]
+    masks = [None if mask is None else mask[:, :, :, keys] for keys, _ in parts]
+    (mixed, log_sum), rest = (
+        partial_attention(query, key[:, :, keys], value[:, :, keys], each, causal=is_causal)
+        for (keys, is_causal), each in zip(parts, masks, strict=True)
+    )
+    mixed = mixed.float()
+    merge_partial(mixed, log_sum, *rest)
+    mixed = mixed.to(query.dtype)
+    query_grad, key_grad, value_grad = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
+    for (keys, is_causal), each in zip(parts, masks, strict=True):
+        found = partial_attention_backward(
+            grad, query, key[:, :, keys], value[:, :, keys], mixed, log_sum, each, causal=is_causal
+        )
+        query_grad += found[0]
+        key_grad[:, :, keys] += found[1]
+        value_grad[:, :, keys] += found[2]
+    return [mixed, query_grad, key_grad, value_grad]
+
+
+def check_ring(device: str) -> Figures:
+    """Compare attention by the kernels of ring attention, in two parts of the keys, with the CPU's in one."""
+    found: Figures = {}
+    half, length = 96, 192
+    for packed in (False, True):
+        query, key, value, grad = heads(2, length, 64, 8, 2)
+        given = [query[:, :, half:].contiguous(), key, value, grad[:, :, half:].contiguous()]
+        seen = torch.ones(2, 1, half, length, dtype=torch.bool).tril(half)
+        mask = None
+        if packed:
+            mask = torch.ones_like(seen)
+            mask[:, :, -30:, : length - 40] = False
+            seen &= mask
+        expected = with_gradients(
+            lambda q, k, v, m=seen: functional.scaled_dot_product_attention(q, k, v, attn_mask=m, enable_gqa=True),
+            given,
+        )
+        for dtype in (torch.float32, torch.bfloat16):
+            moved = [each.to(device, dtype) for each in given]
+            name = f"{'documents' if packed else 'causal'}, {str(dtype).removeprefix('torch.')}"
+            mine = attend_in_two_parts(moved, None if mask is None else mask.to(device))
+            found[name] = compare(name, mine, expected, dtype)
+    return found
+
+
+def seconds_of(call: Callable[[], object], device: str, rounds: int = 10) -> float:
+    """Return the median seconds of a call, once it has run three times."""
+    taken = []
+    for number in range(rounds + 3):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        begin = time.perf_counter()
+        call()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        if number >= 3:
+            taken.append(time.perf_counter() - begin)
+    return statistics.median(taken)
+
+
+def measure_products(device: str) -> Figures:
+    """Return the FLOP/s of matrix products of several sizes: the ceiling that a training step is compared with."""
+    sizes = ((8192, 8192, 8192), (65536, 4096, 4096), (16384, 14336, 4096)) if device == "cuda" else ((512, 512, 512),)
+    found: Figures = {}
+    for rows, columns, inner in sizes:
+        label = f"{rows} x {inner} x {columns}"
+        left, right = (torch.randn(shape, device=device) for shape in ((rows, inner), (columns, inner)))
+        flops = 2 * rows * columns * inner
+        halves = left.bfloat16(), right.bfloat16()
+        found[f"bf16 {label}"] = flops / seconds_of(lambda a=halves[0], b=halves[1]: a @ b.T, device)
+        if device == "cuda":
+            torch.set_float32_matmul_precision("high")
+            found[f"fp32 as TF32 {label}"] = flops / seconds_of(lambda a=left, b=right: a @ b.T, device, rounds=5)
+        if device == "cuda" and torch.cuda.get_device_capability() >= (8, 9):
+            eights = [each.to(torch.float8_e4m3fn) for each in (left, right)]
+            one = torch.ones((), device=device)
+            found[f"fp8 {label}"] = flops / seconds_of(
+                lambda a=eights[0], b=eights[1], s=one: torch._scaled_mm(
+                    a, b.T, scale_a=s, scale_b=s, out_dtype=torch.bfloat16, use_fast_accum=True
+                ),
+                device,
+            )
+    best = {
+        f"best {kind}": max(value for name, value in found.items() if name.startswith(f"{kind} "))
+        for kind in ("bf16", "fp8") if any(name.startswith(f"{kind} ") for name in found)
+    }  # fmt: skip
+    assert all(math.isfinite(value) and value > 0 for value in found.values()), found
+    return {**found, **best}
+
+
+def measure_attention(device: str) -> Figures:
+    """Return the FLOP/s of causal attention, forward and backward, by each backend, for the heads of an 8B model."""
+    batch, length, size, num_heads, num_kv_heads = (4, 4096, 128, 32, 8) if device == "cuda" else (1, 128, 64, 4, 2)
+    given = [each.to(device, torch.bfloat16) for each in heads(batch, length, size, num_heads, num_kv_heads)]
+    flops = 7 * batch * num_heads * length * length * size  # 2 + 5 products of half a matrix of S x S
+    found: Figures = {}
+    for name, backend in BACKENDS.items():
+        try:
+            with sdpa_kernel(backend):
+                found[name] = flops / seconds_of(lambda: with_gradients(causal, given), device, rounds=5)
+        except (RuntimeError, torch.OutOfMemoryError) as error:
+            found[name] = f"refused: {str(error).splitlines()[0][:120]}"
+    found["as torch chooses"] = flops / seconds_of(lambda: with_gradients(causal, given), device, rounds=5)
+    return found

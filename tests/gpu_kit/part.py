@@ -1,0 +1,58 @@
+"""`python -m tests.gpu_kit.part NAME RESULTS DEVICE`: run one part in this process and write its result."""
+
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.gpu_kit import checks, kernels, speed
+from tests.gpu_kit.schedule import write_result
+
+Figures = dict[str, Any]
+
+
+SINGLE: dict[str, Callable[[str], Figures]] = {
+    "environment": checks.environment,
+    "collectives": checks.collectives,
+    "attention": kernels.check_attention,
+    "ring": kernels.check_ring,
+    "generation": checks.generation,
+    "matmul": kernels.measure_products,
+    "attention speed": kernels.measure_attention,
+}
+WITH_FOLDER: dict[str, Callable[[Path, str], Figures]] = {"resume": checks.resume, "saves": speed.saves}
+FAMILIES: dict[str, Callable[[str, Path, str], Figures]] = {
+    "reference": checks.reference,
+    "case": checks.case,
+    "speed": speed.measure,
+    "bare": speed.bare,
+}
+
+
+def run_part(name: str, results: Path, device: str) -> Figures:
+    """Return the figures of a part. Raises AssertionError where numbers differ."""
+    if name in SINGLE:
+        return SINGLE[name](device)
+    if name in WITH_FOLDER:
+        return WITH_FOLDER[name](results, device)
+    family, _, rest = name.partition(" ")
+    return FAMILIES[family](rest, results, device)
+
+
+def main() -> int:
+    """Write the result of the part. Return 1 if it failed."""
+    name, results, device = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+    try:
+        result = {"state": "passed", "figures": run_part(name, results, device)}
+    except checks.NotHereError as error:
+        result = {"state": "skipped", "because": str(error)}
+    except Exception as error:  # noqa: BLE001 - the result says what failed; the other parts go on
+        traceback.print_exc()
+        result = {"state": "failed", "because": f"{type(error).__name__}: {error}"}
+    write_result(results, name, result)
+    return 1 if result["state"] == "failed" else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
