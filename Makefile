@@ -22,7 +22,7 @@ unexport ATHANOR_DATA_DIR
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup setup-dev demo quota-demo up down status test test-all test-fast test-matrix lint bench chaos matrix slurm gen clean
+.PHONY: help python setup setup-dev demo quota-demo up down status test test-all test-fast test-matrix lint bench gpu-kit chaos matrix slurm gen clean
 
 help:
 	@echo 'make demo     set everything up and train, download and try a model'
@@ -36,6 +36,7 @@ help:
 	@echo 'make test-matrix  the tests on other versions of Python, Django and torch (VERSIONS=--only=newest, TESTS=tests/control_plane)'
 	@echo 'make lint     only the static checks'
 	@echo 'make bench    measure, and print the figures (BENCH=--demo adds the times of make demo)'
+	@echo 'make gpu-kit  build gpu_kit/, which checks and measures the trainer on a machine with a GPU (GPU_KIT=--python=3.11)'
 	@echo 'make chaos    attack and kill parts of the platform while jobs run, and check the record (CHAOS_MINUTES=10, CHAOS=--seed=7)'
 	@echo '              before that, a thousand random histories of admission (CHAOS_SEEDS=1000); after it, faults of the machine:'
 	@echo '              full disks, no inodes, no descriptors, frozen services, wrong clocks and keys (root)'
@@ -89,6 +90,9 @@ test-matrix: setup-dev
 
 bench: setup-dev
 	@$(VENV)/python -m tests.bench.run $(BENCH)
+
+gpu-kit: setup-dev
+	@$(VENV)/python -m tests.gpu_kit.build $(GPU_KIT)
 
 chaos: setup-dev
 	@$(VENV)/python -m tests.chaos.policies --seeds $(or $(CHAOS_SEEDS),1000)

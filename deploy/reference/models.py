@@ -9,9 +9,10 @@ finished model is exported in the layout of its family, so that `transformers` l
 type is that of `config.json`; the features are fields of [`training.model.shape`](spec.md). Every family has positions
 without scaling and with that of types `linear`, `llama3` and `yarn`.
 
-All weights are trained, embeddings and biases too. With LoRA, only adapters are: beside the matrices of attention, of
-dense feed-forward networks and of shared experts. Every axis of parallelism, packed documents, LoRA and generation work
-for every family, except where the last column says otherwise.
+All weights are trained, embeddings and biases too. Only the row of the embeddings that `pad_token_id` names gets no
+gradient from the tokens of the input, as in `transformers`. With LoRA, only adapters are trained: beside the matrices
+of attention, of dense feed-forward networks and of shared experts. Every axis of parallelism, packed documents, LoRA
+and generation work for every family, except where the last column says otherwise.
 """
 OTHERS = """
 A configuration with an entry that would be computed differently is refused with the entry and its value, before

@@ -34,6 +34,8 @@ NOT_RUN = {
     "make demo": "the first of README's two commands: `make bench BENCH=--demo` runs it",
     "make test": "it is what runs this test",
     "make quota-demo": "tests/e2e/test_quota_demo.py runs it",
+    "make gpu-kit": "downloads wheels; tests/trainer/test_gpu_kit.py runs a kit",
+    "python gpu_kit/run.py": "the same",
     "make up": "the stack of these tests runs already",
     "athanor webhook": "needs a receiver: tests/e2e/test_administration.py has one",
     "TOKEN=$(kubectl": "needs a Kubernetes cluster",

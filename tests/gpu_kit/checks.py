@@ -86,7 +86,7 @@ def has_program(name: str) -> bool:
 
 
 def collectives(device: Device) -> Figures:
-    """Run the trainer's collectives in a group of one rank, over NCCL on a GPU: forward and backward keep the numbers."""
+    """Run the trainer's collectives in a group of one rank, over NCCL on a GPU: forward and backward change nothing."""
     backend = "nccl" if device == "cuda" else "gloo"
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     group = dist.group.WORLD
@@ -138,7 +138,7 @@ def generation(device: Device) -> Figures:
     return {"tokens": new}
 
 
-def reference(name: str, results: Path, device: Device) -> Figures:  # noqa: ARG001 - each part takes the device
+def reference(name: str, results: Path, device: Device) -> Figures:
     """Run a reference on the CPU, which its cases are compared with."""
     return trained(name, results / f"reference {name}", results, "cpu", {})
 
@@ -174,19 +174,19 @@ def trained(name: str, folder: Path, results: Path, device: Device, changes: dic
 
 def resume(results: Path, device: Device) -> Figures:
     """Kill a run after a checkpoint and start it again: its losses are, bit by bit, those of a run without a kill."""
-    data = results / "documents.jsonl"
+    data, steps, every = results / "documents.jsonl", 80, 10
     write_documents(data)
     training = {
-        **training_of(REFERENCES["dense bf16"]), "deterministic": True, "steps": 240,
-        "evaluation": {**BASE["evaluation"], "every_steps": 240},
+        **training_of(REFERENCES["dense bf16"]), "deterministic": True, "steps": steps,
+        "evaluation": {**BASE["evaluation"], "every_steps": steps},
     }  # fmt: skip
-    whole = Job(fresh(results / "resume whole"), training, device, data=data, every_steps=20).wait()
+    whole = Job(fresh(results / "resume whole"), training, device, data=data, every_steps=every).wait()
     folder = fresh(results / "resume killed")
-    Job(folder, training, device, data=data, every_steps=20).kill_when(
+    Job(folder, training, device, data=data, every_steps=every).kill_when(
         lambda run: any((path / "manifest.json").exists() for path in run.checkpoints)
     )
     saved = [path.name for path in Job.finished(folder).checkpoints]
-    killed = Job(folder, training, device, data=data, every_steps=20).wait()
+    killed = Job(folder, training, device, data=data, every_steps=every).wait()
     mine, theirs = killed.series("train/loss"), whole.series("train/loss")
     assert mine.keys() == theirs.keys(), f"steps {len(mine)} instead of {len(theirs)}"
     apart = [step for step in theirs if mine[step] != theirs[step]]

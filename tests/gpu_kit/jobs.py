@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.trainer.runs import FinishedRun
+from tests.trainer.runs import WORDS, FinishedRun
 from trainer.contract.run import EXIT_STATUS, EndClass
 
 Device = Literal["cuda", "cpu"]
@@ -110,9 +110,8 @@ def write_documents(path: Path) -> None:
     """Write the data of all references: short documents of made-up sentences, the same on every machine."""
     if path.exists():
         return
-    words = "the furnace keeps an even heat for weeks and nobody has to watch it while gold is made of lead".split()
-    chosen = random.Random(1)  # noqa: S311 - text, no secret
-    rows = [{"text": " ".join(chosen.choices(words, k=chosen.randrange(10, 160)))} for _ in range(1500)]
+    chosen = random.Random(1)
+    rows = [{"text": " ".join(chosen.choices(WORDS, k=chosen.randrange(10, 160)))} for _ in range(1500)]
     made = path.with_suffix(f".{os.getpid()}")
     made.write_text("".join(json.dumps(row) + "\n" for row in rows))
     made.replace(path)

@@ -4,6 +4,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from tests.gpu_kit.jobs import Device
 from trainer.models.attention import attend, document_mask
 from trainer.parallel.attention_kernels import merge_partial, partial_attention, partial_attention_backward
 
@@ -49,7 +51,7 @@ def largest_difference(found: list[Tensor], expected: list[Tensor]) -> float:
     )
 
 
-def check_attention(device: str) -> Figures:
+def check_attention(device: Device) -> Figures:
     """Compare each way in which the trainer attends, and each backend of torch, with the CPU's plain products.
 
     Return the largest difference of each; for a backend that refuses the inputs, why. Raises AssertionError.
@@ -67,10 +69,8 @@ def check_attention(device: str) -> Figures:
             moved = [each.to(device, dtype) for each in given]
             for way, (documents, window) in ways.items():
                 with sdpa_kernel(SDPBackend.MATH):
-                    mask = document_mask(documents, given[0])
-                    expected = with_gradients(lambda q, k, v, m=mask, w=window: attend(q, k, v, m, w), given)
-                mask = document_mask(None if documents is None else documents.to(device), moved[0])
-                mine = with_gradients(lambda q, k, v, m=mask, w=window: attend(q, k, v, m, w), moved)
+                    expected = attended(given, documents, window)
+                mine = attended(moved, None if documents is None else documents.to(device), window)
                 name = f"{way}, {str(dtype).removeprefix('torch.')}, heads of {size}, {8 // num_kv_heads} a group"
                 found[name] = compare(name, mine, expected, dtype)
     for dtype in (torch.float32, torch.bfloat16):
@@ -87,6 +87,12 @@ def check_attention(device: str) -> Figures:
                 continue
             found[label] = compare(label, mine, expected, dtype)
     return found
+
+
+def attended(given: list[Tensor], documents: Tensor | None, window: int | None) -> list[Tensor]:
+    """Return the result and the gradients of the trainer's attention."""
+    mask = document_mask(documents, given[0])
+    return with_gradients(lambda query, key, value: attend(query, key, value, mask, window), given)
 
 
 def causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -129,7 +135,7 @@ def attend_in_two_parts(given: list[Tensor], mask: Tensor | None) -> list[Tensor
     return [mixed, query_grad, key_grad, value_grad]
 
 
-def check_ring(device: str) -> Figures:
+def check_ring(device: Device) -> Figures:
     """Compare attention by the kernels of ring attention, in two parts of the keys, with the CPU's in one."""
     found: Figures = {}
     half, length = 96, 192
@@ -142,10 +148,8 @@ def check_ring(device: str) -> Figures:
             mask = torch.ones_like(seen)
             mask[:, :, -30:, : length - 40] = False
             seen &= mask
-        expected = with_gradients(
-            lambda q, k, v, m=seen: functional.scaled_dot_product_attention(q, k, v, attn_mask=m, enable_gqa=True),
-            given,
-        )
+        masked = partial(functional.scaled_dot_product_attention, attn_mask=seen, enable_gqa=True)
+        expected = with_gradients(masked, given)
         for dtype in (torch.float32, torch.bfloat16):
             moved = [each.to(device, dtype) for each in given]
             name = f"{'documents' if packed else 'causal'}, {str(dtype).removeprefix('torch.')}"
@@ -154,7 +158,7 @@ def check_ring(device: str) -> Figures:
     return found
 
 
-def seconds_of(call: Callable[[], object], device: str, rounds: int = 10) -> float:
+def seconds_of(call: Callable[[], object], device: Device, rounds: int = 10) -> float:
     """Return the median seconds of a call, once it has run three times."""
     taken = []
     for number in range(rounds + 3):
@@ -169,7 +173,7 @@ def seconds_of(call: Callable[[], object], device: str, rounds: int = 10) -> flo
     return statistics.median(taken)
 
 
-def measure_products(device: str) -> Figures:
+def measure_products(device: Device) -> Figures:
     """Return the FLOP/s of matrix products of several sizes: the ceiling that a training step is compared with."""
     sizes = ((8192, 8192, 8192), (65536, 4096, 4096), (16384, 14336, 4096)) if device == "cuda" else ((512, 512, 512),)
     found: Figures = {}
@@ -178,19 +182,18 @@ def measure_products(device: str) -> Figures:
         left, right = (torch.randn(shape, device=device) for shape in ((rows, inner), (columns, inner)))
         flops = 2 * rows * columns * inner
         halves = left.bfloat16(), right.bfloat16()
-        found[f"bf16 {label}"] = flops / seconds_of(lambda a=halves[0], b=halves[1]: a @ b.T, device)
+        found[f"bf16 {label}"] = flops / seconds_of(partial(torch.mm, halves[0], halves[1].T), device)
         if device == "cuda":
             torch.set_float32_matmul_precision("high")
-            found[f"fp32 as TF32 {label}"] = flops / seconds_of(lambda a=left, b=right: a @ b.T, device, rounds=5)
+            found[f"fp32 as TF32 {label}"] = flops / seconds_of(partial(torch.mm, left, right.T), device, rounds=5)
         if device == "cuda" and torch.cuda.get_device_capability() >= (8, 9):
             eights = [each.to(torch.float8_e4m3fn) for each in (left, right)]
             one = torch.ones((), device=device)
-            found[f"fp8 {label}"] = flops / seconds_of(
-                lambda a=eights[0], b=eights[1], s=one: torch._scaled_mm(
-                    a, b.T, scale_a=s, scale_b=s, out_dtype=torch.bfloat16, use_fast_accum=True
-                ),
-                device,
-            )
+            product = partial(
+                torch._scaled_mm, eights[0], eights[1].T, scale_a=one, scale_b=one, out_dtype=torch.bfloat16,
+                use_fast_accum=True,
+            )  # fmt: skip
+            found[f"fp8 {label}"] = flops / seconds_of(product, device)
     best = {
         f"best {kind}": max(value for name, value in found.items() if name.startswith(f"{kind} "))
         for kind in ("bf16", "fp8") if any(name.startswith(f"{kind} ") for name in found)
@@ -199,7 +202,7 @@ def measure_products(device: str) -> Figures:
     return {**found, **best}
 
 
-def measure_attention(device: str) -> Figures:
+def measure_attention(device: Device) -> Figures:
     """Return the FLOP/s of causal attention, forward and backward, by each backend, for the heads of an 8B model."""
     batch, length, size, num_heads, num_kv_heads = (4, 4096, 128, 32, 8) if device == "cuda" else (1, 128, 64, 4, 2)
     given = [each.to(device, torch.bfloat16) for each in heads(batch, length, size, num_heads, num_kv_heads)]

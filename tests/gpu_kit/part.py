@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu_kit import checks, kernels, speed
+from tests.gpu_kit.jobs import Device
 from tests.gpu_kit.schedule import write_result
 
 Figures = dict[str, Any]
 
-
-SINGLE: dict[str, Callable[[str], Figures]] = {
+SINGLE: dict[str, Callable[[Device], Figures]] = {
     "environment": checks.environment,
     "collectives": checks.collectives,
     "attention": kernels.check_attention,
@@ -21,8 +21,8 @@ SINGLE: dict[str, Callable[[str], Figures]] = {
     "matmul": kernels.measure_products,
     "attention speed": kernels.measure_attention,
 }
-WITH_FOLDER: dict[str, Callable[[Path, str], Figures]] = {"resume": checks.resume, "saves": speed.saves}
-FAMILIES: dict[str, Callable[[str, Path, str], Figures]] = {
+WITH_FOLDER: dict[str, Callable[[Path, Device], Figures]] = {"resume": checks.resume, "saves": speed.saves}
+FAMILIES: dict[str, Callable[[str, Path, Device], Figures]] = {
     "reference": checks.reference,
     "case": checks.case,
     "speed": speed.measure,
@@ -30,7 +30,7 @@ FAMILIES: dict[str, Callable[[str, Path, str], Figures]] = {
 }
 
 
-def run_part(name: str, results: Path, device: str) -> Figures:
+def run_part(name: str, results: Path, device: Device) -> Figures:
     """Return the figures of a part. Raises AssertionError where numbers differ."""
     if name in SINGLE:
         return SINGLE[name](device)
@@ -42,7 +42,8 @@ def run_part(name: str, results: Path, device: str) -> Figures:
 
 def main() -> int:
     """Write the result of the part. Return 1 if it failed."""
-    name, results, device = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+    name, results = sys.argv[1], Path(sys.argv[2])
+    device: Device = "cuda" if sys.argv[3] == "cuda" else "cpu"
     try:
         result = {"state": "passed", "figures": run_part(name, results, device)}
     except checks.NotHereError as error:

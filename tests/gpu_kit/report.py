@@ -62,7 +62,7 @@ def _row(cells: list[str]) -> str:
 
 
 def _speeds(found: Results) -> list[str]:
-    ceilings = _figures(found, "matmul")
+    ceilings, machine = _figures(found, "matmul"), _figures(found, "environment")
     rows = []
     for name in found:
         kind, _, model = name.partition(" ")
@@ -70,9 +70,8 @@ def _speeds(found: Results) -> list[str]:
         if kind not in ("speed", "bare") or not figures:
             continue
         ours = _figures(found, f"speed {model}")
-        ceiling, peak = ceilings.get(f"best {model.split()[-1]}"), _figures(found, "environment").get(
-            f"peak {model.split()[-1]}"
-        )  # fmt: skip
+        precision = model.split()[-1]
+        ceiling, peak = ceilings.get(f"best {precision}"), machine.get(f"peak {precision}")
         utilisation = figures.get("mfu_causal")
         of_ceiling = utilisation * peak / ceiling if utilisation and peak and ceiling else None
         seconds = figures["seconds"]
@@ -86,8 +85,8 @@ def _speeds(found: Results) -> list[str]:
             _percent(utilisation), _percent(of_ceiling), _gibibytes(figures.get("memory_peak_bytes")),
             f"{seconds['step']:.3f}", split or "-",
         ])  # fmt: skip
-    head = ["Model", "System", "Micro-batch", "Tokens/s", "MFU (causal)", "Of the products' ceiling", "Memory", "Step, s",
-            "Of which, s"]  # fmt: skip
+    head = ["Model", "System", "Micro-batch", "Tokens/s", "MFU (causal)", "Of the products' ceiling", "Memory"]
+    head += ["Step, s", "Of which, s"]
     return _table(head, rows)
 
 

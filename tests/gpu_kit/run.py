@@ -18,9 +18,7 @@ def unpack_wheels() -> list[str]:
     made_for = (KIT / "wheels" / "python").read_text().strip() if (KIT / "wheels" / "python").exists() else ""
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     if made_for != here:
-        print(
-            f"the wheels of this kit are for Python {made_for or '(none)'}, this is {here}: its own packages are used"
-        )
+        print(f"the wheels are for Python {made_for or '(none)'}, this is {here}: only its own packages are used")
         return [str(source)]
     for wheel in sorted((KIT / "wheels").glob("*.whl")):
         done = site / f".{wheel.name}"

@@ -32,6 +32,8 @@ SHAPES = {
     ),
     "qwen2": ModelShape(**SIZES, attention_bias=True, norm_epsilon=1e-6),
     "qwen2.5-small": ModelShape(**SIZES, attention_bias=True, tie_embeddings=True, rope_theta=1e6),
+    "qwen2-padded": ModelShape(**SIZES, attention_bias=True, pad_token_id=61),
+    "llama-padded": ModelShape(**SIZES, tie_embeddings=True, pad_token_id=0),
     "qwen3": ModelShape(**SIZES, qk_norm=True, head_dim=16, norm_epsilon=1e-6),
     "qwen3-moe": ModelShape(
         **SIZES, qk_norm=True, moe=SOFTMAX.model_copy(update={"first_dense_layers": 1, "normalise_weights": False})

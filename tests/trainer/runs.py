@@ -19,7 +19,10 @@ from trainer.contract.run import DataKeys, DatasetSource, EndClass, RunConfig, S
 from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
 from trainer.resilience.assignment import Assignment, FolderConnection
 
-_WORDS = "the furnace keeps an even heat for weeks and nobody has to watch it while gold is made of lead"
+WORDS = [
+    "the", "furnace", "keeps", "an", "even", "heat", "for", "weeks", "and", "nobody", "has", "to", "watch", "it",
+    "while", "gold", "is", "made", "of", "lead",
+]  # fmt: skip
 
 TINY: dict[str, Any] = {
     "model": {
@@ -55,7 +58,7 @@ def tiny_text(characters: int = 60_000) -> str:
     chosen = random.Random(1)
     lines = []
     while sum(map(len, lines)) < characters:
-        lines.append(" ".join(chosen.choices(_WORDS.split(), k=12)) + "\n")
+        lines.append(" ".join(chosen.choices(WORDS, k=12)) + "\n")
     return "".join(lines)
 
 

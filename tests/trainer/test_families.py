@@ -39,6 +39,8 @@ MESHES: list[tuple[str, dict[str, Any]]] = [
     ("qwen2.5-small", {"pipeline": 2, "tensor": 2, "zero": 1}),
     ("qwen2", {"context": 2, "zero": 3}),
     ("qwen2", {"context": 2, "context_attention": "ulysses", "zero": 0}),
+    ("qwen2-padded", {"tensor": 2, "zero": 3}),
+    ("llama-padded", {"pipeline": 2, "tensor": 2, "zero": 1}),
     ("mistral", {"tensor": 2, "pipeline": 2}),
     ("mistral", {"context": 2, "context_attention": "ulysses", "zero": 3}),
     ("mixtral-window", {"expert": 2, "zero": 3}),

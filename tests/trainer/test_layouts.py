@@ -54,6 +54,14 @@ def test_a_model_of_transformers_computes_the_same_here(name: str, tmp_path: Pat
         torch.testing.assert_close(ours(TOKENS), theirs(TOKENS).logits, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("entry", "expected"), [(None, None), (0, 0), (-1, VOCABULARY - 1), (VOCABULARY, None), (-VOCABULARY - 1, None)]
+)
+def test_the_padding_token_is_a_row_of_the_embeddings_or_none(entry: int | None, expected: int | None) -> None:
+    config = hugging_face_config(SHAPES["llama"], VOCABULARY, LENGTH, "float32", end_of_text=0)
+    assert shape_of_config({**config, "pad_token_id": entry}).pad_token_id == expected
+
+
 @pytest.mark.parametrize("name", ["llama", "glm4-moe"])
 def test_a_part_of_a_stored_tensor_is_that_part(name: str, tmp_path: Path) -> None:
     model = our_model(SHAPES[name])

@@ -107,6 +107,8 @@ def hugging_face_config(
     }
     if layout == "llama":
         config["mlp_bias"] = False
+    if shape.pad_token_id is not None:
+        config["pad_token_id"] = shape.pad_token_id
     if shape.moe is not None:
         config |= _moe_config(shape.moe, layout)
     return config | {entry: getattr(shape, feature) for feature, entry in family.entries.items()}
@@ -155,9 +157,17 @@ def _shape(config: dict[str, Any]) -> ModelShape:
         rope_scaling=_scaling(rope, config),
         norm_epsilon=config["rms_norm_eps"],
         tie_embeddings=config.get("tie_word_embeddings", False),
+        pad_token_id=_pad_token_id(config),
         moe=moe,
         **features,
     )
+
+
+def _pad_token_id(config: dict[str, Any]) -> int | None:
+    """Return the row of the embeddings that `pad_token_id` names; a negative one counts from the end, as in torch. None
+    where the vocabulary has no such row: tokenizers with a padding token of their own often leave one."""
+    found, size = config.get("pad_token_id"), config["vocab_size"]
+    return found % size if isinstance(found, int) and -size <= found < size else None
 
 
 def tokenizer_digest(config: dict[str, Any], contents: Mapping[str, bytes]) -> str:

@@ -181,6 +181,10 @@ class TrainingSpec(CheckedModel):
     def _base_conflicts(self) -> Iterator[FieldConflict]:
         if self.tokenizer.kind == "model" and self.model.base is None:
             yield FieldConflict("tokenizer.kind", "tokenizer.kind `model` needs model.base", ("model",))
+        pad = None if self.model.shape is None else self.model.shape.pad_token_id
+        if pad is not None and pad >= self.tokenizer.vocab_size:
+            message = f"pad_token_id {pad} is not below tokenizer.vocab_size {self.tokenizer.vocab_size}; lower it"
+            yield FieldConflict("model.shape.pad_token_id", message, ("tokenizer.vocab_size",))
         if self.lora is not None and self.model.base is None:
             yield FieldConflict("lora", "lora adapts a trained model; name it in model.base", ("model",))
         if self.lora is not None and self.model.shape is not None:

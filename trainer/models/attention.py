@@ -3,6 +3,7 @@
 Shape suffixes: B batch, S sequence, D hidden, H heads, K key-value heads, E head size, R rotated elements of a head.
 """
 
+import inspect
 import math
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +18,8 @@ from trainer.models.feed_forward import InputProjection, OutputProjection, apply
 
 RopeCache = tuple[Tensor, Tensor]
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+_VARLEN_ASKS_FOR_GROUPS = "enable_gqa" in inspect.signature(varlen_attn).parameters
+"""torch 2.11 takes grouped heads without being asked."""
 
 
 class Rotary:
@@ -171,9 +174,8 @@ def _attend_varlen(
     padding = -size % 8  # the kernel needs head sizes that are multiples of 8; zeros do not change the products
     rows = [functional.pad(x, (0, padding)).transpose(1, 2).flatten(0, 1) for x in (query, key, value)]
     before = -1 if window is None else window - 1
-    mixed = varlen_attn(
-        *rows, bounds, bounds, length, length, scale=size**-0.5, window_size=(before, 0), enable_gqa=grouped
-    )
+    heads = {"enable_gqa": grouped} if _VARLEN_ASKS_FOR_GROUPS else {}
+    mixed = varlen_attn(*rows, bounds, bounds, length, length, scale=size**-0.5, window_size=(before, 0), **heads)
     return mixed[..., :size].unflatten(0, (batch, length)).transpose(1, 2)
 
 

@@ -32,23 +32,32 @@ def identity(x: Tensor) -> Tensor:
 class Embedding(nn.Module):
     """Token embeddings: the rows of this rank, from `vocab_start_index` on; None: the complete vocabulary.
 
-    `reduce_output` sums over the ranks that have the other rows.
+    `reduce_output` sums over the ranks that have the other rows. The row `pad_token_id` gets no gradient.
     """
 
-    def __init__(self, vocab_size: int, hidden_size: int) -> None:
+    def __init__(self, vocab_size: int, hidden_size: int, pad_token_id: int | None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size))
+        self.pad_token_id = pad_token_id
         self.vocab_start_index: int | None = None
         self.reduce_output: Callable[[Tensor], Tensor] = identity
 
     def forward(self, tokens_BS: Tensor) -> Tensor:
         """Return the embeddings of token ids, [B, S, D], or what `reduce_output` makes of this rank's part of them."""
         if self.vocab_start_index is None:
-            return functional.embedding(tokens_BS, self.weight)
+            return functional.embedding(tokens_BS, self.weight, self._local_pad_id)
         local_ids_BS = tokens_BS - self.vocab_start_index
         is_here_BS = (local_ids_BS >= 0) & (local_ids_BS < self.weight.shape[0])
-        x_BSD = functional.embedding(local_ids_BS.where(is_here_BS, 0), self.weight)
+        x_BSD = functional.embedding(local_ids_BS.where(is_here_BS, 0), self.weight, self._local_pad_id)
         return self.reduce_output(x_BSD * is_here_BS[..., None].to(x_BSD.dtype))
+
+    @property
+    def _local_pad_id(self) -> int | None:
+        """Return the row of this rank that gets no gradient."""
+        if self.pad_token_id is None or self.vocab_start_index is None:
+            return self.pad_token_id
+        local_id = self.pad_token_id - self.vocab_start_index
+        return local_id if 0 <= local_id < self.weight.shape[0] else None
 
 
 class Head(nn.Module):
@@ -133,7 +142,7 @@ class Decoder(nn.Module):
         self.make_mask: Callable[[Tensor | None, Tensor], Tensor | None] = document_mask
         self.gather_head_input: Callable[[Tensor], Tensor] = identity
         self.sequence_shards = 1
-        self.embedding = Embedding(vocab_size, shape.hidden_size) if has_embedding else None
+        self.embedding = Embedding(vocab_size, shape.hidden_size, shape.pad_token_id) if has_embedding else None
         numbers = range(shape.num_layers) if layers is None else layers
         self.blocks = nn.ModuleDict({str(number): Block(shape, number) for number in numbers})
         self.norm = nn.RMSNorm(shape.hidden_size, eps=shape.norm_epsilon) if has_head else None

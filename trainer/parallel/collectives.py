@@ -7,15 +7,20 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import _functional_collectives as functional
 
+# torch 2.13 renamed them. Those of older versions that differentiate have names of their own.
+_is_renamed = hasattr(functional, "all_gather_single")
+_all_gather = functional.all_gather_single if _is_renamed else functional.all_gather_tensor_autograd
+_reduce_scatter = functional.reduce_scatter_single if _is_renamed else functional.reduce_scatter_tensor_autograd
+
 
 def all_gather_dim(x: Tensor, dimension: int, group: dist.ProcessGroup) -> Tensor:
     """All-gather `x` along `dimension`, in the order of ranks. The backward pass reduce-scatters the gradients."""
-    return functional.all_gather_single(x.contiguous(), dimension, group)
+    return _all_gather(x.contiguous(), dimension, group)
 
 
 def reduce_scatter_dim(x: Tensor, dimension: int, group: dist.ProcessGroup) -> Tensor:
     """Reduce-scatter `x` along `dimension`, by sum. The backward pass all-gathers the gradients."""
-    return functional.reduce_scatter_single(x.contiguous(), "sum", dimension, group)
+    return _reduce_scatter(x.contiguous(), "sum", dimension, group)
 
 
 def all_to_all_rows(

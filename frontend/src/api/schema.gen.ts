@@ -5846,6 +5846,14 @@ export interface components {
              */
             sliding_window: number | null;
             /**
+             * Pad Token Id
+             * @description Id of the token whose embedding gets no gradient from the tokens of the input, as in `transformers` with an entry
+             *     `pad_token_id`. Must be below the size of the vocabulary. Without it, all embeddings are trained.
+             * @default null
+             * @example 0
+             */
+            pad_token_id: number | null;
+            /**
              * @description Mixture of experts in place of dense feed-forward networks. Without it all layers are dense.
              * @default null
              */

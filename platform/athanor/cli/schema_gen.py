@@ -586,6 +586,7 @@ class ModelShape(TypedDict):
     attention_bias: NotRequired[bool]
     rotary_fraction: NotRequired[float]
     sliding_window: NotRequired[int | None]
+    pad_token_id: NotRequired[int | None]
     moe: NotRequired[MoEShape | None]
 
 

@@ -53,6 +53,15 @@ def test_mistakes_between_fields_are_named_beside_those_of_single_fields(spec: d
     assert "^" not in "".join(found.values())  # no regular expression
 
 
+def test_a_padding_token_beyond_the_vocabulary_is_refused(spec: dict[str, Any]) -> None:
+    shape = {"hidden_size": 8, "num_layers": 1, "num_heads": 1, "num_kv_heads": 1, "intermediate_size": 8}
+    spec["training"] |= {"model": {"shape": {**shape, "pad_token_id": 300}}, "tokenizer": {"vocab_size": 300}}
+    detail = problems(spec)["/training/model/shape/pad_token_id"]
+    assert detail == "pad_token_id 300 is not below tokenizer.vocab_size 300; lower it"
+    spec["training"]["model"]["shape"]["pad_token_id"] = 299
+    parse_spec(spec)
+
+
 def test_what_conflicts_with_a_wrong_field_is_not_guessed(spec: dict[str, Any]) -> None:
     spec["training"] |= {"steps": "many", "sequence_length": 4, "tokens_per_step": 100}
     spec["training"]["schedule"] = {"warmup_steps": 10**6}
