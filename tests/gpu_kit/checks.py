@@ -174,7 +174,7 @@ def trained(name: str, folder: Path, results: Path, device: Device, changes: dic
 
 def resume(results: Path, device: Device) -> Figures:
     """Kill a run after a checkpoint and start it again: its losses are, bit by bit, those of a run without a kill."""
-    data, steps, every = results / "documents.jsonl", 80, 10
+    data, steps, every = results / "documents.jsonl", 60, 10
     write_documents(data)
     training = {
         **training_of(REFERENCES["dense bf16"]), "deterministic": True, "steps": steps,

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import torch
 import transformers
+from safetensors.torch import save_file
 
 from trainer.contract.hugging_face import hugging_face_config, layout_of
 from trainer.contract.models import ModelShape, MoEShape, RopeScaling
+from trainer.export.write import exported_tensors, file_name, split_tensors, write_index
 from trainer.models.decoder import Decoder, initialise
-from trainer.training.export import export_tensors, write_weights
 
 VOCABULARY, LENGTH = 96, 48
 SIZES = {"hidden_size": 32, "num_layers": 3, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 56}
@@ -78,12 +79,19 @@ def our_model(shape: ModelShape) -> Decoder:
     return model.eval()
 
 
+def exported_state(model: Decoder) -> dict[str, torch.Tensor]:
+    """The tensors of a model by the names of its layout."""
+    named = model.state_dict().items()
+    return {theirs: part for name, whole in named for theirs, part in exported_tensors(name, whole, model.shape)}
+
+
 def export(model: Decoder, folder: Path, largest_bytes: int = 2**30) -> None:
     folder.mkdir(exist_ok=True)
-    tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in model.state_dict().items():
-        export_tensors(tensors, name, tensor, model.shape, torch.float32)
-    write_weights(tensors, folder, largest_bytes)
+    tensors = {name: tensor.contiguous() for name, tensor in exported_state(model).items()}
+    files = split_tensors(((name, tensor.nbytes) for name, tensor in tensors.items()), largest_bytes)
+    for number, file in enumerate(files):
+        save_file({name: tensors[name] for name in file}, folder / file_name(number, len(files)), {"format": "pt"})
+    write_index(folder, files)
     config = hugging_face_config(model.shape, VOCABULARY, LENGTH, "float32", end_of_text=0)
     (folder / "config.json").write_text(json.dumps(config))
 

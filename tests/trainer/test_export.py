@@ -1,6 +1,5 @@
 """What is exported loads elsewhere and computes the same."""
 
-import json
 import os
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from tests.trainer.runs import FinishedRun, run_alone, tiny_training
 from trainer.contract.run import EXIT_STATUS, EndClass
 from trainer.export.generate import generate
 from trainer.export.read import load_exported
-from trainer.training.export import write_weights
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -91,12 +89,3 @@ def test_generate_says_what_is_missing(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == EXIT_STATUS[EndClass.USER_ERROR]
     assert done.stderr.strip().endswith("has no config.json: give the folder of an exported model")
-
-
-def test_large_weights_are_cut_into_files_with_an_index(tmp_path: Path) -> None:
-    tensors = {f"t{number}": torch.full((10,), float(number)) for number in range(5)}
-    write_weights(tensors, tmp_path, largest_bytes=90)
-    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
-    assert index["metadata"]["total_size"] == 200
-    assert sorted(set(index["weight_map"].values())) == [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
-    assert all((tmp_path / file).exists() for file in index["weight_map"].values())

@@ -11,7 +11,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from tests.trainer.families import LENGTH, SHAPES, TOKENS, VOCABULARY, export, our_model, write_random
+from tests.trainer.families import LENGTH, SHAPES, TOKENS, VOCABULARY, export, exported_state, our_model, write_random
 from tests.trainer.ranks import RankPool
 from tests.trainer.runs import tiny_training
 from trainer.contract.cost import RankCost
@@ -31,7 +31,7 @@ from trainer.models.lora import add_adapters, is_adapter, merge_adapters
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel.mesh import Mesh, all_reduce_world
 from trainer.parallel.parallelize import parallelize_model
-from trainer.training.export import export_tensors, write_json
+from trainer.training.export import write_json
 
 MESHES: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {"tensor": 2, "zero": 0}),
@@ -156,10 +156,7 @@ def test_a_window_ends_with_its_document(window: int) -> None:
         documents[:, low:high], positions[:, low:high] = number, torch.arange(high - low)
     config = transformers.MistralConfig(**hugging_face_config(shape, VOCABULARY, LENGTH, "float32", end_of_text=0))
     theirs = transformers.MistralForCausalLM(config).eval()
-    tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in ours.state_dict().items():
-        export_tensors(tensors, name, tensor, shape, torch.float32)
-    theirs.load_state_dict(tensors)
+    theirs.load_state_dict(exported_state(ours))
     with torch.no_grad():
         found = ours(TOKENS, documents_BS=documents, positions_BS=positions)
         expected = torch.cat([theirs(TOKENS[:, low:high]).logits for low, high in pairwise(bounds)], dim=1)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
 
 from tests.trainer.families import LENGTH, SHAPES, SIZES, SOFTMAX, TOKENS, VOCABULARY, export, our_model, write_random
 from tests.trainer.runs import tiny_training
@@ -17,7 +16,6 @@ from trainer.export.folder import read_config
 from trainer.export.read import StoredWeights, load_decoder
 from trainer.models.attention import rotary_frequencies
 from trainer.models.decoder import Decoder
-from trainer.training.export import export_tensors, write_weights
 
 
 def assert_equal_logits(ours: Decoder, folder: Path) -> None:
@@ -121,18 +119,6 @@ def test_missing_and_misshapen_tensors_are_named(tmp_path: Path) -> None:
         TrainerError, match=r"lm_head.weight .* has the shape \[96, 32\], but its config.json requires \[99"
     ):
         stored.whole("head.weight", (99, 32))
-
-
-def test_what_sways_the_experts_stays_exact_in_bf16(tmp_path: Path) -> None:
-    model = our_model(SHAPES["glm4-moe"])
-    tensors: dict[str, torch.Tensor] = {}
-    for name, tensor in model.state_dict().items():
-        export_tensors(tensors, name, tensor, model.shape, torch.bfloat16)
-    write_weights(tensors, tmp_path, 2**30)
-    stored = load_file(tmp_path / "model.safetensors")
-    balance = stored["model.layers.1.mlp.gate.e_score_correction_bias"]
-    assert torch.equal(balance, model.blocks["1"].mlp.balance)
-    assert stored["model.layers.1.mlp.gate.weight"].dtype == torch.bfloat16
 
 
 def test_counts_of_parameters_are_those_of_the_model() -> None:

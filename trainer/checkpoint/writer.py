@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import torch
-from torch.distributed import PrefixStore
 
 from trainer.checkpoint.file import EncodedFile
 from trainer.checkpoint.index import INDEX_NAME, FileIndex, describe, encode
@@ -59,10 +58,7 @@ class CheckpointWriter:
         self._micro_batch = micro_batch
         self._platform, self._storage, self._reporter = platform, storage, reporter
         self._encryptor = Encryptor(assignment.job_key)
-        # The first rank waits for the others, on a connection of its own: on that of the process group, the wait would
-        # hold up the collectives.
-        assert mesh.store is not None, "ranks that train have joined by a store"
-        self._store = PrefixStore("checkpoints/", mesh.store.clone() if mesh.rank == 0 else mesh.store)
+        self._store = mesh.open_store("checkpoints/")
         self._snapshot = Snapshot()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None

@@ -16,10 +16,9 @@ from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
 from trainer.export.folder import read_config, read_shape, user_error
 from trainer.export.names import hugging_face_names, is_expert_stack
+from trainer.export.write import INDEX_NAME
 from trainer.models.decoder import Decoder
 from trainer.parallel.layout import ParamLayout
-
-INDEX_NAME = "model.safetensors.index.json"
 
 
 class StoredWeights:

@@ -1,4 +1,4 @@
-"""Gather the complete model on the first rank, one parameter at a time."""
+"""Gather complete parameters, one at a time: on the ranks of their pipeline stage, or all on the first rank."""
 
 from collections.abc import Callable, Iterator
 
@@ -24,7 +24,7 @@ def gather_full_tensors(
     mesh = weights.mesh
     pipeline = mesh.peers("pipeline")
     is_first_of_stage = mesh.coordinate("replicate", "shard", "context", "tensor") == 0
-    stage_tensors = _gather_stage(weights, value, select)
+    stage_tensors = gather_stage_tensors(weights, value, select)
     if len(pipeline) == 1 or not is_first_of_stage:
         for name, tensor in stage_tensors:
             if mesh.rank == 0:
@@ -39,20 +39,29 @@ def gather_full_tensors(
                 dist.recv(tensor, src=rank, group=group)
                 yield name, tensor
         return
-    names = [(name, tuple(weights.layouts[name].shape)) for name in _names(weights, select)]
-    names += [(name, tuple(bias.shape)) for name, bias in weights.expert_biases.items() if select(name)]
-    dist.send_object_list([names], dst=pipeline[0], group=group)
+    dist.send_object_list([stage_shapes(weights, select)], dst=pipeline[0], group=group)
     for _, tensor in stage_tensors:
         dist.send(tensor.contiguous(), dst=pipeline[0], group=group)
+
+
+def stage_shapes(
+    weights: Weights, select: Callable[[str], bool] = lambda name: True
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Return (name, full shape) of what `gather_stage_tensors` yields, in its order."""
+    names = [(name, tuple(weights.layouts[name].shape)) for name in _names(weights, select)]
+    return names + [(name, tuple(bias.shape)) for name, bias in weights.expert_biases.items() if select(name)]
 
 
 def _names(weights: Weights, select: Callable[[str], bool]) -> list[str]:
     return [name for name in weights.all_params if weights.layouts[name].is_original(name) and select(name)]
 
 
-def _gather_stage(
-    weights: Weights, value: Callable[[nn.Parameter], Tensor], select: Callable[[str], bool]
+def gather_stage_tensors(
+    weights: Weights,
+    value: Callable[[nn.Parameter], Tensor] = lambda parameter: parameter.detach(),
+    select: Callable[[str], bool] = lambda name: True,
 ) -> Iterator[tuple[str, Tensor]]:
+    """As `gather_full_tensors`, but yield what this rank's stages have, on every rank of them."""
     for name in _names(weights, select):
         yield name, weights.layouts[name].gather(local_tensor(value(weights.all_params[name]))).float()
     yield from ((name, bias) for name, bias in weights.expert_biases.items() if select(name))

@@ -63,6 +63,12 @@ class Mesh:
         """Return a mesh of the same ranks with other sizes."""
         return Mesh(self.rank, self.world_size, self.local_rank, self.device, sizes, self.store)
 
+    def open_store(self, prefix: str) -> dist.PrefixStore:
+        """Return the store for keys with a prefix. The first rank, which waits for the others, has a connection of its
+        own: on that of the process groups, the wait would hold up the collectives."""
+        assert self.store is not None, "ranks that train have joined by a store"
+        return dist.PrefixStore(prefix, self.store.clone() if self.rank == 0 else self.store)
+
     def size(self, *axes: str) -> int:
         """Return the number of ranks along these axes."""
         if axes in _EXPERT_AXES:

@@ -73,15 +73,10 @@ def _parts(pieces: Iterable[memoryview]) -> Iterator[list[memoryview]]:
 
 
 def encrypt_file(storage: Storage, encryptor: Encryptor, prefix: str, path: str, source: Path) -> StoredFile:
-    """As `put_encrypted`, from a file, one part in memory at a time."""
-    parts: list[StoredPart] = []
+    """As `put_encrypted`, from a file, a few parts in memory at a time."""
     with source.open("rb") as file:
-        while chunk := file.read(PART_PLAINTEXT_BYTES):
-            key = f"{prefix}{path}-{len(parts):03d}.part"
-            ciphertext, part = encryptor.encrypt(chunk, key)
-            storage.put(key, ciphertext)
-            parts.append(part)
-    return StoredFile(path=path, parts=parts)
+        chunks = iter(lambda: file.read(PART_PLAINTEXT_BYTES), b"")
+        return put_pieces(storage, encryptor, prefix, path, map(memoryview, chunks), source.stat().st_size)
 
 
 def decrypt_parts(storage: Storage, encryptor: Encryptor, file: StoredFile) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Export the trained model: gather it from all ranks, write its files, encrypt, store and register them."""
+"""Export the trained model: all ranks write, encrypt and store files of its weights; the first one registers it."""
 
 import json
 import shutil
@@ -15,19 +15,17 @@ from torch import Tensor
 from trainer.contract.data import END_OF_TEXT
 from trainer.contract.encryption import authenticate
 from trainer.contract.hugging_face import CONFIG_NAME, TEMPLATE_NAME, TOKENIZER_SETTINGS_NAME, hugging_face_config
-from trainer.contract.manifest import ModelManifest
-from trainer.contract.models import ModelShape
+from trainer.contract.manifest import ModelManifest, StoredFile
 from trainer.data.chat import DEFAULT_TEMPLATE, template_of
 from trainer.data.shards import TOKENIZER_NAME
 from trainer.export.adapter import ADAPTER_CONFIG_NAME, ADAPTER_NAME, adapter_config, peft_name
-from trainer.export.folder import read_config
-from trainer.export.names import hugging_face_names, is_expert_stack
-from trainer.models.lora import is_adapter, merge_adapters
+from trainer.export.folder import read_config, user_error
+from trainer.export.write import WeightsWriter, WrittenFile, file_name, write_index
+from trainer.models.lora import is_adapter
 from trainer.parallel.full_tensors import gather_full_tensors
 from trainer.storage.encrypted import encrypt_file
 from trainer.training.build import TrainState
 
-MAX_FILE_BYTES = 4 * 2**30
 BASE_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt", "tokenizer.model", "chat_template.jinja", "generation_config.json",
@@ -36,51 +34,67 @@ BASE_FILES = (
 
 
 def export_model(state: TrainState) -> None:
-    """Export the model; a collective: all ranks gather, the first one writes."""
+    """Export the model; a collective. All ranks write files of weights, the first one everything else."""
     begin = time.monotonic()
-    dtype = torch.bfloat16 if state.training.computes_in_bf16 else torch.float32
-    shape = state.training.model.resolve()
-    tensors: dict[str, Tensor] = {}
-    lora = state.training.lora
-    only_adapter = lora is not None and lora.export == "adapter"
-    if only_adapter:
-        for name, whole in gather_full_tensors(state.model.weights, select=is_adapter):
-            tensors[name] = whole.to("cpu", copy=True).contiguous()
+    assignment, lora = state.assignment, state.training.lora
+    final = assignment.model_folder or assignment.folder / "export"
+    folder = final.with_name(f"{final.name}.building")
+    if state.mesh.rank == 0:  # the ranks meet before others write to it
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    stored: list[StoredFile] = []
+    if lora is not None and lora.export == "adapter":
+        tensors = {
+            name: whole.to("cpu", copy=True).contiguous()
+            for name, whole in gather_full_tensors(state.model.weights, select=is_adapter)
+        }
+        if state.mesh.rank == 0:
+            write_adapter(state, tensors, folder)
     else:
-        named = gather_full_tensors(state.model.weights)
-        for name, whole in merge_adapters(named, lora.scale) if lora is not None else named:
-            export_tensors(tensors, name, whole, shape, dtype)
+        written = _write_weights(state, folder)
+        if state.mesh.rank == 0:
+            stored = [each.stored for each in written if each.stored is not None]
+            write_index(folder, [each.tensors for each in written])
+            _write_description(state, folder)
     if state.mesh.rank != 0:
         return
-    assignment = state.assignment
-    folder = assignment.model_folder or assignment.folder / "export"
-    building = folder.with_name(f"{folder.name}.building")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-    if only_adapter:
-        write_adapter(state, tensors, building)
-    else:
-        write_files(state, tensors, building)
-    shutil.rmtree(folder, ignore_errors=True)
-    building.rename(folder)
     if assignment.model_folder is None:
-        _store(state, folder)
+        _store(state, folder, stored)
         shutil.rmtree(folder)
+    else:
+        shutil.rmtree(final, ignore_errors=True)
+        folder.rename(final)
     state.reporter.event("export.finished", seconds=time.monotonic() - begin)
 
 
-def export_tensors(tensors: dict[str, Tensor], name: str, whole: Tensor, shape: ModelShape, dtype: torch.dtype) -> None:
-    """Add copies of a parameter to `tensors` under Hugging Face's names, on the CPU. Router biases stay in fp32, as in
-    `transformers`."""
-    kept = torch.float32 if name.endswith("mlp.balance") else dtype
-    theirs = hugging_face_names(name, shape)
-    parts = whole.unbind() if is_expert_stack(name) else [whole] * len(theirs)
-    for their_name, part in zip(theirs, parts, strict=True):
-        tensors[their_name] = part.to("cpu", kept, copy=True).contiguous()
+def _write_weights(state: TrainState, folder: Path) -> list[WrittenFile]:
+    """Write the files of the weights to the folder, or store them; as `WeightsWriter.write`."""
+    assignment, lora, prefix = state.assignment, state.training.lora, _prefix(state)
+
+    def store_file(path: Path) -> StoredFile | None:
+        if assignment.model_folder is not None:
+            return None
+        stored = encrypt_file(state.storage, state.encryptor, prefix, path.name, path)
+        path.unlink()
+        return stored
+
+    writer = WeightsWriter(
+        state.model.weights,
+        state.training.model.resolve(),
+        torch.bfloat16 if state.training.computes_in_bf16 else torch.float32,
+        processes_per_node=assignment.run.layout.processes_per_node,
+        adapter_scale=None if lora is None else lora.scale,
+    )
+    written = writer.write(folder, state.mesh.open_store("export/"), store_file)
+    for number, each in enumerate(written):
+        path = folder / file_name(number, len(written))
+        if each.stored is None and not path.exists():
+            raise user_error(f"{path} is missing, which another node has written: give a folder that all nodes share")
+    return written
 
 
-def write_files(state: TrainState, tensors: dict[str, Tensor], folder: Path) -> None:
-    """Write the files from which `transformers` loads the model and its tokenizer."""
+def _write_description(state: TrainState, folder: Path) -> None:
+    """Write the files beside the weights from which `transformers` loads the model and its tokenizer."""
     end_of_text = _write_tokenizer(state, folder)
     dtype = "bfloat16" if state.training.computes_in_bf16 else "float32"
     length = state.training.sequence_length
@@ -88,7 +102,6 @@ def write_files(state: TrainState, tensors: dict[str, Tensor], folder: Path) -> 
     base = state.assignment.base_folder
     if base is not None:
         config |= _base_token_ids(read_config(base), length)
-    write_weights(tensors, folder, MAX_FILE_BYTES)
     write_json(folder / CONFIG_NAME, config)
 
 
@@ -148,32 +161,16 @@ def _write_tokenizer_settings(folder: Path, end_of_text: int, length: int) -> No
     )
 
 
-def write_weights(tensors: dict[str, Tensor], folder: Path, largest_bytes: int) -> None:
-    """Write `model.safetensors`, or numbered files with an index if it would exceed `largest_bytes`."""
-    groups: list[dict[str, Tensor]] = [{}]
-    filled = 0
-    for name, tensor in tensors.items():
-        if groups[-1] and filled + tensor.nbytes > largest_bytes:
-            groups.append({})
-            filled = 0
-        groups[-1][name] = tensor
-        filled += tensor.nbytes
-    if len(groups) == 1:
-        save_file(groups[0], folder / "model.safetensors", metadata={"format": "pt"})
-        return
-    where: dict[str, str] = {}
-    for number, group in enumerate(groups, start=1):
-        file = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        save_file(group, folder / file, metadata={"format": "pt"})
-        where |= dict.fromkeys(group, file)
-    total = sum(tensor.nbytes for tensor in tensors.values())
-    write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": where})
-
-
-def _store(state: TrainState, folder: Path) -> None:
+def _prefix(state: TrainState) -> str:
     run = state.assignment.run
-    prefix = f"{run.prefix}model/{run.attempt_number}-{state.assignment.restart_count}/"
-    files = [encrypt_file(state.storage, state.encryptor, prefix, path.name, path) for path in sorted(folder.iterdir())]
+    return f"{run.prefix}model/{run.attempt_number}-{state.assignment.restart_count}/"
+
+
+def _store(state: TrainState, folder: Path, stored: list[StoredFile]) -> None:
+    """Store the files of the folder, and register the model with them and those that are `stored`."""
+    run, prefix = state.assignment.run, _prefix(state)
+    paths = sorted(folder.iterdir())
+    files = stored + [encrypt_file(state.storage, state.encryptor, prefix, path.name, path) for path in paths]
     shape, lora = state.training.model.resolve(), state.training.lora
     num_parameters = shape.num_parameters(state.index.vocab_size)
     if lora is not None and lora.export == "adapter":
