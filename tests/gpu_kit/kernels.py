@@ -13,8 +13,10 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.gpu_kit.jobs import Device
+from trainer.contract.parallelism import MeshSizes
 from trainer.models.attention import attend, document_mask
 from trainer.parallel.attention_kernels import merge_partial, partial_attention, partial_attention_backward
+from trainer.reporting.compute_time import MIN_STEPS_BETWEEN_SAMPLES, ComputeSampler
 
 Figures = dict[str, Any]
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
@@ -156,6 +158,24 @@ def check_ring(device: Device) -> Figures:
             mine = attend_in_two_parts(moved, None if mask is None else mask.to(device))
             found[name] = compare(name, mine, expected, dtype)
     return found
+
+
+def check_compute_time(device: Device) -> Figures:
+    """Measure products with a pause between them as a pass of a sharded model is: the pause must not count."""
+    pause, size = 0.3, 4096 if device == "cuda" else 512
+    sampler = ComputeSampler(torch.device(device), MeshSizes(shard=2, zero=3), first_step=-MIN_STEPS_BETWEEN_SAMPLES)
+    left, right = torch.randn(size, size, device=device), torch.randn(size, size, device=device)
+    begin = time.perf_counter()
+    with sampler.measure(0, is_profiled=False):
+        for _ in range(2):
+            for _ in range(10):
+                torch.mm(left, right)
+            if device == "cuda":
+                torch.cuda.synchronize()
+            time.sleep(pause / 2)
+        seconds = time.perf_counter() - begin
+    assert 0 < sampler.seconds < seconds - pause / 2, f"{sampler.seconds:.3f} s of {seconds:.3f} s with the pause"
+    return {"pass": seconds, "computing": sampler.seconds}
 
 
 def seconds_of(call: Callable[[], object], device: Device, rounds: int = 10) -> float:

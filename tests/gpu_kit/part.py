@@ -17,6 +17,7 @@ SINGLE: dict[str, Callable[[Device], Figures]] = {
     "collectives": checks.collectives,
     "attention": kernels.check_attention,
     "ring": kernels.check_ring,
+    "compute time": kernels.check_compute_time,
     "generation": checks.generation,
     "matmul": kernels.measure_products,
     "attention speed": kernels.measure_attention,

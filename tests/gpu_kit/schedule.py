@@ -44,6 +44,7 @@ def parts() -> list[Part]:
         Part("attention"),
         Part("ring"),
         Part("generation"),
+        Part("compute time", alone=True),
     ]
     for name, reference in REFERENCES.items():
         needs = () if reference.base is None else (f"reference {reference.base}",)

@@ -106,8 +106,14 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         {"because": _BECAUSE},
     ),
     "rank.slow": EventType(
-        "One rank took more than 1.5 times the mean in 20 steps in a row.",
-        {"step": _STEP, "rank": "The rank.", "times_the_mean": "Its time as a multiple of the mean of all ranks."},
+        "One rank took more than 1.5 times as long as the median: in 20 steps in a row, or in 3 measured steps in a "
+        "row where ranks wait for each other within the passes (`time/rank_skew`).",
+        {
+            "step": _STEP,
+            "rank": "The rank.",
+            "times_the_median": "Its time as a multiple of the median of all ranks.",
+            "times_the_mean": "Its time as a multiple of their mean.",
+        },
     ),
     "settings.resolved": EventType(
         "The workers have chosen the values of settings that depend on their devices.",

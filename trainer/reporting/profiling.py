@@ -20,6 +20,11 @@ class StepProfiler:
         self._profile: profile | None = None
         self._begun = self._ended = self._heard = 0
 
+    @property
+    def is_active(self) -> bool:
+        """Return whether the current step is traced."""
+        return self._profile is not None
+
     def handle_requests(self, known: list[StepStats], done: int) -> None:
         """Trace the steps after `done` if the statistics contain a new request; all ranks see it after the same
         step."""

@@ -13,7 +13,9 @@ ACCELERATOR_LAG = 2  # steps between push and read on CUDA; the copy has usually
 class StepStats:
     """Statistics of one step (counted from 0), reduced over all ranks and therefore equal on every rank.
 
-    `pass_seconds`: duration of the forward and backward pass of each rank.
+    The last four have a figure of each rank: `pass_seconds` is the duration of its forward and backward passes,
+    `compute_seconds` what of it was no wait for others (0 where that was not measured), `memory_bytes` its peak until
+    now, `stall_seconds` its wait for data.
     """
 
     step: int
@@ -25,6 +27,12 @@ class StepStats:
     profile_number: float
     profile_steps: float
     pass_seconds: tuple[float, ...]
+    compute_seconds: tuple[float, ...]
+    memory_bytes: tuple[float, ...]
+    stall_seconds: tuple[float, ...]
+
+
+RANK_FIGURES = 4
 
 
 class StatsPipe:
@@ -56,5 +64,7 @@ class StatsPipe:
         step, values, event = self._waiting.popleft()
         if event is not None:
             event.synchronize()
-        loss, norm, finite, stopping, skipped, number, steps, *seconds = values.tolist()
-        return StepStats(step, loss, norm, bool(finite), stopping, skipped, number, steps, tuple(seconds))
+        loss, norm, finite, stopping, skipped, number, steps, *rest = values.tolist()
+        ranks = len(rest) // RANK_FIGURES
+        figures = (tuple(rest[begin : begin + ranks]) for begin in range(0, len(rest), ranks))
+        return StepStats(step, loss, norm, bool(finite), stopping, skipped, number, steps, *figures)

@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Sequence
+from statistics import median_low
 from typing import TypeAlias
 
 import torch
@@ -11,6 +12,7 @@ Mark: TypeAlias = float | torch.cuda.Event
 
 SLOW_FACTOR = 1.5
 SLOW_STEPS = 20  # in a row: single slow steps are not reported
+SLOW_SAMPLES = 3  # in a row, where only some steps are measured
 
 
 class StepClock:
@@ -74,22 +76,22 @@ def _computing(seconds: dict[str, float]) -> float:
 
 
 class SkewDetector:
-    """Detect a rank that stays much slower than the mean of all."""
+    """Detect a rank that stays much slower than the median of all: of the two in the middle, the faster."""
 
-    def __init__(self) -> None:
-        self._rank, self._steps = -1, 0
+    def __init__(self, needed: int = SLOW_STEPS) -> None:
+        self._rank, self._times, self._needed = -1, 0, needed
 
     def update(self, seconds_of_ranks: Sequence[float]) -> tuple[float, int | None]:
-        """Return (slowest / mean, rank), for the seconds of each rank.
+        """Return (slowest / median, rank), for the seconds of each rank.
 
-        `rank` is the one that has just been slowest, by more than SLOW_FACTOR, for SLOW_STEPS steps in a row, else
+        `rank` is the one that has just been slowest, by more than SLOW_FACTOR, as often in a row as is needed, else
         None.
         """
-        mean = sum(seconds_of_ranks) / len(seconds_of_ranks)
+        median = median_low(seconds_of_ranks)
         slowest = max(range(len(seconds_of_ranks)), key=seconds_of_ranks.__getitem__)
-        skew = seconds_of_ranks[slowest] / mean if mean else 1.0
+        skew = seconds_of_ranks[slowest] / median if median else 1.0
         if skew <= SLOW_FACTOR:
-            self._rank, self._steps = -1, 0
+            self._rank, self._times = -1, 0
             return skew, None
-        self._rank, self._steps = slowest, self._steps + 1 if slowest == self._rank else 1
-        return skew, slowest if self._steps == SLOW_STEPS else None
+        self._rank, self._times = slowest, self._times + 1 if slowest == self._rank else 1
+        return skew, slowest if self._times == self._needed else None

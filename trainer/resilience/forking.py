@@ -35,6 +35,7 @@ def start_fork_server() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Asking the driver itself whether there is a GPU would initialise it, and it does not survive a fork.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # below, torch's profiler logs each start and stop
     _context.set_forkserver_preload(["trainer.resilience.preload"])
     forkserver.ensure_running()
 

@@ -3,6 +3,7 @@
 import resource
 import sys
 import time
+from statistics import mean
 
 import torch
 from torch import Tensor
@@ -15,10 +16,11 @@ from trainer.data.packing import IGNORED
 from trainer.errors import TrainerError
 from trainer.optim.learning_rate import learning_rate
 from trainer.parallel.mesh import all_reduce_sum, all_reduce_world
+from trainer.reporting.compute_time import ComputeSampler
 from trainer.reporting.gradient_watch import GradientWatch
 from trainer.reporting.profiling import StepProfiler
-from trainer.reporting.stats import StatsPipe, StepStats
-from trainer.reporting.step_clock import SkewDetector, StepClock
+from trainer.reporting.stats import RANK_FIGURES, StatsPipe, StepStats
+from trainer.reporting.step_clock import SLOW_SAMPLES, SLOW_STEPS, SkewDetector, StepClock
 from trainer.reporting.throughput import model_flops_utilisation, peak_of
 from trainer.training.build import TrainState
 from trainer.training.cpu import collect_garbage, disable_automatic_collection
@@ -35,7 +37,7 @@ def train(state: TrainState) -> EndClass:
     """
     training, reporter = state.training, state.reporter
     monitor = Monitor(state)
-    pipe, clock = StatsPipe(state.mesh.device), monitor.clock
+    pipe, clock, sampler = StatsPipe(state.mesh.device), monitor.clock, monitor.sampler
     profiler = StepProfiler(state.assignment)
     stopping = False
     if training.compile:
@@ -54,8 +56,10 @@ def train(state: TrainState) -> EndClass:
         batches = state.loader.next_step(step)
         tokens = counted_tokens(state, batches, step)
         clock.begin()
-        loss = state.model.forward_backward(batches, tokens, clock.end_phase)
-        stats, gradient_norm, is_finite = reduce_statistics(state, loss, clock.pass_seconds)
+        with sampler.measure(step, is_profiled=profiler.is_active):
+            loss = state.model.forward_backward(batches, tokens, clock.end_phase)
+        figures = (clock.pass_seconds, sampler.seconds, peak_memory_bytes(state.mesh.device), state.loader.stalls[-1])
+        stats, gradient_norm, is_finite = reduce_statistics(state, loss, figures)
         clock.end_phase("communication")
         state.optimizer.step(learning_rate(training, step), gradient_norm, is_finite)
         state.balancer.step(is_finite)
@@ -66,6 +70,7 @@ def train(state: TrainState) -> EndClass:
         clock.end()
         profiler.end(step + 1)
         known = pipe.push(step, stats)
+        sampler.plan(known)
         monitor.report_steps(known)
         stopping = stopping or any(each.ranks_stopping > 0 for each in known)
         done = step + 1
@@ -98,18 +103,19 @@ def counted_tokens(state: TrainState, batches: list[MicroBatch], step: int) -> f
     return all_reduce_sum(counted, state.mesh.group("replicate", "shard")).clamp(min=1.0)
 
 
-def reduce_statistics(state: TrainState, loss: Tensor, pass_seconds: float) -> tuple[Tensor, Tensor, Tensor]:
+def reduce_statistics(state: TrainState, loss: Tensor, figures: tuple[float, ...]) -> tuple[Tensor, Tensor, Tensor]:
     """Return (statistics in the order of `StepStats` after `step`, gradient norm, whether both are finite), over all
-    ranks; a collective.
+    ranks; a collective. `figures`: this rank's, the last RANK_FIGURES of `StepStats`.
 
     One small all-reduce sums all statistics, stop requests included, so that all ranks stop after the same step.
     """
     mesh = state.mesh
     reporter = state.reporter
-    flags = torch.zeros(4 + mesh.world_size, device=loss.device)
+    flags = torch.zeros(4 + RANK_FIGURES * mesh.world_size, device=loss.device)
     flags[0], flags[1] = float(reporter.stop_requested()), state.loader.skipped_sequences
     flags[2], flags[3] = reporter.profile_requested()
-    flags[4 + mesh.rank] = pass_seconds
+    for number, figure in enumerate(figures):  # the others' places are 0, so that the sum has each rank's
+        flags[4 + number * mesh.world_size + mesh.rank] = figure
     sums = torch.cat([torch.stack([loss, state.optimizer.gradient_square_sum()]), flags])
     loss, square_sum = all_reduce_world(sums, mesh)[:2].unbind()
     gradient_norm = square_sum.sqrt()
@@ -171,7 +177,11 @@ class Monitor:
         self._vocab_size = state.index.vocab_size
         self._peak = peak_of(state.mesh.device, state.training.precision)
         self._stalls, self._sent = state.loader.stalls, state.model.weights.sent
-        self.clock, self._skew = StepClock(state.mesh.device), SkewDetector()
+        self.clock, self.sampler = (
+            StepClock(state.mesh.device),
+            ComputeSampler(state.mesh.device, state.mesh.sizes, state.first_step),
+        )
+        self._skew = SkewDetector(SLOW_SAMPLES if self.sampler.is_needed else SLOW_STEPS)
         self._gradients = GradientWatch(state.training.optimizer.gradient_watch)
         self._skipped = self._all_skipped = 0
         self._seen_first = False
@@ -205,12 +215,17 @@ class Monitor:
             "time/step_seconds": seconds,
             "throughput/tokens_per_second": tokens_per_second,
             "throughput/tokens_per_second_per_device": tokens_per_second / self._mesh.world_size,
-            "memory/peak_bytes": float(peak_memory_bytes(self._mesh.device)),
+            "memory/peak_bytes": max(stats.memory_bytes),
+            "time/longest_data_stall_seconds": max(stats.stall_seconds),
         }
+        if self._mesh.world_size > 1:
+            values["memory/mean_peak_bytes"] = mean(stats.memory_bytes)
+            values["memory/peak_rank"] = float(stats.memory_bytes.index(max(stats.memory_bytes)))
+            values["time/longest_data_stall_rank"] = float(stats.stall_seconds.index(max(stats.stall_seconds)))
         values |= model_flops_utilisation(
             self._training, self._vocab_size, tokens_per_second, self._mesh.world_size, self._peak
         )
-        values |= self._split(stats, seconds)
+        values |= self._split(seconds) | self._compare_ranks(stats)
         if self._training.data.on_corrupt == "skip":
             values["data/skipped_sequences"] = stats.skipped_sequences
         if self._sent:
@@ -226,15 +241,25 @@ class Monitor:
             self._reporter.event("gradient.large", step=stats.step + 1, norm=stats.gradient_norm, because=because)
         self._count_skips(stats)
 
-    def _split(self, stats: StepStats, seconds: float) -> dict[str, float]:
-        """Return the step's time on this rank by phase, and the slowest rank's pass time relative to the mean."""
+    def _split(self, seconds: float) -> dict[str, float]:
+        """Return the step's time on this rank by phase."""
         parts = {"data_stall": self._stalls.popleft(), **self.clock.take()}
-        skew, slow_rank = self._skew.update(stats.pass_seconds)
-        if slow_rank is not None:
-            self._reporter.event("rank.slow", step=stats.step + 1, rank=slow_rank, times_the_mean=skew)
         other = max(0.0, seconds - sum(parts.values()))
-        values = {f"time/{name}_seconds": part for name, part in {**parts, "other": other}.items()}
-        return {**values, "time/rank_skew": skew}
+        return {f"time/{name}_seconds": part for name, part in {**parts, "other": other}.items()}
+
+    def _compare_ranks(self, stats: StepStats) -> dict[str, float]:
+        """Return what the slowest rank takes relative to the median, if that was measured. Report one that stays
+        slow."""
+        seconds = stats.compute_seconds if self.sampler.is_needed else stats.pass_seconds
+        if not all(seconds):
+            return {}
+        skew, slow_rank = self._skew.update(seconds)
+        if slow_rank is not None:
+            times_the_mean = seconds[slow_rank] / mean(seconds)
+            self._reporter.event(
+                "rank.slow", step=stats.step + 1, rank=slow_rank, times_the_median=skew, times_the_mean=times_the_mean
+            )
+        return {"time/rank_skew": skew}
 
     def report_evaluation(self, step: int, found: EvaluationResult, seconds: float) -> None:
         """Report an evaluation and how long training waited for it."""

@@ -34,7 +34,7 @@ const CHARTS: Record<string, { title: string; unit: Unit; marked?: boolean }> = 
   "train/gradient_norm": { title: "Gradient norm", unit: "plain" },
   "time/step_seconds": { title: "Step time", unit: "seconds" },
   "throughput/mfu_causal": { title: "Model FLOPs utilisation", unit: "fraction" },
-  "memory/peak_bytes": { title: "Peak memory per process", unit: "bytes" },
+  "memory/peak_bytes": { title: "Peak memory of the largest process", unit: "bytes" },
 };
 
 interface Runner extends JobCurves {

@@ -76,13 +76,13 @@ const CHARTS: ChartOf[] = [
     lines: [{ metric: "throughput/mfu_causal", label: "MFU, causal", color: "--series-3" }],
   },
   {
-    title: "Peak memory per process",
+    title: "Peak memory of the largest process",
     optional: true,
     unit: "bytes",
     lines: [{ metric: "memory/peak_bytes", label: "bytes", color: "--series-4" }],
   },
   {
-    title: "Where a step's time goes",
+    title: "Where a step's time goes, first process",
     optional: true,
     wide: true,
     unit: "seconds",
