@@ -125,7 +125,7 @@ def test_a_slow_rank_is_found_though_the_others_wait_for_it_within_the_passes(pa
     (fast_pass, fast_computing), (slow_pass, slow_computing) = (
         [statistics.median(column) for column in zip(*rank, strict=True)] for rank in (fast, slow)
     )
-    assert slow_pass / fast_pass < 1.2  # which is why passes do not tell
+    assert slow_pass / fast_pass < 1.2  # the durations of passes show nothing
     assert slow_computing / fast_computing > 2 * slow_pass / fast_pass
 
 
