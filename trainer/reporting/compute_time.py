@@ -30,7 +30,7 @@ class ComputeSampler:
     def __init__(self, device: torch.device, sizes: MeshSizes, first_step: int) -> None:
         self._activity = ProfilerActivity.CUDA if device.type == "cuda" else ProfilerActivity.CPU
         self.is_needed = passes_contain_waits(sizes) and sizes.world > 1
-        """Whether passes contain waits, so that their duration does not tell ranks apart."""
+        """Whether passes contain waits, so that all ranks take equally long."""
         self._next, self._interval = first_step + MIN_STEPS_BETWEEN_SAMPLES, MIN_STEPS_BETWEEN_SAMPLES
         self.seconds = 0.0
         """Of the newest step; 0 where it was not measured."""
