@@ -270,10 +270,15 @@ def check_is_whole(job_id: str, manifest: Manifest) -> None:
     """Check that every part lies under the job's prefix and is stored with the manifest's size."""
     if not manifest.files:
         raise Invalid("empty_manifest", "the manifest names no files", remedy="store the files first")
-    for part in (part for file in manifest.files for part in file.parts):
+    parts = [part for file in manifest.files for part in file.parts]
+    for part in parts:
         if not buckets.is_below_any(part.key, [job_prefix(job_id)]):
             raise Forbidden("outside_prefix", f"{part.key!r} is not under {job_prefix(job_id)}")
-        found = storage.size_of(part.key)
+    sizes = storage.sizes_of([part.key for part in parts])
+    for part in parts:
+        found = sizes.get(part.key)
+        if found != part.size:  # a listing may be older than the object
+            found = storage.size_of(part.key)
         if found != part.size:
             state = "is not in the store" if found is None else f"has {found} bytes in the store"
             raise Invalid(

@@ -2,7 +2,7 @@
 
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -147,6 +147,43 @@ def test_a_presigned_url_writes_and_reads_just_that_object(agent: AgentClient, a
     other = urllib.request.Request(put["url"].replace("checkpoints/a", "checkpoints/b"), data=b"x", method="PUT")
     with pytest.raises(urllib.error.HTTPError):
         urllib.request.urlopen(other)
+
+
+@pytest.fixture
+def s3_calls() -> Iterator[list[str]]:
+    """The names of the calls to the object store."""
+    calls: list[str] = []
+
+    def note(model: Any, **_: Any) -> None:
+        calls.append(model.name)
+
+    s3_events = storage.client().meta.events
+    s3_events.register("before-call.s3", note)
+    yield calls
+    s3_events.unregister("before-call.s3", note)
+
+
+def test_many_parts_of_a_checkpoint_are_looked_up_by_a_few_listings(
+    agent: AgentClient, attempt: Attempt, s3_calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [stored_part(attempt, f"checkpoints/1/rank{number}") for number in range(40)]
+    listed = storage.page
+    monkeypatch.setattr(storage, "page", lambda prefix, after="": listed(prefix, after, limit=15))
+    s3_calls.clear()
+    assert agent("POST", "checkpoints", manifest_of(attempt, 1, parts).model_dump(mode="json")).status_code == 201
+    assert s3_calls == ["ListObjectsV2"] * 3
+    storage.delete([parts[17].key])
+    answer = agent("POST", "checkpoints", manifest_of(attempt, 2, parts).model_dump(mode="json"))
+    assert (answer.status_code, answer.json()["code"]) == (422, "part_missing")
+    assert parts[17].key in answer.json()["detail"]
+
+
+def test_a_part_that_the_listing_does_not_have_yet_is_asked_for(
+    agent: AgentClient, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [stored_part(attempt, f"checkpoints/1/rank{number}") for number in range(20)]
+    monkeypatch.setattr(storage, "page", lambda prefix, after="": storage.Page([], is_last=True))
+    assert agent("POST", "checkpoints", manifest_of(attempt, 1, parts).model_dump(mode="json")).status_code == 201
 
 
 def test_a_checkpoint_exists_only_when_its_parts_do(agent: AgentClient, attempt: Attempt) -> None:
