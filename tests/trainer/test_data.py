@@ -26,7 +26,7 @@ from trainer.data.documents import (
     read_documents,
 )
 from trainer.data.prepare import Split, prepare
-from trainer.data.shards import DatasetIndex, document_lengths, file_names, token_dtype
+from trainer.data.shards import DatasetIndex, DocumentLengths, file_names, token_dtype
 from trainer.data.tokenizer import EvenSample, train_tokenizer
 from trainer.errors import TrainerError
 
@@ -78,7 +78,7 @@ def test_shards_hold_whole_documents_and_say_where_each_ends(prepared: Path) -> 
     shards = index.shards["train"]
     assert len(shards) > 3
     assert [shard.first_token for shard in shards] == [0, *np.cumsum([shard.tokens for shard in shards[:-1]])]
-    for shard, lengths in zip(shards, document_lengths(prepared, index, "train"), strict=True):
+    for shard, lengths in zip(shards, DocumentLengths(prepared, index, "train"), strict=True):
         tokens = np.fromfile(prepared / shard.name, index.dtype)
         assert len(tokens) == shard.tokens <= 4096
         assert np.flatnonzero(tokens == 0).tolist() == (np.cumsum(lengths) - 1).tolist()  # an end of text, no other

@@ -25,7 +25,7 @@ from trainer.data.packing import IGNORED, DocumentRows, StreamRows, best_fit
 from trainer.data.permutation import Permutation
 from trainer.data.prepare import prepare
 from trainer.data.sampler import Sampler, split_range
-from trainer.data.shards import DatasetIndex, document_lengths
+from trainer.data.shards import DatasetIndex, DocumentLengths
 from trainer.data.source import PreparedSource, Source
 from trainer.data.tokenizer import ExistingTokenizer
 from trainer.models.decoder import Decoder, initialise
@@ -304,5 +304,5 @@ def test_the_rows_of_packed_shards_are_counted_once_for_all_processes(places: li
     index = DatasetIndex.read(places[0].folder)
     source = Source(places[0], "train", data, LENGTH, NOWHERE)
     kept = json.loads((places[0].folder / f"train-rows-{LENGTH}.json").read_text())
-    lengths = document_lengths(places[0].folder, index, "train")
+    lengths = DocumentLengths(places[0].folder, index, "train")
     assert source.rows == kept == [DocumentRows(each, LENGTH).count for each in lengths]

@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ INDEX_NAME = "dataset.json"
 TOKENIZER_NAME = "tokenizer.json"
 SPLITS = ("train", "validation")
 MAX_SHARD_BYTES = PART_PLAINTEXT_BYTES
+_LENGTH_DTYPE = np.dtype("<u4")
 
 
 @dataclass(frozen=True)
@@ -97,14 +98,35 @@ def file_names(index: DatasetIndex) -> list[str]:
     return [*shards, *map(documents_name, SPLITS), TOKENIZER_NAME, INDEX_NAME]
 
 
-def document_lengths(folder: Path, index: DatasetIndex, split: str) -> list[NDArray[np.int64]]:
-    """Return the tokens of each document, by shard. Raises ValueError if the file does not match the index."""
-    shards = index.shards[split]
-    lengths = np.fromfile(folder / documents_name(split), dtype="<u4").astype(np.int64)
-    ends = np.cumsum([shard.documents for shard in shards])
-    if not shards or len(lengths) != ends[-1]:
-        raise ValueError(f"{documents_name(split)} lists {len(lengths)} documents, but the index counts {ends[-1:]}")
-    return np.split(lengths, ends[:-1])
+class DocumentLengths(Sequence[NDArray[np.int64]]):
+    """The tokens of each document, by shard. Read from the file when a shard's are asked for: a trillion tokens have a
+    billion documents."""
+
+    def __init__(self, folder: Path, index: DatasetIndex, split: str) -> None:
+        """Open the file. Raises ValueError if it does not match the index."""
+        name = documents_name(split)
+        counts = [shard.documents for shard in index.shards[split]]
+        self._begins = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        listed = (folder / name).stat().st_size // _LENGTH_DTYPE.itemsize
+        if not counts or listed != self._begins[-1]:
+            raise ValueError(f"{name} lists {listed} documents, but the index counts {self._begins[-1]}")
+        self._lengths = np.memmap(folder / name, dtype=_LENGTH_DTYPE, mode="r")
+
+    def __len__(self) -> int:
+        return len(self._begins) - 1
+
+    @overload
+    def __getitem__(self, shard: int) -> NDArray[np.int64]: ...
+
+    @overload
+    def __getitem__(self, shard: slice) -> Sequence[NDArray[np.int64]]: ...
+
+    def __getitem__(self, shard: int | slice) -> NDArray[np.int64] | Sequence[NDArray[np.int64]]:
+        if isinstance(shard, slice):
+            return [self[number] for number in range(*shard.indices(len(self)))]
+        if not 0 <= shard < len(self):
+            raise IndexError(shard)
+        return self._lengths[self._begins[shard] : self._begins[shard + 1]].astype(np.int64)
 
 
 class ShardWriter:
@@ -141,7 +163,7 @@ class ShardWriter:
         content = np.concatenate(self._pending).tobytes()
         name = f"{self._split}-{len(self.shards):05d}.tokens"
         (self._folder / name).write_bytes(content)
-        self._lengths.write(np.array([len(document) for document in self._pending], dtype="<u4").tobytes())
+        self._lengths.write(np.array([len(document) for document in self._pending], dtype=_LENGTH_DTYPE).tobytes())
         first = self.shards[-1].first_token + self.shards[-1].tokens if self.shards else 0
         digest = hashlib.sha256(content).hexdigest()
         self.shards.append(Shard(name, first, self._pending_tokens, len(self._pending), digest))

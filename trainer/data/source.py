@@ -17,7 +17,7 @@ from trainer.contract.run import EndClass
 from trainer.data.cache import CorruptShard, Fetch, ShardCache
 from trainer.data.packing import DocumentRows, Rows, StreamRows
 from trainer.data.sampler import Sampler
-from trainer.data.shards import DatasetIndex, document_lengths
+from trainer.data.shards import DatasetIndex, DocumentLengths
 from trainer.errors import TrainerError
 from trainer.storage.base import MissingObject, Storage
 from trainer.storage.encrypted import get_decrypted
@@ -62,7 +62,7 @@ class Source:
         limit = data.cache_bytes // len(data.parts)
         fetch = place.fetcher(storage)
         self._cache = ShardCache(place.folder, shards, self.index.dtype, fetch, limit, 2 * data.shuffle_shards)
-        self._lengths = document_lengths(place.folder, self.index, split) if data.packing == "documents" else []
+        self._lengths = None if data.packing == "none" else DocumentLengths(place.folder, self.index, split)
         self._packed = lru_cache(maxsize=2 * data.shuffle_shards)(self._pack)
         self._skipped_shards: set[int] = set()
         self.on_corrupt: OnCorrupt = lambda source, error: None
@@ -113,6 +113,7 @@ class Source:
         return StreamRows(self._length).read(tokens, row)
 
     def _pack(self, shard: int) -> DocumentRows:
+        assert self._lengths is not None, "documents are packed"
         return DocumentRows(self._lengths[shard], self._length)
 
     def _report_corrupt(self, shard: int, error: CorruptShard) -> None:
@@ -136,7 +137,7 @@ def row_counts(folder: Path, index: DatasetIndex, split: str, packing: str, leng
     try:
         return [int(count) for count in json.loads(path.read_text())]
     except FileNotFoundError:
-        counts = [DocumentRows(lengths, length).count for lengths in document_lengths(folder, index, split)]
+        counts = [DocumentRows(lengths, length).count for lengths in DocumentLengths(folder, index, split)]
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     partial.write_text(json.dumps(counts))
     partial.replace(path)
