@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from tests.trainer.runs import TINY, tiny_text
 from trainer.contract.data import END_OF_TEXT, DataSpec, MixturePart, TokenizerSpec
@@ -27,7 +28,7 @@ from trainer.data.documents import (
 )
 from trainer.data.prepare import Split, prepare
 from trainer.data.shards import DatasetIndex, DocumentLengths, file_names, token_dtype
-from trainer.data.tokenizer import EvenSample, train_tokenizer
+from trainer.data.tokenizer import EvenSample, ExistingTokenizer, ids_before_text, train_tokenizer
 from trainer.errors import TrainerError
 
 PART = MixturePart(source="dataset:tiny")
@@ -95,6 +96,23 @@ def test_any_text_survives_the_tokenizer(prepared: Path) -> None:
     tokenizer = Tokenizer.from_file(str(prepared / "tokenizer.json"))
     text = "naïve 日本語 \x00\t🜂 end"
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+def test_each_document_begins_as_the_tokenizer_of_a_base_model_begins_a_text(tmp_path: Path) -> None:
+    """As `transformers` encodes a text: Llama's tokenizers add a token in front, others add none."""
+    made = train_tokenizer([tiny_text()], TokenizerSpec(vocab_size=400, special_tokens=["<begin>"]))
+    begin = made.token_to_id("<begin>")
+    assert ids_before_text(made) == []
+    made.post_processor = TemplateProcessing(
+        single="<begin> $A <|endoftext|>", special_tokens=[("<begin>", begin), ("<|endoftext|>", 0)]
+    )
+    made.save(str(tmp_path / "tokenizer.json"))
+    rows = [{"text": "gold is made"}, {"text": "of lead"}, {"text": "for weeks"}]
+    objects = [RawObject.of("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())]
+    prepare(lambda: objects, PART, ExistingTokenizer(tmp_path / "tokenizer.json", 400, 0), tmp_path / "out")
+    expected = [made.encode(row["text"]).ids for row in rows]
+    assert all(ids[0] == begin and ids[-1] == 0 for ids in expected)
+    assert all_tokens(tmp_path / "out", "train") == [*expected[0], *expected[1]]
 
 
 NUMBERS = ["12345\nyear 2026 and 7\n" * 40, "<|user|> says 2026 <|end|>\n" * 40]

@@ -116,13 +116,13 @@ def test_the_cache_continues_as_transformers_does(name: str, tmp_path: Path) -> 
                 cache.step()
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_adapters_add_what_peft_adds(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "rank_stabilized"), [*((name, False) for name in SHAPES), ("llama", True)])
+def test_adapters_add_what_peft_adds(name: str, rank_stabilized: bool, tmp_path: Path) -> None:
     """Beside all matrices that have them: as `peft` loads them, and merged."""
     shape = SHAPES[name]
     plain = our_model(shape)
     export(plain, tmp_path / "base")
-    lora = LoraSpec(rank=2, alpha=6.0, targets=["query", "key", "value", "output"])
+    lora = LoraSpec(rank=2, alpha=6.0, rank_stabilized=rank_stabilized, targets=["query", "key", "value", "output"])
     adapted = Decoder(shape, VOCABULARY, LENGTH)
     adapted.load_state_dict(plain.state_dict())
     add_adapters(adapted, lora)

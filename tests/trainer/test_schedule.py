@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from tests.trainer.runs import tiny_training
 from trainer.contract.optimisation import BatchSizeSchedule, ScheduleSpec
+from trainer.contract.training import TrainingSpec
 from trainer.data.sampler import Sampler
 from trainer.optim.learning_rate import learning_rate_factor
 
@@ -99,3 +100,28 @@ def test_a_ramp_counts_its_tokens() -> None:
 def test_a_ramp_that_cannot_be_is_refused(start: int, message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         tiny_training(batch_ramp={"start_tokens_per_step": start, "steps": 3}, tokens_per_step=256)
+
+
+@pytest.mark.parametrize(
+    ("model", "lora", "rate"),
+    [
+        ({"preset": "llama-1m"}, False, 3e-3),
+        ({"preset": "llama-100m"}, False, 1e-3),
+        ({"preset": "llama-8b"}, False, 3e-4),
+        ({"preset": "llama-70b"}, False, 1.5e-4),
+        ({"preset": "llama-405b"}, False, 8e-5),
+        ({"base": "model:some"}, False, 2e-5),
+        ({"base": "model:some"}, True, 2e-4),
+    ],
+    ids=str,
+)
+def test_a_learning_rate_that_is_not_given_follows_from_what_is_trained(
+    model: dict[str, str], lora: bool, rate: float
+) -> None:
+    changes: dict[str, Any] = {"model": model, "tokenizer": {}, "lora": {} if lora else None}
+    chosen = tiny_training(**changes)
+    assert chosen.optimizer.learning_rate == chosen.peak_learning_rate == rate
+    assert chosen.model_dump()["optimizer"]["learning_rate"] == rate  # the resolved spec has the number
+    assert TrainingSpec.model_validate(chosen.model_dump()) == chosen
+    given = tiny_training(**changes, optimizer={"learning_rate": 0.5, "beta1": 0.8})
+    assert given.peak_learning_rate == 0.5

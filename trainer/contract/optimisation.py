@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -59,8 +60,11 @@ class OptimizerSpec(SpecModel):
     name: Literal["adamw", "muon"] = "adamw"
     """`adamw` updates all parameters. `muon` updates the matrices of the blocks, and AdamW the rest: embedding, head,
     norms and routers."""
-    learning_rate: LearningRate = 3e-3
-    """Peak learning rate, which `schedule` multiplies in each step."""
+    learning_rate: Annotated[LearningRate | None, Field(examples=[3e-4])] = None
+    """Peak learning rate, which `schedule` multiplies in each step. Without it, 2e-4 for low-rank adapters (`lora`),
+    2e-5 for all weights of a base model, and for a new model 3e-3 up to 50 million parameters beside the embeddings,
+    1e-3 up to 500 million, 3e-4 up to 20 billion, 1.5e-4 up to 100 billion, and 8e-5 beyond. The resolved spec has the
+    number."""
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     """Decay rate of AdamW's running mean of gradients."""
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95
@@ -88,6 +92,20 @@ class OptimizerSpec(SpecModel):
     group whose pattern matches its name."""
 
 
+LORA_RATE, BASE_RATE = 2e-4, 2e-5
+NEW_MODEL_RATES = ((50e6, 3e-3), (500e6, 1e-3), (20e9, 3e-4), (100e9, 1.5e-4), (inf, 8e-5))
+"""(Parameters beside the embeddings up to which a rate is the default, the rate). Llama 3 of 8, 70 and 405 billion
+parameters was trained with the last three (Grattafiori et al. 2024, table 3)."""
+
+
+def default_learning_rate(num_parameters: int | None, *, adapters: bool) -> float:
+    """Return the peak rate where none is given. `num_parameters`: of a new model, beside the embeddings; None for a
+    base model, of which `adapters` or all weights are trained."""
+    if num_parameters is None:
+        return LORA_RATE if adapters else BASE_RATE
+    return next(rate for limit, rate in NEW_MODEL_RATES if num_parameters <= limit)
+
+
 LoraTarget = Literal["query", "key", "value", "output", "gate", "up", "down"]
 
 
@@ -98,6 +116,9 @@ class LoraSpec(SpecModel):
     """Rank of the adapter matrices."""
     alpha: Annotated[float, Field(gt=0)] = 32.0
     """Scale of the adapters: their output is multiplied by alpha / `rank`."""
+    rank_stabilized: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Whether the output is multiplied by alpha / sqrt(`rank`) instead (rsLoRA, Kalajdzievski 2023), so that adapters
+    of a high rank do not learn more slowly."""
     targets: Annotated[list[LoraTarget], Field(min_length=1)] = [
         "query",
         "key",
@@ -115,8 +136,8 @@ class LoraSpec(SpecModel):
 
     @property
     def scale(self) -> float:
-        """Return alpha / rank."""
-        return self.alpha / self.rank
+        """Return the factor of the adapters' output."""
+        return self.alpha / (self.rank**0.5 if self.rank_stabilized else self.rank)
 
     def check_export(self, shape: ModelShape) -> None:
         """Raise ValueError for an adapter that PEFT would not put on a model of this shape: it takes what is adapted

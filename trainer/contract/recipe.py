@@ -9,6 +9,7 @@ from trainer.contract.data import MixturePart, TokenizerSpec
 # Raised whenever preparation changes the tokens, or the files, that it makes from the same text.
 RECIPE_VERSION = 2
 PLAIN_TEXT_VERSION = 3  # of uploaded text, whose files are no longer held out in pieces
+BASE_TOKENIZER_VERSION = 4  # of text with the tokenizer of a base model, which begins each document as it begins texts
 
 
 def dataset_recipes(parts: list[MixturePart], tokenizer: TokenizerSpec, dataset_ids: list[str]) -> list[str]:
@@ -30,10 +31,13 @@ def dataset_recipes(parts: list[MixturePart], tokenizer: TokenizerSpec, dataset_
 
 
 def _identity(part: MixturePart, tokenizer: TokenizerSpec, dataset_id: str) -> dict[str, Any]:
-    is_plain_text = part.format in ("auto", "text") and not part.source.startswith("builtin:")
+    is_builtin = part.source.startswith("builtin:")
+    version = PLAIN_TEXT_VERSION if part.format in ("auto", "text") and not is_builtin else RECIPE_VERSION
+    if tokenizer.kind == "model" and part.format != "chat":
+        version = BASE_TOKENIZER_VERSION
     return {
-        "version": PLAIN_TEXT_VERSION if is_plain_text else RECIPE_VERSION,
-        "source": part.source if part.source.startswith("builtin:") else (dataset_id or part.source),
+        "version": version,
+        "source": part.source if is_builtin else (dataset_id or part.source),
         "format": part.format,
         "text_field": part.text_field,
         "validation_fraction": part.validation_fraction,

@@ -5,7 +5,7 @@ may be retried are the platform's (`athanor.specs`).
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -20,6 +20,7 @@ from trainer.contract.optimisation import (
     OptimizerSpec,
     ScheduleSpec,
     batch_size_schedule,
+    default_learning_rate,
 )
 from trainer.contract.parallelism import ParallelismSpec
 
@@ -158,6 +159,20 @@ class TrainingSpec(CheckedModel):
         if not isinstance(schedule, dict) or "warmup_steps" in schedule:
             return data
         return {**data, "schedule": {**schedule, "warmup_steps": steps // 5}}
+
+    @model_validator(mode="after")
+    def _choose_learning_rate(self) -> Self:
+        if self.optimizer.learning_rate is None:
+            new = self.model.resolve().num_parameters(vocab_size=0) if self.model.base is None else None
+            rate = default_learning_rate(new, adapters=self.lora is not None)
+            self.__dict__["optimizer"] = self.optimizer.model_copy(update={"learning_rate": rate})
+        return self
+
+    @property
+    def peak_learning_rate(self) -> float:
+        """Return the learning rate that the schedule multiplies."""
+        assert self.optimizer.learning_rate is not None, "chosen when the spec was validated"
+        return self.optimizer.learning_rate
 
     def _conflicts(self) -> Iterator[FieldConflict]:
         yield from _remainder("tokens_per_step", self.tokens_per_step, self.sequence_length)

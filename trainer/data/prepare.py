@@ -14,7 +14,7 @@ from trainer.data.documents import Piece, RawObject, data_error, read_documents
 from trainer.data.masks import MASKED_DTYPE, masked
 from trainer.data.shards import MAX_SHARD_BYTES, SPLITS, TOKENIZER_NAME, DatasetIndex, ShardWriter, token_dtype
 from trainer.data.source import row_counts
-from trainer.data.tokenizer import EvenSample, ExistingTokenizer, train_tokenizer
+from trainer.data.tokenizer import EvenSample, ExistingTokenizer, ids_before_text, train_tokenizer
 
 _BATCH_DOCUMENTS, _BATCH_CHARACTERS = 256, 4_000_000  # per call of the tokenizer's threads
 
@@ -51,6 +51,7 @@ def prepare(
     dtype = MASKED_DTYPE if is_masked else token_dtype(tokenizer.vocab_size)
     writers = {split: ShardWriter(folder, split, dtype, shard_bytes) for split in SPLITS}
     text_bytes = dict.fromkeys(SPLITS, 0)
+    before = ids_before_text(made)  # templates of chats have them
     for batch in _batches(split_of.divide(read())):
         # Only the slower call returns the character offsets of tokens.
         encode = made.encode_batch if is_masked else made.encode_batch_fast
@@ -59,7 +60,7 @@ def prepare(
             if isinstance(text, Conversation):
                 writers[split].add(masked(encoding.ids, counted_tokens(encoding.offsets, text.counted)))
             else:
-                writers[split].add([*encoding.ids, tokenizer.end_of_text])
+                writers[split].add([*before, *encoding.ids, tokenizer.end_of_text])
             text_bytes[split] += len(text.encode())
     shards = {split: writer.close() for split, writer in writers.items()}
     digest = hashlib.sha256((folder / TOKENIZER_NAME).read_bytes())

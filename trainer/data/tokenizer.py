@@ -47,6 +47,14 @@ class ExistingTokenizer:
         return cls(file, tokenizer.get_vocab_size(), end_of_text)
 
 
+def ids_before_text(tokenizer: Tokenizer) -> list[int]:
+    """Return the ids that the tokenizer puts in front of each text, such as Llama's token that begins one."""
+    text = tokenizer.encode("a", add_special_tokens=False).ids
+    whole = tokenizer.encode("a").ids
+    begins = [place for place in range(len(whole)) if whole[place : place + len(text)] == text]
+    return whole[: begins[0]] if begins else []
+
+
 def train_tokenizer(documents: Iterable[str], spec: TokenizerSpec) -> Tokenizer:
     """Train a byte-level BPE with at most `spec.vocab_size` entries, fewer for little text.
 

@@ -26,7 +26,7 @@ def adapter_config(names: list[str], shape: ModelShape, lora: LoraSpec, base: st
         "lora_alpha": lora.alpha,
         "lora_dropout": 0.0,
         "bias": "none",
-        "use_rslora": False,
+        "use_rslora": lora.rank_stabilized,
         "target_modules": sorted({_module(name, shape).rpartition(".")[2] for name in names}),
         "inference_mode": True,
     }

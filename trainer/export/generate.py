@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from trainer.contract.data import END_OF_TEXT
 from trainer.contract.hugging_face import end_of_text_id
 from trainer.contract.run import EXIT_STATUS
+from trainer.data.tokenizer import ids_before_text
 from trainer.errors import TrainerError
 from trainer.export.folder import read_config
 from trainer.export.read import load_exported
@@ -35,7 +36,7 @@ def generate(
     """
     if end_of_text is None:
         end_of_text = tokenizer.token_to_id(END_OF_TEXT)
-    given = tokenizer.encode(prompt).ids or [end_of_text or 0]
+    given = [*ids_before_text(tokenizer), *tokenizer.encode(prompt, add_special_tokens=False).ids] or [end_of_text or 0]
     generator = torch.Generator().manual_seed(seed)
     seen, new = given[-window:], list[int]()
     with torch.inference_mode(), use_kv_cache([model], window) as cache:

@@ -8,7 +8,7 @@ from trainer.contract.training import TrainingSpec
 
 def learning_rate(training: TrainingSpec, step: int) -> float:
     """Return the learning rate of 0-based `step` of the run."""
-    return training.optimizer.learning_rate * learning_rate_factor(training.schedule, step, training.steps)
+    return training.peak_learning_rate * learning_rate_factor(training.schedule, step, training.steps)
 
 
 def learning_rate_factor(spec: ScheduleSpec, step: int, steps: int) -> float:

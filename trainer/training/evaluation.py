@@ -12,6 +12,7 @@ from torch import Tensor
 from trainer.data.batch import MicroBatch
 from trainer.data.chat import ChatTemplate
 from trainer.data.shards import TOKENIZER_NAME, DatasetIndex
+from trainer.data.tokenizer import ids_before_text
 from trainer.parallel.generation import generation_session
 from trainer.parallel.mesh import all_reduce_world
 from trainer.parallel.parallelize import ParallelModel
@@ -92,13 +93,13 @@ class PromptSampler:
         self._tokenizer = Tokenizer.from_file(str(assignment.dataset_folder / TOKENIZER_NAME))
         self.prompts = spec.prompts
         self._num_tokens = min(spec.sample_tokens, length - 1)
-        texts = list(spec.prompts)
+        texts, before = list(spec.prompts), ids_before_text(self._tokenizer)
         if all(part.format == "chat" for part in training.data.parts):
             end_of_text = self._tokenizer.id_to_token(index.end_of_text)
             assert end_of_text is not None, "the data set was made with this tokenizer"
             template = ChatTemplate.from_model(assignment.base_folder, end_of_text)
-            texts = [template.prompt(text) for text in texts]
-        encoded = [self._tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+            texts, before = [template.prompt(text) for text in texts], []
+        encoded = [[*before, *self._tokenizer.encode(text, add_special_tokens=False).ids] for text in texts]
         self._prompts = [(ids or [self._end_of_text])[-(length - self._num_tokens) :] for ids in encoded]
 
     def generate(self) -> list[str]:
