@@ -68,6 +68,17 @@ def test_training_goes_on_where_the_model_was(first: FinishedRun, tmp_path: Path
     assert config.eos_token_id == 0
 
 
+def test_sequences_that_the_base_model_does_not_know_are_reported(first: FinishedRun, tmp_path: Path) -> None:
+    data = first.output.parent / "tiny.txt"
+    longer = run_alone(
+        tmp_path / "longer", going_on(first, sequence_length=64, steps=1, schedule={"warmup_steps": 0}), data=data
+    )
+    (event,) = longer.events("sequence.longer")
+    assert (event["sequence_length"], event["base_length"]) == (64, 32)
+    assert "knows 32 positions" in event["because"]
+    assert not first.events("sequence.longer")
+
+
 def test_a_run_that_goes_on_resumes_from_its_own_checkpoint(first: FinishedRun, tmp_path: Path) -> None:
     data = first.output.parent / "tiny.txt"
     whole = run_alone(tmp_path / "whole", going_on(first), data=data)

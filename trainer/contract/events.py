@@ -115,6 +115,14 @@ AGENT_EVENTS: Mapping[str, EventType] = {
             "times_the_mean": "Its time as a multiple of their mean.",
         },
     ),
+    "sequence.longer": EventType(
+        "The sequences are longer than those that the base model knows.",
+        {
+            "sequence_length": "Tokens of a training sequence.",
+            "base_length": "Positions that the base model knows (`max_position_embeddings`).",
+            "because": _BECAUSE,
+        },
+    ),
     "settings.resolved": EventType(
         "The workers have chosen the values of settings that depend on their devices.",
         {

@@ -22,6 +22,7 @@ from trainer.data.loader import Loader, RankShare, validation_batches
 from trainer.data.shards import DatasetIndex
 from trainer.data.source import Source
 from trainer.errors import TrainerError
+from trainer.export.folder import read_config
 from trainer.export.read import StoredWeights
 from trainer.models.decoder import Decoder
 from trainer.models.lora import add_adapters, is_adapter
@@ -89,6 +90,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
     slow = fp32_cost(training.precision, on_gpu=mesh.device.type == "cuda")
     if slow is not None:
         reporter.event("precision.slow", because=slow)
+    _report_long_sequences(assignment, reporter)
     if training.cuda_graphs and mesh.device.type != "cuda":
         reporter.event("cuda_graphs.unused", because=f"the device of this run is {mesh.device.type}, not cuda")
     if training.parallelism.tensor_overlap and not has_fused_matmuls(mesh):
@@ -138,6 +140,20 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
         part=part,
         first_step=first_step,
     )
+
+
+def _report_long_sequences(assignment: Assignment, reporter: Reporter) -> None:
+    """Report sequences that are longer than those the base model knows."""
+    if assignment.base_folder is None:
+        return
+    length = assignment.training.sequence_length
+    known = read_config(assignment.base_folder).get("max_position_embeddings", length)
+    if known < length:
+        because = (
+            f"{assignment.training.model.base} knows {known} positions, and learns those beyond from this data alone; "
+            f"lower training.sequence_length {length}, or set rope_scaling in the config.json of the base model"
+        )
+        reporter.event("sequence.longer", sequence_length=length, base_length=known, because=because)
 
 
 def _parameter_names(training: TrainingSpec, vocab_size: int) -> list[str]:

@@ -5387,6 +5387,13 @@ export interface components {
              */
             alpha: number;
             /**
+             * Rank Stabilized
+             * @description Whether the output is multiplied by alpha / sqrt(`rank`) instead (rsLoRA, Kalajdzievski 2023), so that adapters
+             *     of a high rank do not learn more slowly.
+             * @default false
+             */
+            rank_stabilized: boolean;
+            /**
              * Targets
              * @description Matrices of each block that get an adapter. Routed experts get none.
              * @default [
@@ -6331,10 +6338,14 @@ export interface components {
             name: components["schemas"]["OptimizerSpecNameEnum"];
             /**
              * Learning Rate
-             * @description Peak learning rate, which `schedule` multiplies in each step.
-             * @default 0.003
+             * @description Peak learning rate, which `schedule` multiplies in each step. Without it, 2e-4 for low-rank adapters (`lora`),
+             *     2e-5 for all weights of a base model, and for a new model 3e-3 up to 50 million parameters beside the embeddings,
+             *     1e-3 up to 500 million, 3e-4 up to 20 billion, 1.5e-4 up to 100 billion, and 8e-5 beyond. The resolved spec has the
+             *     number.
+             * @default null
+             * @example 0.0003
              */
-            learning_rate: number;
+            learning_rate: number | null;
             /**
              * Beta1
              * @description Decay rate of AdamW's running mean of gradients.
@@ -8878,7 +8889,7 @@ export interface components {
              * @description Optimizer, learning rate and weight decay.
              * @default {
              *       "name": "adamw",
-             *       "learning_rate": 0.003,
+             *       "learning_rate": null,
              *       "beta1": 0.9,
              *       "beta2": 0.95,
              *       "epsilon": 1e-8,

@@ -431,6 +431,7 @@ class DataSpec(TypedDict):
 class LoraSpec(TypedDict):
     rank: NotRequired[int]
     alpha: NotRequired[float]
+    rank_stabilized: NotRequired[bool]
     targets: NotRequired[list[TargetsEnum]]
     export: NotRequired[ExportEnum]
 
@@ -541,7 +542,7 @@ class Wait(TypedDict):
 
 class OptimizerSpec(TypedDict):
     name: NotRequired[OptimizerSpecNameEnum]
-    learning_rate: NotRequired[float]
+    learning_rate: NotRequired[float | None]
     beta1: NotRequired[float]
     beta2: NotRequired[float]
     epsilon: NotRequired[float]

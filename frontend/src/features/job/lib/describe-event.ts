@@ -71,6 +71,8 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(
         `The vocabulary has ${number("made") ?? "?"} entries instead of ${number("asked") ?? "?"}: ${word("because")}`, "waiting",
       );
+    case "sequence.longer":
+      return described(`Long sequences: ${word("because")}`, "waiting");
     case "memory.micro_batch_halved":
       return described(`Memory ran out: micro-batches of ${number("after")} sequences instead of ${number("before")}`, "waiting");
     case "settings.resolved":
