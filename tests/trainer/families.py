@@ -36,6 +36,7 @@ SHAPES = {
     "qwen2-padded": ModelShape(**SIZES, attention_bias=True, pad_token_id=61),
     "llama-padded": ModelShape(**SIZES, tie_embeddings=True, pad_token_id=0),
     "qwen3": ModelShape(**SIZES, qk_norm=True, head_dim=16, norm_epsilon=1e-6),
+    "olmo2": ModelShape(**SIZES, wide_qk_norm=True, post_norm=True, rope_theta=5e5),
     "qwen3-moe": ModelShape(
         **SIZES, qk_norm=True, moe=SOFTMAX.model_copy(update={"first_dense_layers": 1, "normalise_weights": False})
     ),

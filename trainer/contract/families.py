@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from trainer.contract.models import ModelShape
 
-Layout = Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe", "mixtral"]
-FEATURES = ("qk_norm", "attention_bias", "rotary_fraction", "sliding_window")
+Layout = Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe", "mixtral", "olmo2"]
+FEATURES = ("qk_norm", "attention_bias", "rotary_fraction", "sliding_window", "wide_qk_norm", "post_norm")
 """Fields of a shape that not every family can express."""
 
 
@@ -63,6 +63,11 @@ FAMILIES = (
         "qwen3", "Qwen3ForCausalLM", "Qwen3",
         always={"qk_norm": True}, defaults={"rms_norm_eps": 1e-6, "num_key_value_heads": 32, "head_dim": 128},
         restrictions="no biases, no sliding window (`use_sliding_window`)",
+    ),
+    Family(
+        "olmo2", "Olmo2ForCausalLM", "OLMo 2",
+        always={"wide_qk_norm": True, "post_norm": True}, defaults={"rms_norm_eps": 1e-5, "pad_token_id": 1},
+        restrictions="no biases",
     ),
     Family(
         "qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3 mixtures of experts", experts="softmax",

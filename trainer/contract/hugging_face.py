@@ -102,13 +102,12 @@ def hugging_face_config(
         "tie_word_embeddings": shape.tie_embeddings,
         "bos_token_id": end_of_text,
         "eos_token_id": end_of_text,
+        "pad_token_id": shape.pad_token_id,
         "use_cache": True,
         "torch_dtype": dtype,
     }
     if layout == "llama":
         config["mlp_bias"] = False
-    if shape.pad_token_id is not None:
-        config["pad_token_id"] = shape.pad_token_id
     if shape.moe is not None:
         config |= _moe_config(shape.moe, layout)
     return config | {entry: getattr(shape, feature) for feature, entry in family.entries.items()}

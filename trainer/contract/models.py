@@ -134,6 +134,11 @@ class ModelShape(CheckedModel):
     """Whether the token embedding and the output head share their weights."""
     qk_norm: bool = False
     """Whether queries and keys are normalized per head with RMSNorm, as in Qwen3."""
+    wide_qk_norm: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Whether queries and keys are normalized with RMSNorm over all heads together, as in OLMo 2. Not with
+    `qk_norm`."""
+    post_norm: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Whether the outputs of attention and feed-forward network are normalized, not their inputs, as in OLMo 2."""
     attention_bias: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """Whether the projections of queries, keys and values have biases, as in Qwen2 and GLM-4 MoE."""
     rotary_fraction: Annotated[float, Field(gt=0, le=1, exclude_if=lambda value: value == 1.0, examples=[0.5])] = 1.0
@@ -158,6 +163,9 @@ class ModelShape(CheckedModel):
         if self.head_size % 2:
             message = f"head size {self.head_size} (head_dim, or hidden_size / num_heads) must be even for RoPE"
             yield FieldConflict("head_dim", message, ("hidden_size", "num_heads"))
+        if self.qk_norm and self.wide_qk_norm:
+            message = "wide_qk_norm and qk_norm normalize the same; set one of them"
+            yield FieldConflict("wide_qk_norm", message, ("qk_norm",))
         if self.rotary_fraction < 1.0 and (self.rotary_size % 2 or not self.rotary_size):
             message = (
                 f"rotary_fraction {self.rotary_fraction} of the head size {self.head_size} rotates {self.rotary_size} "
@@ -194,7 +202,8 @@ class ModelShape(CheckedModel):
 
     def norm_parameters(self) -> int:
         """Return the number of weights of one layer's norms."""
-        return 2 * self.hidden_size + (2 * self.head_size if self.qk_norm else 0)
+        heads = self.num_heads + self.num_kv_heads if self.wide_qk_norm else 2 * self.qk_norm
+        return 2 * self.hidden_size + self.head_size * heads
 
     def mlp_parameters(self, layer: int, *, active: bool = False) -> int:
         """Of one layer's feed-forward; `active`: only what one token passes through."""

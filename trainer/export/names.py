@@ -25,6 +25,12 @@ _ATTENTION = {
     "attention.key_norm.weight": "self_attn.k_norm.weight",
     "mlp_norm.weight": "post_attention_layernorm.weight",
 }
+_OLMO2 = {
+    "attention_norm.weight": "post_attention_layernorm.weight",
+    "mlp_norm.weight": "post_feedforward_layernorm.weight",
+    "attention.query_wide_norm.weight": "self_attn.q_norm.weight",
+    "attention.key_wide_norm.weight": "self_attn.k_norm.weight",
+}
 _DENSE = {
     "mlp.gate.weight": "mlp.gate_proj.weight",
     "mlp.up.weight": "mlp.up_proj.weight",
@@ -62,7 +68,8 @@ def hugging_face_names(name: str, shape: ModelShape) -> list[str]:
     sparse = _MIXTRAL if layout == "mixtral" else _SPARSE
     if inner == "mlp.balance" and layout != "glm4_moe":
         return []
-    pattern = f"model.layers.{layer}.{(_ATTENTION | _DENSE | sparse)[inner]}"
+    attention = _ATTENTION | _OLMO2 if layout == "olmo2" else _ATTENTION
+    pattern = f"model.layers.{layer}.{(attention | _DENSE | sparse)[inner]}"
     if not is_expert_stack(name):
         return [pattern]
     assert shape.moe is not None

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 
 from trainer.contract.models import ModelShape, RopeScaling
-from trainer.models.feed_forward import InputProjection, OutputProjection, apply_linear, apply_linears
+from trainer.models.feed_forward import InputProjection, OutputProjection, apply_linear, apply_linears, identity
 
 RopeCache = tuple[Tensor, Tensor]
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
@@ -179,6 +179,23 @@ def _attend_varlen(
     return mixed[..., :size].unflatten(0, (batch, length)).transpose(1, 2)
 
 
+class WideNorm(nn.Module):
+    """RMSNorm of all heads together. With tensor parallelism each rank has the weights of its heads, and `gather` has
+    the sums of squares of all ranks, [B, S, ranks]."""
+
+    def __init__(self, width: int, epsilon: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.gather: Callable[[Tensor], Tensor] = identity
+        self._width, self._epsilon = width, epsilon
+
+    def forward(self, x_BSW: Tensor) -> Tensor:
+        """Return the normalized queries or keys, [B, S, heads x E], in their precision."""
+        squares_BS1 = self.gather(x_BSW.float().square().sum(-1, keepdim=True)).sum(-1, keepdim=True)
+        scaled_BSW = x_BSW.float() * torch.rsqrt(squares_BS1 / self._width + self._epsilon)
+        return (scaled_BSW * self.weight).to(x_BSW.dtype)
+
+
 class Attention(nn.Module):
     """Grouped-query attention with rotary positions, and RMSNorm of queries and keys where `qk_norm` is set.
 
@@ -200,12 +217,17 @@ class Attention(nn.Module):
         if shape.qk_norm:
             self.query_norm = nn.RMSNorm(shape.head_size, eps=shape.norm_epsilon)
             self.key_norm = nn.RMSNorm(shape.head_size, eps=shape.norm_epsilon)
-        self._normalises = shape.qk_norm
+        if shape.wide_qk_norm:
+            self.query_wide_norm = WideNorm(width, shape.norm_epsilon)
+            self.key_wide_norm = WideNorm(kv_width, shape.norm_epsilon)
+        self._normalises, self._normalises_wide = shape.qk_norm, shape.wide_qk_norm
 
     def forward(self, x_BSD: Tensor, rope_cache: RopeCache, mask: Tensor | None) -> Tensor:
         """Return the attention's output, [B, S, D]. `mask`: as `attend` takes it; None for causal attention."""
         query, key, value = self.project_in(x_BSD, (self.query, self.key, self.value))
         batch, length, _ = query.shape
+        if self._normalises_wide:
+            query, key = self.query_wide_norm(query), self.key_wide_norm(key)
         query_BSHE = query.view(batch, length, self.num_heads, self.head_size)
         key_BSKE = key.view(batch, length, self.num_kv_heads, self.head_size)
         value_BSKE = value.view(batch, length, self.num_kv_heads, self.head_size)

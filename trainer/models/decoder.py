@@ -16,17 +16,12 @@ from torch.nn import functional
 
 from trainer.contract.models import ModelShape
 from trainer.models.attention import Attention, RopeCache, Rotary, document_mask
-from trainer.models.feed_forward import FeedForward
+from trainer.models.feed_forward import FeedForward, identity
 from trainer.models.loss import AllReduce, linear_cross_entropy
 from trainer.models.moe import MixtureOfExperts
 from trainer.models.normal_numbers import draw_box
 
 INITIAL_STD = 0.02
-
-
-def identity(x: Tensor) -> Tensor:
-    """Return the argument."""
-    return x
 
 
 class Embedding(nn.Module):
@@ -87,7 +82,8 @@ class Head(nn.Module):
 
 
 class Block(nn.Module):
-    """A pre-norm decoder layer: attention, then a feed-forward layer or a mixture of experts.
+    """A decoder layer: attention, then a feed-forward layer or a mixture of experts. Norms are of their inputs, or with
+    `post_norm` of their outputs.
 
     `recompute` runs the layer with activation checkpointing (`trainer.training.activation_checkpointing`); None: all
     activations are stored. Tensor parallelism replaces `gather_input`, which gathers the sequence in front of attention
@@ -99,6 +95,7 @@ class Block(nn.Module):
         self.recompute: Callable[..., Tensor] | None = None
         self.gather_input: Callable[[Tensor], Tensor] = identity
         self.reduce_output: Callable[[Tensor], Tensor] = identity
+        self._is_post_norm = shape.post_norm
         self.attention_norm = nn.RMSNorm(shape.hidden_size, eps=shape.norm_epsilon)
         self.attention = Attention(shape)
         self.mlp_norm = nn.RMSNorm(shape.hidden_size, eps=shape.norm_epsilon)
@@ -115,6 +112,10 @@ class Block(nn.Module):
         return self._compute(x_BSD, rope_cache, mask)
 
     def _compute(self, x_BSD: Tensor, rope_cache: RopeCache, mask: Tensor | None) -> Tensor:
+        if self._is_post_norm:
+            attended_BSD = self.attention(self.gather_input(x_BSD), rope_cache, mask)
+            x_BSD = x_BSD + self.attention_norm(self.reduce_output(attended_BSD))
+            return x_BSD + self.mlp_norm(self.reduce_output(self.mlp(self.gather_input(x_BSD))))
         attended_BSD = self.attention(self.gather_input(self.attention_norm(x_BSD)), rope_cache, mask)
         x_BSD = x_BSD + self.reduce_output(attended_BSD)
         return x_BSD + self.reduce_output(self.mlp(self.gather_input(self.mlp_norm(x_BSD))))

@@ -11,6 +11,11 @@ OutputProjection = Callable[[Tensor, nn.Module], Tensor]
 """Apply one linear layer."""
 
 
+def identity(x: Tensor) -> Tensor:
+    """Return the argument."""
+    return x
+
+
 def apply_linears(x: Tensor, linears: Sequence[nn.Module]) -> Sequence[Tensor]:
     """Apply each linear layer to the same input."""
     return [linear(x) for linear in linears]

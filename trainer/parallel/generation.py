@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trainer.models.cache import KeyValueCache, override_attribute, use_kv_cache
-from trainer.models.decoder import identity
+from trainer.models.feed_forward import identity
 from trainer.parallel.mesh import all_reduce_sum, all_reduce_world
 from trainer.parallel.parallelize import ParallelModel
 

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainer.data.sampler import split_range
+from trainer.models.attention import WideNorm
 from trainer.models.decoder import Decoder
 from trainer.parallel.collectives import all_gather_dim, reduce_scatter_dim
 from trainer.parallel.mesh import Mesh
@@ -31,6 +32,9 @@ def apply_tensor_parallelism(model: Decoder, mesh: Mesh, *, overlap: bool = Fals
     def reduce_output(x_BSD: Tensor) -> Tensor:
         return reduce_scatter_dim(x_BSD, SEQUENCE, group)
 
+    def gather_squares(squares_BS1: Tensor) -> Tensor:
+        return all_gather_dim(squares_BS1, 2, group)
+
     def all_reduce(tensor: Tensor, operation: "dist.ReduceOp.RedOpType") -> None:
         dist.all_reduce(tensor, operation, group=group)
 
@@ -43,5 +47,7 @@ def apply_tensor_parallelism(model: Decoder, mesh: Mesh, *, overlap: bool = Fals
     for block in model.blocks.values():
         if not (overlap and overlap_matmuls(block, mesh)):
             block.gather_input, block.reduce_output = gather_input, reduce_output
+        for norm in (each for each in block.attention.modules() if isinstance(each, WideNorm)):
+            norm.gather = gather_squares
         block.attention.num_heads //= size
         block.attention.num_kv_heads //= size

@@ -5831,6 +5831,19 @@ export interface components {
              */
             qk_norm: boolean;
             /**
+             * Wide Qk Norm
+             * @description Whether queries and keys are normalized with RMSNorm over all heads together, as in OLMo 2. Not with
+             *     `qk_norm`.
+             * @default false
+             */
+            wide_qk_norm: boolean;
+            /**
+             * Post Norm
+             * @description Whether the outputs of attention and feed-forward network are normalized, not their inputs, as in OLMo 2.
+             * @default false
+             */
+            post_norm: boolean;
+            /**
              * Attention Bias
              * @description Whether the projections of queries, keys and values have biases, as in Qwen2 and GLM-4 MoE.
              * @default false

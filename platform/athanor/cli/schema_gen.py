@@ -584,6 +584,8 @@ class ModelShape(TypedDict):
     norm_epsilon: NotRequired[float]
     tie_embeddings: NotRequired[bool]
     qk_norm: NotRequired[bool]
+    wide_qk_norm: NotRequired[bool]
+    post_norm: NotRequired[bool]
     attention_bias: NotRequired[bool]
     rotary_fraction: NotRequired[float]
     sliding_window: NotRequired[int | None]
