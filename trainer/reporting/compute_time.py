@@ -52,9 +52,9 @@ class ComputeSampler:
 
     def plan(self, known: list[StepStats]) -> None:
         """Space the samples by what passes take, of the statistics that all ranks have."""
-        for stats in known:
-            steps = SECONDS_BETWEEN_SAMPLES / max(*stats.pass_seconds, 1e-6)
-            self._interval = max(MIN_STEPS_BETWEEN_SAMPLES, ceil(steps))
+        for longest in (max(stats.pass_seconds) for stats in known):
+            if longest:  # on an accelerator, those of the first steps are not known
+                self._interval = max(MIN_STEPS_BETWEEN_SAMPLES, ceil(SECONDS_BETWEEN_SAMPLES / longest))
 
 
 def compute_seconds(profiler: profile) -> float:
