@@ -1,9 +1,12 @@
 """Large gradients are noticed by their norm and by the steps before, once until they are over."""
 
 import math
+from pathlib import Path
 
+from tests.trainer.runs import run_alone, tiny_training
 from trainer.contract.optimisation import GradientWatchSpec
-from trainer.reporting.gradient_watch import MIN_STEPS, GradientWatch
+from trainer.contract.run import EndClass
+from trainer.reporting.gradient_watch import MIN_STEPS, WINDOW, GradientWatch
 
 
 def test_a_norm_above_the_absolute_limit_is_reported_until_it_is_over() -> None:
@@ -28,3 +31,32 @@ def test_limits_can_be_disabled_and_skipped_steps_are_left_out() -> None:
     assert [watch.check(norm) for norm in [1.0] * 30 + [1e9, math.nan, math.inf]] == [None] * 33
     watch = GradientWatch(GradientWatchSpec())
     assert [watch.check(norm) for norm in (math.nan, math.inf)] == [None, None]
+
+
+def test_outliers_are_skipped_by_deviations_from_the_mean_and_a_lasting_change_is_followed() -> None:
+    assert GradientWatch(GradientWatchSpec()).skip_limit == math.inf
+    watch = GradientWatch(GradientWatchSpec(skip_sigma=6.0))
+    for number in range(MIN_STEPS):
+        assert watch.skip_limit == math.inf
+        watch.check(1.0 + 0.1 * (number % 2))
+    assert math.isclose(watch.skip_limit, 1.05 + 6 * 0.05)
+    watch.check(1e8)
+    assert 1.35 < watch.skip_limit < 1.6, "one outlier does not let the next one through"
+    steps = 0
+    while watch.skip_limit < 5.0:
+        watch.check(5.0)
+        steps += 1
+    assert steps < WINDOW
+
+
+def test_a_run_skips_outliers_and_takes_the_other_steps(tmp_path: Path) -> None:
+    """Every second gradient is one, of a model that hardly changes and with a limit right above the mean."""
+    optimizer = {"learning_rate": 1e-6, "gradient_watch": {"skip_sigma": 0.001}}
+    run = run_alone(tmp_path / "run", tiny_training(steps=40, optimizer=optimizer), processes=2)
+    assert run.end_class is EndClass.COMPLETED, run.end
+    skipped = run.events("step.skipped")
+    assert skipped
+    assert all(event["step"] > MIN_STEPS for event in skipped)
+    assert all("skip_sigma 0.001" in event["because"] for event in skipped)
+    norms = run.series("train/gradient_norm")
+    assert run.series("train/skipped_steps")[40] == len(skipped) < sum(step > MIN_STEPS for step in norms)

@@ -141,7 +141,7 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         {"sink": "Name of the sink.", "points_lost": "Number of points that were dropped."},
     ),
     "step.skipped": EventType(
-        "A step changed no weights, because its loss or gradient was not finite.",
+        "A step changed no weights, because its loss or gradient was not finite, or its gradient was an outlier.",
         {"step": _STEP, "because": _BECAUSE},
     ),
     "tokenizer.smaller": EventType(

@@ -45,13 +45,16 @@ class ParameterGroup(SpecModel):
 
 
 class GradientWatchSpec(SpecModel):
-    """When an event reports a large gradient. The step is taken all the same, with the gradient clipped."""
+    """When an event reports a large gradient, and when it is not applied. Other large gradients are clipped."""
 
     absolute: Annotated[float, Field(gt=0.0)] | None = 1e4
     """Norm of the gradient, before clipping, above which it is reported. null disables this limit."""
     relative: Annotated[float, Field(gt=1.0)] | None = 10.0
     """Multiple of the median norm of the last 128 steps above which it is reported, once there are 20. null disables
     this limit."""
+    skip_sigma: Annotated[float | None, Field(gt=0.0, exclude_if=lambda value: value is None, examples=[6.0])] = None
+    """Skip the update of a step whose norm is above the mean of the last 128 steps by more than so many standard
+    deviations, once there are 20 (counted from the start or a resume), as OLMo 2 does. Without it, none is skipped."""
 
 
 class OptimizerSpec(SpecModel):

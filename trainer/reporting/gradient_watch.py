@@ -1,8 +1,8 @@
-"""Notice gradients with an unusually large norm, and report them. They are clipped as others are."""
+"""Notice gradients with an unusually large norm: report them, and skip those beyond the limit of the spec."""
 
 from collections import deque
-from math import isfinite
-from statistics import median
+from math import inf, isfinite
+from statistics import fmean, median, pstdev
 
 from trainer.contract.optimisation import GradientWatchSpec
 
@@ -15,7 +15,11 @@ class GradientWatch:
     def __init__(self, spec: GradientWatchSpec) -> None:
         self._spec = spec
         self._norms: deque[float] = deque(maxlen=WINDOW)
+        self._bounded: deque[float] = deque(maxlen=WINDOW)
+        """The same, at most the limit that each step had, so that an outlier raises the limit just a little."""
         self._was_large = False
+        self.skip_limit = inf
+        """Norm above which the next step is skipped."""
 
     def check(self, norm: float) -> str | None:
         """Return why the norm of the next step is unusual; None if it is not, or if that of the step before was too.
@@ -28,6 +32,9 @@ class GradientWatch:
         is_new = reason is not None and not self._was_large
         self._was_large = reason is not None
         self._norms.append(norm)
+        self._bounded.append(min(norm, self.skip_limit))
+        if self._spec.skip_sigma is not None and len(self._bounded) >= MIN_STEPS:
+            self.skip_limit = fmean(self._bounded) + self._spec.skip_sigma * pstdev(self._bounded)
         return reason if is_new else None
 
     def _reason(self, norm: float) -> str | None:

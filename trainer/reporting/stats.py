@@ -13,15 +13,15 @@ ACCELERATOR_LAG = 2  # steps between push and read on CUDA; the copy has usually
 class StepStats:
     """Statistics of one step (counted from 0), reduced over all ranks and therefore equal on every rank.
 
-    The last four have a figure of each rank: `pass_seconds` is the duration of its forward and backward passes,
-    `compute_seconds` what of it was no wait for others (0 where that was not measured), `memory_bytes` its peak until
-    now, `stall_seconds` its wait for data.
+    `is_applied`: whether the step has updated the parameters. The last four have a figure of each rank: `pass_seconds`
+    is the duration of its forward and backward passes, `compute_seconds` what of it was no wait for others (0 where
+    that was not measured), `memory_bytes` its peak until now, `stall_seconds` its wait for data.
     """
 
     step: int
     loss: float
     gradient_norm: float
-    is_finite: bool
+    is_applied: bool
     ranks_stopping: float
     skipped_sequences: float
     profile_number: float

@@ -3,6 +3,7 @@
 import resource
 import sys
 import time
+from math import isfinite
 from statistics import mean
 
 import torch
@@ -59,11 +60,11 @@ def train(state: TrainState) -> EndClass:
         with sampler.measure(step, is_profiled=profiler.is_active):
             loss = state.model.forward_backward(batches, tokens, clock.end_phase)
         figures = (clock.pass_seconds, sampler.seconds, peak_memory_bytes(state.mesh.device), state.loader.stalls[-1])
-        stats, gradient_norm, is_finite = reduce_statistics(state, loss, figures)
+        stats, gradient_norm, is_applied = reduce_statistics(state, loss, figures, monitor.skip_limit)
         clock.end_phase("communication")
-        state.optimizer.step(learning_rate(training, step), gradient_norm, is_finite)
-        state.balancer.step(is_finite)
-        state.model.weights.commit(is_finite)
+        state.optimizer.step(learning_rate(training, step), gradient_norm, is_applied)
+        state.balancer.step(is_applied)
+        state.model.weights.commit(is_applied)
         state.optimizer.zero_gradients()
         state.model.weights.sync_compute_copies()
         clock.end_phase("optimizer")
@@ -103,9 +104,12 @@ def counted_tokens(state: TrainState, batches: list[MicroBatch], step: int) -> f
     return all_reduce_sum(counted, state.mesh.group("replicate", "shard")).clamp(min=1.0)
 
 
-def reduce_statistics(state: TrainState, loss: Tensor, figures: tuple[float, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (statistics in the order of `StepStats` after `step`, gradient norm, whether both are finite), over all
-    ranks; a collective. `figures`: this rank's, the last RANK_FIGURES of `StepStats`.
+def reduce_statistics(
+    state: TrainState, loss: Tensor, figures: tuple[float, ...], skip_limit: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (statistics in the order of `StepStats` after `step`, gradient norm, whether the step is applied), over
+    all ranks; a collective. It is where loss and norm are finite and the norm is at most `skip_limit`, which is equal
+    on all ranks. `figures`: this rank's, the last RANK_FIGURES of `StepStats`.
 
     One small all-reduce sums all statistics, stop requests included, so that all ranks stop after the same step.
     """
@@ -119,9 +123,9 @@ def reduce_statistics(state: TrainState, loss: Tensor, figures: tuple[float, ...
     sums = torch.cat([torch.stack([loss, state.optimizer.gradient_square_sum()]), flags])
     loss, square_sum = all_reduce_world(sums, mesh)[:2].unbind()
     gradient_norm = square_sum.sqrt()
-    is_finite = gradient_norm.isfinite() & loss.isfinite()
-    stats = torch.cat([torch.stack([loss, gradient_norm, is_finite.float()]), sums[2:]])
-    return stats, gradient_norm, is_finite
+    is_applied = gradient_norm.isfinite() & loss.isfinite() & (gradient_norm <= skip_limit)
+    stats = torch.cat([torch.stack([loss, gradient_norm, is_applied.float()]), sums[2:]])
+    return stats, gradient_norm, is_applied
 
 
 def warm_up(state: TrainState) -> None:
@@ -188,6 +192,11 @@ class Monitor:
         self._since = time.monotonic()
         self.latest: dict[str, float] = {}
 
+    @property
+    def skip_limit(self) -> float:
+        """Return the norm of a gradient above which the next step is skipped."""
+        return self._gradients.skip_limit
+
     def resume_clock(self) -> None:
         """Restart the step time: it excludes evaluations and waits for checkpoints."""
         self._since = time.monotonic()
@@ -232,7 +241,7 @@ class Monitor:
             sent = self._sent.popleft()
             values["network/gradient_bytes"] = float(sent.compressed)
             values["network/uncompressed_gradient_bytes"] = float(sent.uncompressed)
-        self._all_skipped += not stats.is_finite
+        self._all_skipped += not stats.is_applied
         values["train/skipped_steps"] = float(self._all_skipped)
         self._reporter.metrics(stats.step + 1, values)
         self.latest["train/loss"] = stats.loss
@@ -274,9 +283,15 @@ class Monitor:
         self.resume_clock()
 
     def _count_skips(self, stats: StepStats) -> None:
-        self._skipped = 0 if stats.is_finite else self._skipped + 1
-        if not stats.is_finite:
-            self._reporter.event("step.skipped", step=stats.step + 1, because="the loss or its gradient is not finite")
+        is_finite = isfinite(stats.loss) and isfinite(stats.gradient_norm)
+        self._skipped = 0 if is_finite else self._skipped + 1
+        if not stats.is_applied:
+            sigma = self._training.optimizer.gradient_watch.skip_sigma
+            outlier = (
+                f"the gradient's norm {stats.gradient_norm:.3g} is above optimizer.gradient_watch.skip_sigma {sigma}"
+            )
+            because = outlier if is_finite else "the loss or its gradient is not finite"
+            self._reporter.event("step.skipped", step=stats.step + 1, because=because)
         if self._skipped >= MAX_SKIPPED_STEPS:
             raise TrainerError(
                 EndClass.LOSS_DIVERGED,

@@ -4385,7 +4385,7 @@ export interface components {
         GradientReductionEnum: "fp32" | "bf16";
         /**
          * GradientWatchSpec
-         * @description When an event reports a large gradient. The step is taken all the same, with the gradient clipped.
+         * @description When an event reports a large gradient, and when it is not applied. Other large gradients are clipped.
          */
         GradientWatchSpec: {
             /**
@@ -4401,6 +4401,14 @@ export interface components {
              * @default 10
              */
             relative: number | null;
+            /**
+             * Skip Sigma
+             * @description Skip the update of a step whose norm is above the mean of the last 128 steps by more than so many standard
+             *     deviations, once there are 20 (counted from the start or a resume), as OLMo 2 does. Without it, none is skipped.
+             * @default null
+             * @example 6
+             */
+            skip_sigma: number | null;
         };
         /**
          * Grant

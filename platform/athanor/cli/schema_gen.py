@@ -230,6 +230,7 @@ FormatEnum: TypeAlias = Literal['auto', 'text', 'jsonl', 'parquet', 'chat']
 class GradientWatchSpec(TypedDict):
     absolute: NotRequired[float | None]
     relative: NotRequired[float | None]
+    skip_sigma: NotRequired[float | None]
 
 
 class Holder(TypedDict):
