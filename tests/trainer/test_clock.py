@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,12 @@ def test_ranks_are_compared_by_what_they_compute(
     assert all(skew >= 1.0 for skew in skews.values())
 
 
+@pytest.fixture(scope="module")
+def pool() -> Iterator[RankPool]:
+    with RankPool(2) as started:
+        yield started
+
+
 def passes_of_unequal_ranks(mesh: Mesh, parallelism: dict[str, Any], extra: int) -> list[tuple[float, float]]:
     """On a rank: (seconds, of them computing) of some passes; the last rank computes every block's input norm and
     products `extra` times more."""
@@ -109,7 +116,7 @@ def passes_of_unequal_ranks(mesh: Mesh, parallelism: dict[str, Any], extra: int)
     rows = torch.randint(0, 300, (16 // sizes.data, 129))
     batches = [MicroBatch(row[:, :-1], row[:, 1:]) for row in rows.split(4)]
     found = []
-    for number in range(6):
+    for number in range(4):
         begin = time.monotonic()
         with sampler.measure(number * MIN_STEPS_BETWEEN_SAMPLES, is_profiled=False):
             model.forward_backward(batches, 2048.0)
@@ -120,9 +127,10 @@ def passes_of_unequal_ranks(mesh: Mesh, parallelism: dict[str, Any], extra: int)
 
 
 @pytest.mark.parametrize("parallelism", [{"zero": 3}, {"tensor": 2, "zero": 0}, {"context": 2, "zero": 3}], ids=str)
-def test_a_slow_rank_is_found_though_the_others_wait_for_it_within_the_passes(parallelism: dict[str, Any]) -> None:
-    with RankPool(2) as pool:
-        fast, slow = pool.run(2, passes_of_unequal_ranks, parallelism, 400)
+def test_a_slow_rank_is_found_though_the_others_wait_for_it_within_the_passes(
+    parallelism: dict[str, Any], pool: RankPool
+) -> None:
+    fast, slow = pool.run(2, passes_of_unequal_ranks, parallelism, 100)
     (fast_pass, fast_computing), (slow_pass, slow_computing) = (
         [statistics.median(column) for column in zip(*rank, strict=True)] for rank in (fast, slow)
     )

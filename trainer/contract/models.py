@@ -148,8 +148,8 @@ class ModelShape(CheckedModel):
     """Number of tokens that a token attends to in each layer, itself included and those right before it, as in Mistral
     7B v0.1. Without it, it attends to all earlier ones."""
     pad_token_id: Annotated[int | None, Field(ge=0, exclude_if=lambda value: value is None, examples=[0])] = None
-    """Id of the token whose embedding gets no gradient from the tokens of the input, as in `transformers` with an entry
-    `pad_token_id`. Must be below the size of the vocabulary. Without it, all embeddings are trained."""
+    """Id of the token whose embedding gets no gradient from the tokens of the input, as Hugging Face's models treat the
+    entry of the same name. Must be below the size of the vocabulary. Without it, all embeddings are trained."""
     moe: MoEShape | None = None
     """Mixture of experts in place of dense feed-forward networks. Without it all layers are dense."""
 

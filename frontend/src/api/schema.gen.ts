@@ -5875,8 +5875,8 @@ export interface components {
             sliding_window: number | null;
             /**
              * Pad Token Id
-             * @description Id of the token whose embedding gets no gradient from the tokens of the input, as in `transformers` with an entry
-             *     `pad_token_id`. Must be below the size of the vocabulary. Without it, all embeddings are trained.
+             * @description Id of the token whose embedding gets no gradient from the tokens of the input, as Hugging Face's models treat the
+             *     entry of the same name. Must be below the size of the vocabulary. Without it, all embeddings are trained.
              * @default null
              * @example 0
              */
