@@ -36,6 +36,10 @@ SHAPES = {
     "qwen2-padded": ModelShape(**SIZES, attention_bias=True, pad_token_id=61),
     "llama-padded": ModelShape(**SIZES, tie_embeddings=True, pad_token_id=0),
     "qwen3": ModelShape(**SIZES, qk_norm=True, head_dim=16, norm_epsilon=1e-6),
+    "phi3": ModelShape(**SIZES, fused_projections=True, sliding_window=11),
+    "phi4-mini": ModelShape(
+        **SIZES, fused_projections=True, tie_embeddings=True, head_dim=16, rotary_fraction=0.75, pad_token_id=9
+    ),
     "olmo2": ModelShape(**SIZES, wide_qk_norm=True, post_norm=True, rope_theta=5e5),
     "qwen3-moe": ModelShape(
         **SIZES, qk_norm=True, moe=SOFTMAX.model_copy(update={"first_dense_layers": 1, "normalise_weights": False})
@@ -82,8 +86,7 @@ def our_model(shape: ModelShape) -> Decoder:
 
 def exported_state(model: Decoder) -> dict[str, torch.Tensor]:
     """The tensors of a model by the names of its layout."""
-    named = model.state_dict().items()
-    return {theirs: part for name, whole in named for theirs, part in exported_tensors(name, whole, model.shape)}
+    return {theirs: part for _, theirs, part in exported_tensors(model.state_dict().items(), model.shape)}
 
 
 def export(model: Decoder, folder: Path, largest_bytes: int = 2**30) -> None:

@@ -80,6 +80,7 @@ def write_on_rank(mesh: Mesh, training: TrainingSpec, folder: Path, dtype: torch
         ("llama", {"zero": 3}, torch.float32),
         ("qwen2", {"tensor": 2, "zero": 1}, torch.bfloat16),
         ("llama-3.1", {"pipeline": 2, "zero": 0}, torch.float32),
+        ("phi3", {"tensor": 2, "zero": 3}, torch.bfloat16),
         ("qwen3-moe", {"pipeline": 2, "tensor": 2}, torch.bfloat16),
         ("glm-4.6", {"expert": 2, "zero": 3}, torch.bfloat16),
     ],
@@ -110,8 +111,9 @@ def test_the_ranks_write_the_model_between_them(
         assert torch.equal(tensor, expected[theirs].to(tensor.dtype)), theirs
 
 
-def test_the_ranks_merge_adapters(pool: RankPool, tmp_path: Path) -> None:
-    shape = SHAPES["qwen2"]
+@pytest.mark.parametrize("name", ["qwen2", "phi3"])
+def test_the_ranks_merge_adapters(name: str, pool: RankPool, tmp_path: Path) -> None:
+    shape = SHAPES[name]
     model = our_model(shape)
     export(model, tmp_path)
     lora = LoraSpec(rank=2, alpha=6.0, targets=["query", "down"])
@@ -121,9 +123,9 @@ def test_the_ranks_merge_adapters(pool: RankPool, tmp_path: Path) -> None:
     adapted.load_state_dict(model.state_dict())
     add_adapters(adapted, lora)
     with torch.no_grad():
-        for name, parameter in adapted.named_parameters():
-            if is_adapter(name):
-                parameter.copy_(adapter_value(name, tuple(parameter.shape)))
+        for own, parameter in adapted.named_parameters():
+            if is_adapter(own):
+                parameter.copy_(adapter_value(own, tuple(parameter.shape)))
         merged = load_decoder(tmp_path / "written", shape, VOCABULARY, LENGTH)
         torch.testing.assert_close(merged(TOKENS), adapted(TOKENS), rtol=1e-4, atol=1e-4)
         assert (merged(TOKENS) - model(TOKENS)).abs().max() > 0.1

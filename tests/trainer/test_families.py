@@ -41,6 +41,8 @@ MESHES: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {"context": 2, "context_attention": "ulysses", "zero": 0}),
     ("qwen2-padded", {"tensor": 2, "zero": 3}),
     ("llama-padded", {"pipeline": 2, "tensor": 2, "zero": 1}),
+    ("phi3", {"tensor": 2, "zero": 3}),
+    ("phi4-mini", {"pipeline": 2, "tensor": 2, "zero": 1}),
     ("olmo2", {"tensor": 2, "zero": 3}),
     ("olmo2", {"tensor": 2, "tensor_overlap": True, "zero": 0}),
     ("olmo2", {"pipeline": 2, "context": 2, "zero": 1}),
@@ -52,6 +54,10 @@ MESHES: list[tuple[str, dict[str, Any]]] = [
     ("glm-4.6", {"tensor": 2, "zero": 2}),
     ("glm-4.6", {"pipeline": 2, "context": 2, "expert": 2, "zero": 1}),
 ]
+
+
+SEPARATE = [name for name, shape in SHAPES.items() if not shape.fused_projections]
+"""Those whose matrices have adapters of their own in `peft`."""
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +125,7 @@ def test_the_cache_continues_as_transformers_does(name: str, tmp_path: Path) -> 
                 cache.step()
 
 
-@pytest.mark.parametrize(("name", "rank_stabilized"), [*((name, False) for name in SHAPES), ("llama", True)])
+@pytest.mark.parametrize(("name", "rank_stabilized"), [*((name, False) for name in SEPARATE), ("llama", True)])
 def test_adapters_add_what_peft_adds(name: str, rank_stabilized: bool, tmp_path: Path) -> None:
     """Beside all matrices that have them: as `peft` loads them, and merged."""
     shape = SHAPES[name]
@@ -146,6 +152,14 @@ def test_adapters_add_what_peft_adds(name: str, rank_stabilized: bool, tmp_path:
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
         plain.load_state_dict(dict(merge_adapters(adapted.state_dict().items(), lora.scale)))
         torch.testing.assert_close(plain(TOKENS), ours, rtol=1e-4, atol=1e-4)
+
+
+def test_adapters_of_parts_of_fused_matrices_are_exported_merged_only() -> None:
+    shape = SHAPES["phi3"]
+    LoraSpec().check_export(shape)
+    LoraSpec(export="adapter", targets=["output", "down"]).check_export(shape)
+    with pytest.raises(ValueError, match="query, up alone.* set lora.export to merged"):
+        LoraSpec(export="adapter", targets=["query", "up", "down"]).check_export(shape)
 
 
 @pytest.mark.parametrize("window", [1, 2, 5, LENGTH - 1, LENGTH, 2 * LENGTH])

@@ -10,8 +10,16 @@ from typing import Any, Literal
 
 from trainer.contract.models import ModelShape
 
-Layout = Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe", "mixtral", "olmo2"]
-FEATURES = ("qk_norm", "attention_bias", "rotary_fraction", "sliding_window", "wide_qk_norm", "post_norm")
+Layout = Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe", "mixtral", "olmo2", "phi3"]
+FEATURES = (
+    "qk_norm",
+    "attention_bias",
+    "rotary_fraction",
+    "sliding_window",
+    "wide_qk_norm",
+    "post_norm",
+    "fused_projections",
+)
 """Fields of a shape that not every family can express."""
 
 
@@ -68,6 +76,16 @@ FAMILIES = (
         "olmo2", "Olmo2ForCausalLM", "OLMo 2",
         always={"wide_qk_norm": True, "post_norm": True}, defaults={"rms_norm_eps": 1e-5, "pad_token_id": 1},
         restrictions="no biases",
+    ),
+    Family(
+        "phi3", "Phi3ForCausalLM", "Phi-3, Phi-4",
+        always={"fused_projections": True},
+        entries={"sliding_window": "sliding_window", "rotary_fraction": "partial_rotary_factor"},
+        defaults={
+            "rms_norm_eps": 1e-5, "sliding_window": None, "partial_rotary_factor": 1.0, "pad_token_id": 32000,
+        },
+        restrictions="no scaled positions, no adapters without their model (`lora.export: adapter`), no "
+        "ring attention with a `sliding_window` below `sequence_length`",
     ),
     Family(
         "qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3 mixtures of experts", experts="softmax",

@@ -59,6 +59,11 @@ def layout_of(shape: ModelShape) -> Layout:
     """Return the layout that can express all fields of a shape. Raises ValueError that names a field without a
     layout."""
     name, moe = family_of(shape).model_type, shape.moe
+    if name == "phi3" and shape.rope_scaling is not None:
+        raise ValueError(
+            f"model.shape.rope_scaling {shape.rope_scaling.kind} cannot be exported to Hugging Face: phi3 knows none; "
+            "leave it out"
+        )
     if moe is None:
         return name
     if moe.scoring == "sigmoid":

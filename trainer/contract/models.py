@@ -139,6 +139,9 @@ class ModelShape(CheckedModel):
     `qk_norm`."""
     post_norm: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """Whether the outputs of attention and feed-forward network are normalized, not their inputs, as in OLMo 2."""
+    fused_projections: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Whether the model's files have queries, keys and values in one matrix, and gate and up in another, as those of
+    Phi-3 and Phi-4. It changes no number."""
     attention_bias: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """Whether the projections of queries, keys and values have biases, as in Qwen2 and GLM-4 MoE."""
     rotary_fraction: Annotated[float, Field(gt=0, le=1, exclude_if=lambda value: value == 1.0, examples=[0.5])] = 1.0

@@ -143,8 +143,14 @@ class LoraSpec(SpecModel):
         return self.alpha / (self.rank**0.5 if self.rank_stabilized else self.rank)
 
     def check_export(self, shape: ModelShape) -> None:
-        """Raise ValueError for an adapter that PEFT would not put on a model of this shape: it takes what is adapted
-        of a mixture's feed-forward layers for its routed experts."""
+        """Raise ValueError for an adapter that PEFT would not put on a model of this shape: it adapts fused matrices as
+        a whole, and takes what is adapted of a mixture's feed-forward layers for its routed experts."""
+        fused = [target for target in self.targets if target not in ("output", "down")]
+        if self.export == "adapter" and shape.fused_projections and fused:
+            raise ValueError(
+                f"lora.export adapter: PEFT has no adapters of {', '.join(fused)} alone, which the model's files have in "
+                "fused matrices; remove them from lora.targets, or set lora.export to merged"
+            )
         refused = [target for target in self.targets if target in ("gate", "up", "down")]
         if self.export == "adapter" and shape.moe is not None and shape.adapter_parameters(1, refused):
             raise ValueError(

@@ -31,6 +31,13 @@ _OLMO2 = {
     "attention.query_wide_norm.weight": "self_attn.q_norm.weight",
     "attention.key_wide_norm.weight": "self_attn.k_norm.weight",
 }
+_FUSED = {
+    "attention.query.weight": "self_attn.qkv_proj.weight",
+    "attention.key.weight": "self_attn.qkv_proj.weight",
+    "attention.value.weight": "self_attn.qkv_proj.weight",
+    "mlp.gate.weight": "mlp.gate_up_proj.weight",
+    "mlp.up.weight": "mlp.gate_up_proj.weight",
+}
 _DENSE = {
     "mlp.gate.weight": "mlp.gate_proj.weight",
     "mlp.up.weight": "mlp.up_proj.weight",
@@ -68,12 +75,27 @@ def hugging_face_names(name: str, shape: ModelShape) -> list[str]:
     sparse = _MIXTRAL if layout == "mixtral" else _SPARSE
     if inner == "mlp.balance" and layout != "glm4_moe":
         return []
-    attention = _ATTENTION | _OLMO2 if layout == "olmo2" else _ATTENTION
-    pattern = f"model.layers.{layer}.{(attention | _DENSE | sparse)[inner]}"
+    of_layout = {"olmo2": _OLMO2, "phi3": _FUSED}.get(layout, {})
+    pattern = f"model.layers.{layer}.{(_ATTENTION | _DENSE | sparse | of_layout)[inner]}"
     if not is_expert_stack(name):
         return [pattern]
     assert shape.moe is not None
     return [pattern.format(number) for number in range(shape.moe.num_experts)]
+
+
+def fused_rows(name: str, shape: ModelShape) -> tuple[int, int] | None:
+    """Return (first row, rows of the whole) of a parameter that is a part of a fused tensor of the layout; None for
+    others. The parts follow each other in the order of the model's parameters."""
+    inner = name.split(".", 2)[-1]
+    if not shape.fused_projections or inner not in _FUSED:
+        return None
+    key = shape.num_kv_heads * shape.head_size
+    sizes = {"query": shape.num_heads * shape.head_size, "key": key, "value": key}
+    if inner.startswith("mlp."):
+        sizes = dict.fromkeys(("gate", "up"), shape.intermediate_size)
+    parts = list(sizes)
+    before = parts[: parts.index(inner.split(".")[1])]
+    return sum(sizes[part] for part in before), sum(sizes.values())
 
 
 def is_expert_stack(name: str) -> bool:

@@ -15,7 +15,7 @@ from trainer.contract.models import ModelShape
 from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
 from trainer.export.folder import read_config, read_shape, user_error
-from trainer.export.names import hugging_face_names, is_expert_stack
+from trainer.export.names import fused_rows, hugging_face_names, is_expert_stack
 from trainer.export.write import INDEX_NAME
 from trainer.models.decoder import Decoder
 from trainer.parallel.layout import ParamLayout
@@ -48,7 +48,8 @@ class StoredWeights:
         if not theirs:
             return torch.zeros(sizes)
         if not is_expert_stack(name):
-            return self._box(theirs[0], offsets, sizes, full_shape)
+            first, rows = fused_rows(name, self._shape) or (0, full_shape[0])
+            return self._box(theirs[0], (first + offsets[0], *offsets[1:]), sizes, (rows, *full_shape[1:]))
         chosen = theirs[offsets[0] : offsets[0] + sizes[0]]
         return torch.stack([self._box(each, offsets[1:], sizes[1:], full_shape[1:]) for each in chosen])
 

@@ -14,7 +14,7 @@ from trainer.contract.base import WireModel
 from trainer.contract.manifest import StoredFile
 from trainer.contract.models import ModelShape
 from trainer.contract.timeouts import EXPORT_TIMEOUT
-from trainer.export.names import hugging_face_names, is_expert_stack
+from trainer.export.names import fused_rows, hugging_face_names, is_expert_stack
 from trainer.models.lora import is_adapter, merge_adapters
 from trainer.parallel.full_tensors import gather_stage_tensors, stage_shapes
 from trainer.parallel.mesh import Mesh, all_reduce_world
@@ -53,12 +53,12 @@ class WeightsWriter:
         """Divide the tensors among files. `adapter_scale`: of adapters that are merged into their weights."""
         self._weights, self._shape, self._dtype, self._scale = weights, shape, dtype, adapter_scale
         self._mesh = weights.mesh
-        with torch.device("meta"):
-            sizes = [
-                (their_name, tensor.numel() * _stored_dtype(name, dtype).itemsize)
-                for name, full_shape in stage_shapes(weights, select=lambda name: not is_adapter(name))
-                for their_name, tensor in exported_tensors(name, torch.empty(full_shape), shape)
-            ]
+        shapes = stage_shapes(weights, select=lambda name: not is_adapter(name))
+        empty = ((name, torch.empty(full_shape, device="meta")) for name, full_shape in shapes)
+        sizes = [
+            (their_name, tensor.numel() * _stored_dtype(name, dtype).itemsize)
+            for name, their_name, tensor in exported_tensors(empty, shape)
+        ]
         self._files = split_tensors(sizes, largest_bytes)
         ranks = self._mesh.peers("replicate", "shard", "context", "tensor")
         writers = sorted(ranks, key=lambda rank: (rank % processes_per_node, rank))
@@ -97,23 +97,33 @@ class WeightsWriter:
         number_of = {name: number for number, file in enumerate(self._files) for name in file}
         named = gather_stage_tensors(self._weights)
         tensors: dict[str, Tensor] = {}
-        for name, whole in named if self._scale is None else merge_adapters(named, self._scale):
-            dtype = _stored_dtype(name, self._dtype)
-            for their_name, part in exported_tensors(name, whole, self._shape):
-                number = number_of[their_name]
-                if not self._mine[number]:
-                    continue
-                tensors[their_name] = part.to("cpu", dtype, copy=True).contiguous()
-                if len(tensors) == len(self._files[number]):
-                    yield number, tensors
-                    tensors = {}
+        merged = named if self._scale is None else merge_adapters(named, self._scale)
+        for name, their_name, tensor in exported_tensors(merged, self._shape):
+            number = number_of[their_name]
+            if not self._mine[number]:
+                continue
+            tensors[their_name] = tensor.to("cpu", _stored_dtype(name, self._dtype), copy=True).contiguous()
+            if len(tensors) == len(self._files[number]):
+                yield number, tensors
+                tensors = {}
 
 
-def exported_tensors(name: str, whole: Tensor, shape: ModelShape) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name in the layout, tensor) of a parameter: one for each expert of a stack."""
-    names = hugging_face_names(name, shape)
-    parts = whole.unbind() if is_expert_stack(name) else [whole] * len(names)
-    yield from zip(names, parts, strict=True)
+def exported_tensors(named: Iterable[tuple[str, Tensor]], shape: ModelShape) -> Iterator[tuple[str, str, Tensor]]:
+    """Yield (name of a parameter, name in the layout, tensor) for parameters in the order of the model: one for each
+    expert of a stack, and one for parameters that the layout has in one tensor, under the name of the last."""
+    parts: list[Tensor] = []
+    for name, whole in named:
+        theirs = hugging_face_names(name, shape)
+        fused = fused_rows(name, shape)
+        if fused is not None:
+            parts.append(whole)
+            if sum(part.shape[0] for part in parts) < fused[1]:
+                continue
+            yield name, theirs[0], torch.cat(parts)
+            parts = []
+        else:
+            tensors = whole.unbind() if is_expert_stack(name) else [whole] * len(theirs)
+            yield from ((name, their_name, each) for their_name, each in zip(theirs, tensors, strict=True))
 
 
 def split_tensors(sizes: Iterable[tuple[str, int]], largest_bytes: int) -> list[dict[str, int]]:
