@@ -7,7 +7,7 @@ INTRODUCTION = """
 Models of these families, in Hugging Face's layout, can be the base of a training (`training.model.base`), and a
 finished model is exported in the layout of its family, so that `transformers` loads it with equal logits. The model
 type is that of `config.json`; the features are fields of [`training.model.shape`](spec.md). Every family has positions
-without scaling and, where the last column names no other, with that of types `linear`, `llama3` and `yarn`.
+without scaling, and those of types `linear`, `llama3` and `yarn` unless the last column says otherwise.
 
 All weights are trained, embeddings and biases too. Only the row of the embeddings that `pad_token_id` names gets no
 gradient from the tokens of the input, as in `transformers`. With LoRA, only adapters are trained: beside the matrices

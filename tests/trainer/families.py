@@ -40,6 +40,11 @@ SHAPES = {
     "phi4-mini": ModelShape(
         **SIZES, fused_projections=True, tie_embeddings=True, head_dim=16, rotary_fraction=0.75, pad_token_id=9
     ),
+    "olmo3": ModelShape(
+        **{**SIZES, "num_layers": 4}, wide_qk_norm=True, post_norm=True, sliding_window=9, full_attention_every=2,
+        rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_length=24),
+    ),
+    "olmo3-window": ModelShape(**SIZES, wide_qk_norm=True, post_norm=True, sliding_window=9, pad_token_id=1),
     "olmo2": ModelShape(**SIZES, wide_qk_norm=True, post_norm=True, rope_theta=5e5),
     "qwen3-moe": ModelShape(
         **SIZES, qk_norm=True, moe=SOFTMAX.model_copy(update={"first_dense_layers": 1, "normalise_weights": False})

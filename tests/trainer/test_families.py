@@ -43,6 +43,8 @@ MESHES: list[tuple[str, dict[str, Any]]] = [
     ("llama-padded", {"pipeline": 2, "tensor": 2, "zero": 1}),
     ("phi3", {"tensor": 2, "zero": 3}),
     ("phi4-mini", {"pipeline": 2, "tensor": 2, "zero": 1}),
+    ("olmo3", {"pipeline": 2, "tensor": 2}),
+    ("olmo3", {"context": 2, "context_attention": "ulysses", "zero": 3}),
     ("olmo2", {"tensor": 2, "zero": 3}),
     ("olmo2", {"tensor": 2, "tensor_overlap": True, "zero": 0}),
     ("olmo2", {"pipeline": 2, "context": 2, "zero": 1}),

@@ -53,6 +53,48 @@ def test_a_model_of_transformers_computes_the_same_here(name: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    ("types", "expected"),
+    [
+        (None, (9, 4)),
+        (["sliding_attention", "full_attention"] * 2, (9, 2)),
+        (["sliding_attention"] * 4, (9, None)),
+        (["full_attention"] * 4, (None, None)),
+    ],
+)
+def test_windows_are_read_from_the_types_of_layers(
+    types: list[str] | None, expected: tuple[int | None, int | None]
+) -> None:
+    config = hugging_face_config(SHAPES["olmo3"], VOCABULARY, LENGTH, "float32", end_of_text=0)
+    shape = shape_of_config({**config, "layer_types": types})
+    assert (shape.sliding_window, shape.full_attention_every) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layer_types": ["full_attention", "sliding_attention"] * 2}, "every n-th layer"),
+        ({"layer_types": ["sliding_attention", "full_attention", "full_attention", "full_attention"]}, "every n-th"),
+        ({"layer_types": ["sliding_attention"] * 3}, "every n-th layer"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_theta": 1e4}, "sliding_attention": {"rope_theta": 1e3}}},
+            "rope_parameters.sliding_attention is {'rope_theta': 1000.0}; only default positions",
+        ),
+    ],
+)
+def test_layers_in_another_order_or_with_other_positions_are_refused(changes: dict[str, Any], message: str) -> None:
+    config = hugging_face_config(SHAPES["olmo3"], VOCABULARY, LENGTH, "float32", end_of_text=0)
+    with pytest.raises(ValueError, match="take another model") as caught:
+        shape_of_config({**config, **changes})
+    assert message in str(caught.value)
+
+
+def test_a_scaling_that_phi_does_not_know_is_refused() -> None:
+    shape = SHAPES["phi3"].model_copy(update={"rope_scaling": RopeScaling(kind="linear", factor=2.0)})
+    with pytest.raises(ValueError, match="rope_scaling linear cannot be exported to Hugging Face: phi3 knows none"):
+        layout_of(shape)
+
+
+@pytest.mark.parametrize(
     ("entry", "expected"), [(None, None), (0, 0), (-1, VOCABULARY - 1), (VOCABULARY, None), (-VOCABULARY - 1, None)]
 )
 def test_the_padding_token_is_a_row_of_the_embeddings_or_none(entry: int | None, expected: int | None) -> None:

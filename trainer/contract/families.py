@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from trainer.contract.models import ModelShape
 
-Layout = Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe", "mixtral", "olmo2", "phi3"]
+Layout = Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe", "mixtral", "olmo2", "olmo3", "phi3"]
 FEATURES = (
     "qk_norm",
     "attention_bias",
@@ -19,6 +19,7 @@ FEATURES = (
     "wide_qk_norm",
     "post_norm",
     "fused_projections",
+    "full_attention_every",
 )
 """Fields of a shape that not every family can express."""
 
@@ -76,6 +77,16 @@ FAMILIES = (
         "olmo2", "Olmo2ForCausalLM", "OLMo 2",
         always={"wide_qk_norm": True, "post_norm": True}, defaults={"rms_norm_eps": 1e-5, "pad_token_id": 1},
         restrictions="no biases",
+    ),
+    Family(
+        "olmo3", "Olmo3ForCausalLM", "OLMo 3",
+        always={"wide_qk_norm": True, "post_norm": True},
+        entries={"sliding_window": "sliding_window", "full_attention_every": "layer_types"},
+        defaults={
+            "rms_norm_eps": 1e-5, "pad_token_id": 1, "sliding_window": 4096, "layer_types": None, "rope_theta": 5e5,
+        },
+        restrictions="no biases, no ring attention with a `sliding_window` below `sequence_length`; without a window, "
+        "exported as model type olmo2",
     ),
     Family(
         "phi3", "Phi3ForCausalLM", "Phi-3, Phi-4",

@@ -115,7 +115,10 @@ def hugging_face_config(
         config["mlp_bias"] = False
     if shape.moe is not None:
         config |= _moe_config(shape.moe, layout)
-    return config | {entry: getattr(shape, feature) for feature, entry in family.entries.items()}
+    config |= {entry: getattr(shape, feature) for feature, entry in family.entries.items()}
+    if "full_attention_every" in family.entries:
+        config |= _layer_types_config(shape)
+    return config
 
 
 def shape_of_config(config: dict[str, Any]) -> ModelShape:
@@ -137,14 +140,17 @@ def _shape(config: dict[str, Any]) -> ModelShape:
     config = {"num_key_value_heads": config.get("num_attention_heads"), **family.defaults, **config}
     if "num_local_experts" in config:  # newer releases write all types' number of experts so
         config["num_experts"] = config["n_routed_experts"] = config["num_local_experts"]
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope = _rope_of_full_attention(config.get("rope_parameters") or config.get("rope_scaling") or {})
     if "partial_rotary_factor" in rope:
         config["partial_rotary_factor"] = rope["partial_rotary_factor"]
     features = family.always | {feature: config[entry] for feature, entry in family.entries.items()}
     for entry, only in _ONLY.items():
         if entry not in {*features, *family.entries.values()} and config.get(entry, only) not in (only, None):
             raise _refused(entry, config[entry], f"only {only!r} is computed")
-    _refuse_windows(config)
+    if "full_attention_every" in family.entries:
+        features |= _windows(config)
+    else:
+        _refuse_windows(config)
     for entry in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
         if not isinstance(config.get(entry), int):
             raise _refused(entry, config.get(entry), "it must be a whole number")
@@ -274,6 +280,50 @@ def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> RopeScaling | None
     if missing := [entries[name] for name in _REQUIRED_SCALING[kind] if name not in found]:
         raise KeyError(f"rope_scaling.{missing[0]}")
     return RopeScaling(kind=kind, **found)
+
+
+def _layer_types_config(shape: ModelShape) -> dict[str, Any]:
+    """Return the entries of a layout with a type for each layer: its types, and the positions of each type."""
+    windowed = {"rope_type": "default", "rope_theta": shape.rope_theta}
+    full = windowed | (_scaling_config(shape.rope_scaling) or {})
+    return {
+        "layer_types": _layer_types(shape),
+        "rope_parameters": {"full_attention": full, "sliding_attention": windowed},
+    }
+
+
+def _layer_types(shape: ModelShape) -> list[str]:
+    windows = map(shape.window_of, range(shape.num_layers))
+    return ["full_attention" if window is None else "sliding_attention" for window in windows]
+
+
+def _windows(config: dict[str, Any]) -> dict[str, int | None]:
+    """Return the window and the interval of the layers without one. Raises ValueError for layers in another order."""
+    layers, window = config["num_hidden_layers"], config["sliding_window"]
+    every = range(1, layers + 1)
+    types = config["layer_types"] or ["full_attention" if n % 4 == 0 else "sliding_attention" for n in every]
+    if window is None or "sliding_attention" not in types:
+        return {"sliding_window": None, "full_attention_every": None}
+    interval = types.index("full_attention") + 1 if "full_attention" in types else None
+    expected = ["full_attention" if interval is not None and n % interval == 0 else "sliding_attention" for n in every]
+    if types != expected or interval == 1:
+        raise _refused("layer_types", ", ".join(types), "full attention is computed in every n-th layer")
+    return {"sliding_window": window, "full_attention_every": interval}
+
+
+def _rope_of_full_attention(rope: dict[str, Any]) -> dict[str, Any]:
+    """Return the positions of layers with full attention, of a configuration that has them for each type of layer.
+
+    Raises ValueError where those of the other layers are scaled or have another base.
+    """
+    if "full_attention" not in rope:
+        return rope
+    full, windowed = rope["full_attention"], rope.get("sliding_attention") or {}
+    theta = full.get("rope_theta")
+    if windowed.get("rope_type", "default") != "default" or windowed.get("rope_theta", theta) != theta:
+        why = f"only default positions with rope_theta {theta} are computed"
+        raise _refused("rope_parameters.sliding_attention", windowed, why)
+    return dict(full)
 
 
 def _refuse_windows(config: dict[str, Any]) -> None:

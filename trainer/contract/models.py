@@ -150,6 +150,11 @@ class ModelShape(CheckedModel):
     sliding_window: Annotated[Dimension | None, Field(exclude_if=lambda value: value is None, examples=[4096])] = None
     """Number of tokens that a token attends to in each layer, itself included and those right before it, as in Mistral
     7B v0.1. Without it, it attends to all earlier ones."""
+    full_attention_every: Annotated[int | None, Field(ge=2, exclude_if=lambda value: value is None, examples=[4])] = (
+        None
+    )
+    """Interval of layers without the window, as in OLMo 3: with 4, layers 4, 8 and so on attend to all earlier tokens.
+    `rope_scaling` then applies to these layers alone. Needs `sliding_window`. Without it, all layers are alike."""
     pad_token_id: Annotated[int | None, Field(ge=0, exclude_if=lambda value: value is None, examples=[0])] = None
     """Id of the token whose embedding gets no gradient from the tokens of the input, as Hugging Face's models treat the
     entry of the same name. Must be below the size of the vocabulary. Without it, all embeddings are trained."""
@@ -169,6 +174,9 @@ class ModelShape(CheckedModel):
         if self.qk_norm and self.wide_qk_norm:
             message = "wide_qk_norm and qk_norm normalize the same; set one of them"
             yield FieldConflict("wide_qk_norm", message, ("qk_norm",))
+        if self.full_attention_every is not None and self.sliding_window is None:
+            message = "full_attention_every needs a sliding_window; leave it out, since all layers attend to all tokens"
+            yield FieldConflict("full_attention_every", message, ("sliding_window",))
         if self.rotary_fraction < 1.0 and (self.rotary_size % 2 or not self.rotary_size):
             message = (
                 f"rotary_fraction {self.rotary_fraction} of the head size {self.head_size} rotates {self.rotary_size} "
@@ -190,6 +198,11 @@ class ModelShape(CheckedModel):
     def rotary_size(self) -> int:
         """Return the number of a head's elements that are rotated by position, the first ones of the head."""
         return int(self.head_size * self.rotary_fraction)
+
+    def window_of(self, layer: int) -> int | None:
+        """Return the number of tokens that a token attends to in a layer; None: all earlier ones."""
+        is_full = self.full_attention_every is not None and (layer + 1) % self.full_attention_every == 0
+        return None if is_full else self.sliding_window
 
     def is_moe_layer(self, layer: int) -> bool:
         """Return whether a layer is a mixture of experts."""
@@ -256,12 +269,13 @@ class ModelShape(CheckedModel):
             self.attention_parameters() + self.mlp_parameters(layer, active=True) for layer in range(self.num_layers)
         )
         matmul += vocab_size * self.hidden_size  # the output head
-        scores = 12 * self.num_layers * self.num_heads * self.head_size * sequence_length
+        scores = 12 * self.num_heads * self.head_size * sequence_length
         products = 6 * matmul if trained_adapters is None else 4 * matmul + 6 * trained_adapters
         if not causal:
-            return products + scores
-        window = min(self.sliding_window or sequence_length, sequence_length)
-        return products + scores * window * (2 * sequence_length - window) // (2 * sequence_length**2)
+            return products + self.num_layers * scores
+        seen = [min(self.window_of(layer) or sequence_length, sequence_length) for layer in range(self.num_layers)]
+        pairs = sum(window * (2 * sequence_length - window) for window in seen)
+        return products + scores * pairs // (2 * sequence_length**2)
 
 
 MODELS: dict[str, ModelShape] = {

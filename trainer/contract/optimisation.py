@@ -148,8 +148,8 @@ class LoraSpec(SpecModel):
         fused = [target for target in self.targets if target not in ("output", "down")]
         if self.export == "adapter" and shape.fused_projections and fused:
             raise ValueError(
-                f"lora.export adapter: PEFT has no adapters of {', '.join(fused)} alone, which the model's files have in "
-                "fused matrices; remove them from lora.targets, or set lora.export to merged"
+                f"lora.export adapter: PEFT has no adapters of {', '.join(fused)} alone, which the model's files have "
+                "in fused matrices; remove them from lora.targets, or set lora.export to merged"
             )
         refused = [target for target in self.targets if target in ("gate", "up", "down")]
         if self.export == "adapter" and shape.moe is not None and shape.adapter_parameters(1, refused):

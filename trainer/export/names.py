@@ -75,7 +75,7 @@ def hugging_face_names(name: str, shape: ModelShape) -> list[str]:
     sparse = _MIXTRAL if layout == "mixtral" else _SPARSE
     if inner == "mlp.balance" and layout != "glm4_moe":
         return []
-    of_layout = {"olmo2": _OLMO2, "phi3": _FUSED}.get(layout, {})
+    of_layout = {"olmo2": _OLMO2, "olmo3": _OLMO2, "phi3": _FUSED}.get(layout, {})
     pattern = f"model.layers.{layer}.{(_ATTENTION | _DENSE | sparse | of_layout)[inner]}"
     if not is_expert_stack(name):
         return [pattern]

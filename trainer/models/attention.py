@@ -203,10 +203,11 @@ class Attention(nn.Module):
     are those of this rank. `project_in` (queries, keys, values) and `project_out` are replaced as in `FeedForward`.
     """
 
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(self, shape: ModelShape, layer: int) -> None:
         super().__init__()
+        self.window = shape.window_of(layer)
         self.num_heads, self.num_kv_heads, self.head_size = shape.num_heads, shape.num_kv_heads, shape.head_size
-        self.attend: Attend = attend if shape.sliding_window is None else partial(attend, window=shape.sliding_window)
+        self.attend: Attend = attend if self.window is None else partial(attend, window=self.window)
         self.project_in: InputProjection = apply_linears
         self.project_out: OutputProjection = apply_linear
         width, kv_width = shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size

@@ -20,11 +20,12 @@ class KeyValueCache:
     """The positions of the tokens that the model computes next; `LayerCache` has the keys and values.
 
     Call `prefill` before the forward pass over the prompts, and `step` before that over each further token.
-    `max_tokens`: tokens of a row, at most. `window`: tokens that a token attends to, itself included; None: all.
+    `max_tokens`: tokens of a row, at most. `windows`: those of the layers: how many tokens a token attends to, itself
+    included, None for all. `masks`: [B, 1, N, W] for each window.
     """
 
-    def __init__(self, max_tokens: int, window: int | None = None) -> None:
-        self.max_tokens, self._window = max_tokens, window
+    def __init__(self, max_tokens: int, windows: set[int | None]) -> None:
+        self.max_tokens, self._windows = max_tokens, windows
         self.end = 0  # 1 + the last position of any row
 
     def prefill(self, lengths: list[int], device: torch.device) -> None:
@@ -45,10 +46,13 @@ class KeyValueCache:
         assert end <= self.max_tokens, f"{end} tokens exceed the {self.max_tokens} of the cache"
         self.positions_BN, self.end, self._last_B = positions_BN, end, last_B
         key_positions_W = torch.arange(end, device=positions_BN.device)
-        mask_BNW = key_positions_W <= positions_BN[..., None]
-        if self._window is not None:
-            mask_BNW &= key_positions_W > positions_BN[..., None] - self._window
-        self.mask = mask_BNW[:, None]  # [B, 1, N, W]
+        causal_BNW = key_positions_W <= positions_BN[..., None]
+        self.masks: dict[int | None, Tensor] = {}
+        for window in self._windows:
+            mask_BNW = causal_BNW
+            if window is not None:
+                mask_BNW = causal_BNW & (key_positions_W > positions_BN[..., None] - window)
+            self.masks[window] = mask_BNW[:, None]
 
     def select_last(self, x_BND: Tensor) -> Tensor:
         """Return the hidden state of each row's last token, [B, 1, D]. Replaces `Decoder.gather_head_input`."""
@@ -57,10 +61,10 @@ class KeyValueCache:
 
 
 class LayerCache:
-    """One layer's keys and values."""
+    """One layer's keys and values. `window`: as `KeyValueCache` has it."""
 
-    def __init__(self, cache: KeyValueCache) -> None:
-        self._cache = cache
+    def __init__(self, cache: KeyValueCache, window: int | None) -> None:
+        self._cache, self._window = cache, window
         self._cached_2BKWE: Tensor | None = None
 
     def attend(self, query_BHNE: Tensor, key_BKNE: Tensor, value_BKNE: Tensor, _: Tensor | None) -> Tensor:
@@ -74,7 +78,8 @@ class LayerCache:
             cached.scatter_(2, index, new)
         key, value = self._cached_2BKWE[:, :, :, : cache.end]
         grouped = query_BHNE.shape[1] != heads
-        return functional.scaled_dot_product_attention(query_BHNE, key, value, attn_mask=cache.mask, enable_gqa=grouped)
+        mask = cache.masks[self._window]
+        return functional.scaled_dot_product_attention(query_BHNE, key, value, attn_mask=mask, enable_gqa=grouped)
 
 
 @contextmanager
@@ -84,12 +89,14 @@ def use_kv_cache(stages: Iterable[Decoder], max_tokens: int) -> Iterator[KeyValu
     The head then returns the logits after each row's last token, [B, 1, V]. Run the stages without gradients.
     """
     stages = list(stages)
-    cache = KeyValueCache(max_tokens, stages[0].shape.sliding_window)
+    attentions = [block.attention for stage in stages for block in stage.blocks.values()]
+    cache = KeyValueCache(max_tokens, {attention.window for attention in attentions})
     with ExitStack() as overrides:
         for stage in stages:
             overrides.enter_context(override_attribute(stage, "gather_head_input", cache.select_last))
-            for block in stage.blocks.values():
-                overrides.enter_context(override_attribute(block.attention, "attend", LayerCache(cache).attend))
+        for attention in attentions:
+            layer = LayerCache(cache, attention.window)
+            overrides.enter_context(override_attribute(attention, "attend", layer.attend))
         yield cache
 
 

@@ -97,7 +97,7 @@ class Block(nn.Module):
         self.reduce_output: Callable[[Tensor], Tensor] = identity
         self._is_post_norm = shape.post_norm
         self.attention_norm = nn.RMSNorm(shape.hidden_size, eps=shape.norm_epsilon)
-        self.attention = Attention(shape)
+        self.attention = Attention(shape, layer)
         self.mlp_norm = nn.RMSNorm(shape.hidden_size, eps=shape.norm_epsilon)
         self.mlp: FeedForward | MixtureOfExperts
         if shape.moe is not None and shape.is_moe_layer(layer):
@@ -139,7 +139,9 @@ class Decoder(nn.Module):
     ) -> None:
         super().__init__()
         self.shape, self.vocab_size = shape, vocab_size
-        self.rotary = Rotary(shape, sequence_length)
+        self.rotary = self._windowed_rotary = Rotary(shape, sequence_length)
+        if shape.full_attention_every is not None:  # layers with a window have positions that are not scaled
+            self._windowed_rotary = Rotary(shape.model_copy(update={"rope_scaling": None}), sequence_length)
         self.make_mask: Callable[[Tensor | None, Tensor], Tensor | None] = document_mask
         self.gather_head_input: Callable[[Tensor], Tensor] = identity
         self.sequence_shards = 1
@@ -165,10 +167,12 @@ class Decoder(nn.Module):
         length = x.shape[1] if self.embedding is not None else x.shape[1] * self.sequence_shards
         if self.embedding is not None:
             x = self.embedding(x)
-        rope_cache = self.rotary.rope_cache(positions_BS, length, x)
+        rope_cache, windowed = (
+            rotary.rope_cache(positions_BS, length, x) for rotary in (self.rotary, self._windowed_rotary)
+        )
         mask = self.make_mask(documents_BS, x)
         for block in self.blocks.values():
-            x = block(x, rope_cache, mask)
+            x = block(x, rope_cache if block.attention.window is None else windowed, mask)
         if self.norm is None or self.head is None:
             return x
         tied_weight = self.embedding.weight if self._is_tied and self.embedding is not None else None

@@ -12,6 +12,7 @@ size.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +35,6 @@ class ContextParallel:
         self._size, self._rank = mesh.sizes.context, mesh.coordinate("context")
         self._group, self._is_ring = mesh.group("context"), spec.context_attention == "ring"
         self._peers = mesh.peers("context")
-        self._window: int | None = None
 
     def shard_batch(self, batch: MicroBatch) -> MicroBatch:
         """Return this rank's tokens, targets and positions; the document numbers stay complete, since attention needs
@@ -55,10 +55,10 @@ class ContextParallel:
         """Let the model attend over the ranks of the context group."""
         if self._group is None:
             return
-        self._window = model.shape.sliding_window  # a ring has none that is shorter than the sequence
         model.make_mask = self._pass_documents if self._is_ring else document_mask
         for block in model.blocks.values():
-            block.attention.attend = self._ring if self._is_ring else self._ulysses
+            window = block.attention.window  # a ring has none that is shorter than the sequence
+            block.attention.attend = self._ring if self._is_ring else partial(self._ulysses, window=window)
 
     def _local_positions(self, length: int, device: torch.device) -> Tensor:
         """Return the positions of this rank's tokens in the full sequence, [S], ascending."""
@@ -78,9 +78,9 @@ class ContextParallel:
         return _RingAttention.apply(query, key, value, documents_BW, ring)
 
     @torch.compiler.disable
-    def _ulysses(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    def _ulysses(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, window: int | None) -> Tensor:
         query, key, value = (self._heads_for_sequence(tensor) for tensor in (query, key, value))
-        return self._sequence_for_heads(attend(query, key, value, mask, self._window))
+        return self._sequence_for_heads(attend(query, key, value, mask, window))
 
     def _heads_for_sequence(self, x_BHSE: Tensor) -> Tensor:
         """Exchange [B, H, S, E], all heads of this rank's tokens, for [B, H/C, W, E], all tokens of its heads."""
