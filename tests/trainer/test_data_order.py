@@ -146,6 +146,19 @@ def test_packed_rows_hold_every_token_as_a_target_once_and_predict_within_docume
     assert counted == Counter(tokens.tolist())
 
 
+@pytest.mark.parametrize(("long_documents", "kept"), [("cut", (5, 19, 8, 16)), ("truncate", (5, 8, 8, 8)),
+                                                      ("drop", (5, 0, 8, 0))])  # fmt: skip
+def test_what_is_kept_of_documents_that_are_longer_than_a_row(long_documents: Any, kept: tuple[int, ...]) -> None:
+    lengths = np.array([5, 19, 8, 16])
+    tokens = np.arange(lengths.sum()).astype(np.uint16)
+    rows = DocumentRows(lengths, 8, long_documents)
+    targets = np.concatenate([rows.read(tokens, number, 99).targets_BS[0] for number in range(rows.count)])
+    begins = np.cumsum(lengths) - lengths
+    expected = np.concatenate([np.arange(begin, begin + count) for begin, count in zip(begins, kept, strict=True)])
+    assert sorted(targets[targets != IGNORED]) == expected.tolist()
+    assert not DocumentRows(np.array([9, 100]), 8, "drop").count
+
+
 @given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=200))
 @settings(max_examples=60)
 def test_packing_fills_bins_and_overfills_none(sizes: list[int]) -> None:
@@ -306,3 +319,5 @@ def test_the_rows_of_packed_shards_are_counted_once_for_all_processes(places: li
     kept = json.loads((places[0].folder / f"train-rows-{LENGTH}.json").read_text())
     lengths = DocumentLengths(places[0].folder, index, "train")
     assert source.rows == kept == [DocumentRows(each, LENGTH).count for each in lengths]
+    without = Source(places[0], "train", data.model_copy(update={"long_documents": "drop"}), LENGTH, NOWHERE)
+    assert without.rows == [DocumentRows(each, LENGTH, "drop").count for each in lengths] != kept

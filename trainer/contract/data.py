@@ -42,6 +42,9 @@ class MixturePart(SpecModel):
     of plain text, otherwise the last document. A single document is cut in two."""
 
 
+LongDocuments = Literal["cut", "truncate", "drop"]
+
+
 class DataSpec(CheckedModel):
     """The text to train on, from one `source` or a `mixture` of several, and how it becomes sequences."""
 
@@ -72,6 +75,10 @@ class DataSpec(CheckedModel):
     """How documents become sequences. `none` concatenates them and cuts the stream, and attention crosses documents.
     `documents` fills each sequence with complete documents, cuts only those that are longer, pads the rest, and keeps
     attention inside each document. Ignored in `prepare`."""
+    long_documents: Annotated[LongDocuments, Field(exclude_if=lambda value: value == "cut")] = "cut"
+    """What happens to a document or conversation that is longer than a sequence, with packing `documents`: `cut` makes
+    several sequences of it, of which the later ones lack what came before; `truncate` keeps the beginning, `drop`
+    nothing. Ignored in `prepare`."""
     on_corrupt: Literal["fail", "skip"] = "fail"
     """What to do when a shard of prepared data is damaged in the store: `fail` ends the run with the reason
     `data_error`, `skip` takes the samples from the next intact shard and records an event. Ignored in `prepare`."""
@@ -90,6 +97,11 @@ class DataSpec(CheckedModel):
         if twice:
             message = f"mixture names {', '.join(twice)} more than once; add the weights and name it once"
             yield FieldConflict("mixture", message)
+        if self.packing != "documents" and self.long_documents != "cut":
+            message = (
+                f"long_documents {self.long_documents} needs packing `documents`; without it all text is one stream"
+            )
+            yield FieldConflict("long_documents", message, ("packing",))
         if self.packing != "documents" and any(part.format == "chat" for part in self.parts):
             message = "format `chat` needs packing `documents`, so that conversations do not see one another"
             yield FieldConflict("packing", message, ("format", "mixture"))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.contract.data import LongDocuments
 from trainer.data.masks import unmasked
 
 IGNORED = -100
@@ -46,13 +47,14 @@ class StreamRows:
 class DocumentRows:
     """Whole documents packed into rows: the longest first, each where the least room is left (best-fit decreasing).
 
-    A document longer than a row is first cut into pieces; the rest of a row is padding that no loss is counted for.
+    A document longer than a row is first cut into pieces, or only its first piece is kept, or none of it. The rest of a
+    row is padding that no loss is counted for.
     """
 
-    def __init__(self, lengths: NDArray[np.int64], length: int) -> None:
+    def __init__(self, lengths: NDArray[np.int64], length: int, long_documents: LongDocuments = "cut") -> None:
         """`lengths`: tokens of the shard's documents, in order."""
         self._length = length
-        self._starts, self._sizes, self._is_start = _pieces(lengths, length)
+        self._starts, self._sizes, self._is_start = _pieces(lengths, length, long_documents)
         rows = best_fit(self._sizes, length)
         self._order = np.argsort(rows, kind="stable")  # the pieces of a row keep the order of the shard
         self._bounds = np.searchsorted(rows[self._order], np.arange(rows.max(initial=-1) + 2))
@@ -92,14 +94,17 @@ class DocumentRows:
         return Rows(inputs[None], targets[None], documents[None], positions[None])
 
 
-def _pieces(lengths: NDArray[np.int64], longest: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+def _pieces(
+    lengths: NDArray[np.int64], longest: int, long_documents: LongDocuments
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
     """Return (start in the shard, number of tokens, whether it begins a document) of each piece, in order."""
     counts = -(-lengths // longest)
     document = np.repeat(np.arange(len(lengths)), counts)
     number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     starts = (np.cumsum(lengths) - lengths)[document] + number * longest
     sizes = np.minimum(lengths[document] - number * longest, longest)
-    return starts, sizes, number == 0
+    kept = {"cut": number >= 0, "truncate": number == 0, "drop": lengths[document] <= longest}[long_documents]
+    return starts[kept], sizes[kept], number[kept] == 0
 
 
 def best_fit(sizes: NDArray[np.int64], capacity: int) -> NDArray[np.int64]:

@@ -138,7 +138,7 @@ def check_enough(folder: Path, index: DatasetIndex, source: str, training: Train
     """Raise TrainerError (DATA_ERROR) if a split does not fill one row."""
     for split in SPLITS:
         tokens = sum(shard.tokens for shard in index.shards[split])
-        rows = sum(row_counts(folder, index, split, training.data.packing, training.sequence_length)) if tokens else 0
+        rows = sum(row_counts(folder, index, split, training.data, training.sequence_length)) if tokens else 0
         if not rows:
             raise data_error(
                 f"the {split} split of {source} has {tokens} tokens; training.sequence_length "

@@ -57,7 +57,7 @@ class Source:
         self.name, self.split = place.name, split
         self.index = DatasetIndex.read(place.folder)
         self._data, self._length = data, length
-        self.rows = row_counts(place.folder, self.index, split, data.packing, length)
+        self.rows = row_counts(place.folder, self.index, split, data, length)
         shards = self.index.shards[split]
         limit = data.cache_bytes // len(data.parts)
         fetch = place.fetcher(storage)
@@ -114,7 +114,7 @@ class Source:
 
     def _pack(self, shard: int) -> DocumentRows:
         assert self._lengths is not None, "documents are packed"
-        return DocumentRows(self._lengths[shard], self._length)
+        return DocumentRows(self._lengths[shard], self._length, self._data.long_documents)
 
     def _report_corrupt(self, shard: int, error: CorruptShard) -> None:
         if self._data.on_corrupt == "fail":
@@ -129,15 +129,17 @@ class Source:
             self.on_corrupt(self.name, error)
 
 
-def row_counts(folder: Path, index: DatasetIndex, split: str, packing: str, length: int) -> list[int]:
+def row_counts(folder: Path, index: DatasetIndex, split: str, data: DataSpec, length: int) -> list[int]:
     """Return the number of rows of each shard. Those of packed documents are cached in the folder."""
-    if packing == "none":
+    if data.packing == "none":
         return [StreamRows(length).count(shard.tokens) for shard in index.shards[split]]
-    path = folder / f"{split}-rows-{length}.json"
+    suffix = "" if data.long_documents == "cut" else f"-{data.long_documents}"
+    path = folder / f"{split}-rows-{length}{suffix}.json"
     try:
         return [int(count) for count in json.loads(path.read_text())]
     except FileNotFoundError:
-        counts = [DocumentRows(lengths, length).count for lengths in DocumentLengths(folder, index, split)]
+        lengths = DocumentLengths(folder, index, split)
+        counts = [DocumentRows(each, length, data.long_documents).count for each in lengths]
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     partial.write_text(json.dumps(counts))
     partial.replace(path)
