@@ -3820,6 +3820,14 @@ export interface components {
              */
             packing: components["schemas"]["PackingEnum"];
             /**
+             * Long Documents
+             * @description What happens to a document or conversation that is longer than a sequence, with packing `documents`: `cut` makes
+             *     several sequences of it, of which the later ones lack what came before; `truncate` keeps the beginning, `drop`
+             *     nothing. Ignored in `prepare`.
+             * @default cut
+             */
+            long_documents: components["schemas"]["LongDocumentsEnum"];
+            /**
              * On Corrupt
              * @description What to do when a shard of prepared data is damaged in the store: `fail` ends the run with the reason
              *     `data_error`, `skip` takes the samples from the next intact shard and records an event. Ignored in `prepare`.
@@ -5377,6 +5385,8 @@ export interface components {
             /** @description Send it as `before`, with `tail`, for the lines before these. Null if there are none, or without `tail`. */
             next_before: number | null;
         };
+        /** @enum {string} */
+        LongDocumentsEnum: "cut" | "truncate" | "drop";
         /**
          * LoraSpec
          * @description Low-rank adapters (LoRA, Hu et al. 2021). Only the adapters are trained; the base model is frozen.
@@ -5852,6 +5862,13 @@ export interface components {
              */
             post_norm: boolean;
             /**
+             * Fused Projections
+             * @description Whether the model's files have queries, keys and values in one matrix, and gate and up in another, as those of
+             *     Phi-3 and Phi-4. It changes no number.
+             * @default false
+             */
+            fused_projections: boolean;
+            /**
              * Attention Bias
              * @description Whether the projections of queries, keys and values have biases, as in Qwen2 and GLM-4 MoE.
              * @default false
@@ -5873,6 +5890,14 @@ export interface components {
              * @example 4096
              */
             sliding_window: number | null;
+            /**
+             * Full Attention Every
+             * @description Interval of layers without the window, as in OLMo 3: with 4, layers 4, 8 and so on attend to all earlier tokens.
+             *     `rope_scaling` then applies to these layers alone. Needs `sliding_window`. Without it, all layers are alike.
+             * @default null
+             * @example 4
+             */
+            full_attention_every: number | null;
             /**
              * Pad Token Id
              * @description Id of the token whose embedding gets no gradient from the tokens of the input, as Hugging Face's models treat the

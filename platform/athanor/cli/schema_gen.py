@@ -238,6 +238,9 @@ class Holder(TypedDict):
     slots: int
 
 
+LongDocumentsEnum: TypeAlias = Literal['cut', 'truncate', 'drop']
+
+
 class MixturePart(TypedDict):
     source: str
     weight: NotRequired[float]
@@ -424,6 +427,7 @@ class DataSpec(TypedDict):
     validation_fraction: NotRequired[float]
     mixture: NotRequired[list[MixturePart]]
     packing: NotRequired[PackingEnum]
+    long_documents: NotRequired[LongDocumentsEnum]
     on_corrupt: NotRequired[OnCorruptEnum]
     shuffle_shards: NotRequired[int]
     cache_bytes: NotRequired[int | str]
@@ -587,9 +591,11 @@ class ModelShape(TypedDict):
     qk_norm: NotRequired[bool]
     wide_qk_norm: NotRequired[bool]
     post_norm: NotRequired[bool]
+    fused_projections: NotRequired[bool]
     attention_bias: NotRequired[bool]
     rotary_fraction: NotRequired[float]
     sliding_window: NotRequired[int | None]
+    full_attention_every: NotRequired[int | None]
     pad_token_id: NotRequired[int | None]
     moe: NotRequired[MoEShape | None]
 
