@@ -35,7 +35,8 @@ def param_group_config(name: str, num_dimensions: int, spec: OptimizerSpec) -> P
         decay = 1.0 if num_dimensions > 1 else 0.0
     algorithm = _algorithm(name, num_dimensions, spec)
     factor = group.learning_rate_factor
-    if algorithm == "muon" and spec.muon.learning_rate is not None and spec.learning_rate is not None:
+    if algorithm == "muon" and spec.muon.learning_rate is not None:
+        assert spec.learning_rate is not None, "TrainingSpec has chosen it"
         factor *= spec.muon.learning_rate / spec.learning_rate
     return ParamGroupConfig(algorithm, factor, spec.weight_decay * decay)
 
