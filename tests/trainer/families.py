@@ -16,6 +16,9 @@ VOCABULARY, LENGTH = 96, 48
 SIZES = {"hidden_size": 32, "num_layers": 3, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 56}
 SOFTMAX = MoEShape(num_experts=4, experts_per_token=2, expert_size=24)
 STRETCHED = RopeScaling(factor=8.0, original_length=16)
+GEMMA3 = {
+    "qk_norm": True, "norm_position": "both", "offset_norms": True, "activation": "gelu_tanh", "scale_embeddings": True,
+}  # fmt: skip
 SHAPES = {
     "llama": ModelShape(**SIZES),
     "llama-3.1": ModelShape(**SIZES, rope_theta=500.0, rope_scaling=STRETCHED, tie_embeddings=True),
@@ -36,16 +39,21 @@ SHAPES = {
     "qwen2-padded": ModelShape(**SIZES, attention_bias=True, pad_token_id=61),
     "llama-padded": ModelShape(**SIZES, tie_embeddings=True, pad_token_id=0),
     "qwen3": ModelShape(**SIZES, qk_norm=True, head_dim=16, norm_epsilon=1e-6),
+    "gemma3": ModelShape(
+        **{**SIZES, "num_layers": 4}, **GEMMA3, tie_embeddings=True, head_dim=16, sliding_window=9,
+        full_attention_every=2, rope_theta=1e6, window_rope_theta=1e4, query_pre_attn_scalar=24, pad_token_id=0,
+        norm_epsilon=1e-6, rope_scaling=RopeScaling(kind="linear", factor=8.0),
+    ),
     "phi3": ModelShape(**SIZES, fused_projections=True, sliding_window=11),
     "phi4-mini": ModelShape(
         **SIZES, fused_projections=True, tie_embeddings=True, head_dim=16, rotary_fraction=0.75, pad_token_id=9
     ),
     "olmo3": ModelShape(
-        **{**SIZES, "num_layers": 4}, wide_qk_norm=True, post_norm=True, sliding_window=9, full_attention_every=2,
-        rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_length=24),
+        **{**SIZES, "num_layers": 4}, wide_qk_norm=True, norm_position="after", sliding_window=9,
+        full_attention_every=2, rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_length=24),
     ),
-    "olmo3-window": ModelShape(**SIZES, wide_qk_norm=True, post_norm=True, sliding_window=9, pad_token_id=1),
-    "olmo2": ModelShape(**SIZES, wide_qk_norm=True, post_norm=True, rope_theta=5e5),
+    "olmo3-window": ModelShape(**SIZES, wide_qk_norm=True, norm_position="after", sliding_window=9, pad_token_id=1),
+    "olmo2": ModelShape(**SIZES, wide_qk_norm=True, norm_position="after", rope_theta=5e5),
     "qwen3-moe": ModelShape(
         **SIZES, qk_norm=True, moe=SOFTMAX.model_copy(update={"first_dense_layers": 1, "normalise_weights": False})
     ),

@@ -88,6 +88,39 @@ def test_layers_in_another_order_or_with_other_positions_are_refused(changes: di
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_activation": "gelu"}, "hidden_activation is 'gelu'; only 'gelu_pytorch_tanh'"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0; only None"),
+        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0; only None"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention is True; only False"),
+        ({"model_type": "gemma3"}, "model_type is 'gemma3'; it must be one of"),
+    ],
+)
+def test_what_gemma_could_have_besides_is_refused(changes: dict[str, Any], message: str) -> None:
+    config = hugging_face_config(SHAPES["gemma3"], VOCABULARY, LENGTH, "float32", end_of_text=0)
+    assert shape_of_config(config) == SHAPES["gemma3"]
+    with pytest.raises(ValueError, match="take another model") as caught:
+        shape_of_config({**config, **changes})
+    assert message in str(caught.value)
+
+
+def test_gemma_as_published_before_positions_had_types_is_read() -> None:
+    """Entries of the 1B model: a base for each kind of layer, no types, and the defaults of the family."""
+    published = {
+        "model_type": "gemma3_text", "hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26,
+        "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "vocab_size": 262144,
+        "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-6,
+        "rope_local_base_freq": 10000, "rope_scaling": None, "rope_theta": 1000000, "sliding_window": 512,
+        "sliding_window_pattern": 6, "max_position_embeddings": 32768, "pad_token_id": 0, "attention_bias": False,
+    }  # fmt: skip
+    shape = shape_of_config(published)
+    assert (shape.rope_theta, shape.window_rope_theta, shape.full_attention_every) == (1e6, 1e4, 6)
+    assert shape.tie_embeddings
+    assert 999_000_000 < shape.num_parameters(262144) < 1_001_000_000
+
+
 def test_a_scaling_that_phi_does_not_know_is_refused() -> None:
     shape = SHAPES["phi3"].model_copy(update={"rope_scaling": RopeScaling(kind="linear", factor=2.0)})
     with pytest.raises(ValueError, match="rope_scaling linear cannot be exported to Hugging Face: phi3 knows none"):

@@ -10,14 +10,21 @@ from typing import Any, Literal
 
 from trainer.contract.models import ModelShape
 
-Layout = Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe", "mixtral", "olmo2", "olmo3", "phi3"]
+Layout = Literal[
+    "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe", "mixtral", "olmo2", "olmo3", "phi3", "gemma3_text"
+]
 FEATURES = (
     "qk_norm",
     "attention_bias",
     "rotary_fraction",
     "sliding_window",
     "wide_qk_norm",
-    "post_norm",
+    "norm_position",
+    "offset_norms",
+    "activation",
+    "scale_embeddings",
+    "query_pre_attn_scalar",
+    "window_rope_theta",
     "fused_projections",
     "full_attention_every",
 )
@@ -75,18 +82,37 @@ FAMILIES = (
     ),
     Family(
         "olmo2", "Olmo2ForCausalLM", "OLMo 2",
-        always={"wide_qk_norm": True, "post_norm": True}, defaults={"rms_norm_eps": 1e-5, "pad_token_id": 1},
+        always={"wide_qk_norm": True, "norm_position": "after"}, defaults={"rms_norm_eps": 1e-5, "pad_token_id": 1},
         restrictions="no biases",
     ),
     Family(
         "olmo3", "Olmo3ForCausalLM", "OLMo 3",
-        always={"wide_qk_norm": True, "post_norm": True},
+        always={"wide_qk_norm": True, "norm_position": "after"},
         entries={"sliding_window": "sliding_window", "full_attention_every": "layer_types"},
         defaults={
             "rms_norm_eps": 1e-5, "pad_token_id": 1, "sliding_window": 4096, "layer_types": None, "rope_theta": 5e5,
+            "sliding_window_pattern": 4,
         },
         restrictions="no biases, no ring attention with a `sliding_window` below `sequence_length`; without a window, "
         "exported as model type olmo2",
+    ),
+    Family(
+        "gemma3_text", "Gemma3ForCausalLM", "Gemma 3 for text (270M, 1B)",
+        always={
+            "qk_norm": True, "norm_position": "both", "offset_norms": True, "activation": "gelu_tanh",
+            "scale_embeddings": True,
+        },
+        entries={
+            "sliding_window": "sliding_window", "full_attention_every": "layer_types",
+            "query_pre_attn_scalar": "query_pre_attn_scalar", "window_rope_theta": "rope_local_base_freq",
+        },
+        defaults={
+            "rms_norm_eps": 1e-6, "pad_token_id": 0, "sliding_window": 4096, "layer_types": None, "head_dim": 256,
+            "sliding_window_pattern": 6, "rope_theta": 1e6, "rope_local_base_freq": 1e4, "num_key_value_heads": 4,
+            "query_pre_attn_scalar": 256, "tie_word_embeddings": True, "final_logit_softcapping": None,
+        },
+        restrictions="no biases, no images, no soft caps, no ring attention with a `sliding_window` below "
+        "`sequence_length`",
     ),
     Family(
         "phi3", "Phi3ForCausalLM", "Phi-3, Phi-4",

@@ -26,10 +26,15 @@ _ONLY: dict[str, Any] = {
     "decoder_sparse_step": 1,
     "n_group": 1,
     "topk_group": 1,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "use_bidirectional_attention": False,
 }
 """Entries that would change what is computed, and the only value for which they do not."""
 
 
+LOCAL_BASE = "rope_local_base_freq"
 _SCALING_ENTRIES: dict[str, dict[str, str]] = {
     "linear": {"factor": "factor"},
     "llama3": {
@@ -118,6 +123,11 @@ def hugging_face_config(
     config |= {entry: getattr(shape, feature) for feature, entry in family.entries.items()}
     if "full_attention_every" in family.entries:
         config |= _layer_types_config(shape)
+    if layout == "gemma3_text":
+        del config["hidden_act"]
+        config["hidden_activation"] = "gelu_pytorch_tanh"
+        config["rope_local_base_freq"] = shape.window_rope_theta or shape.rope_theta
+        config["query_pre_attn_scalar"] = shape.query_pre_attn_scalar or shape.head_size
     return config
 
 
@@ -140,17 +150,22 @@ def _shape(config: dict[str, Any]) -> ModelShape:
     config = {"num_key_value_heads": config.get("num_attention_heads"), **family.defaults, **config}
     if "num_local_experts" in config:  # newer releases write all types' number of experts so
         config["num_experts"] = config["n_routed_experts"] = config["num_local_experts"]
-    rope = _rope_of_full_attention(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if "full_attention" in rope:
+        rope = _rope_of_full_attention(rope, config)
     if "partial_rotary_factor" in rope:
         config["partial_rotary_factor"] = rope["partial_rotary_factor"]
     features = family.always | {feature: config[entry] for feature, entry in family.entries.items()}
     for entry, only in _ONLY.items():
         if entry not in {*features, *family.entries.values()} and config.get(entry, only) not in (only, None):
             raise _refused(entry, config[entry], f"only {only!r} is computed")
+    theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
     if "full_attention_every" in family.entries:
         features |= _windows(config)
     else:
         _refuse_windows(config)
+    if features.get("window_rope_theta") == theta or features.get("full_attention_every") is None:
+        features.pop("window_rope_theta", None)
     for entry in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
         if not isinstance(config.get(entry), int):
             raise _refused(entry, config.get(entry), "it must be a whole number")
@@ -163,7 +178,7 @@ def _shape(config: dict[str, Any]) -> ModelShape:
         num_kv_heads=config["num_key_value_heads"],
         intermediate_size=sparse_size,
         head_dim=None if head_dim == config["hidden_size"] / config["num_attention_heads"] else head_dim,
-        rope_theta=rope.get("rope_theta", config.get("rope_theta", 10_000.0)),
+        rope_theta=theta,
         rope_scaling=_scaling(rope, config),
         norm_epsilon=config["rms_norm_eps"],
         tie_embeddings=config.get("tie_word_embeddings", False),
@@ -284,8 +299,8 @@ def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> RopeScaling | None
 
 def _layer_types_config(shape: ModelShape) -> dict[str, Any]:
     """Return the entries of a layout with a type for each layer: its types, and the positions of each type."""
-    windowed = {"rope_type": "default", "rope_theta": shape.rope_theta}
-    full = windowed | (_scaling_config(shape.rope_scaling) or {})
+    windowed = {"rope_type": "default", "rope_theta": shape.window_rope_theta or shape.rope_theta}
+    full = {"rope_type": "default", "rope_theta": shape.rope_theta} | (_scaling_config(shape.rope_scaling) or {})
     return {
         "layer_types": _layer_types(shape),
         "rope_parameters": {"full_attention": full, "sliding_attention": windowed},
@@ -301,7 +316,9 @@ def _windows(config: dict[str, Any]) -> dict[str, int | None]:
     """Return the window and the interval of the layers without one. Raises ValueError for layers in another order."""
     layers, window = config["num_hidden_layers"], config["sliding_window"]
     every = range(1, layers + 1)
-    types = config["layer_types"] or ["full_attention" if n % 4 == 0 else "sliding_attention" for n in every]
+    types = config["layer_types"] or [
+        "full_attention" if n % config["sliding_window_pattern"] == 0 else "sliding_attention" for n in every
+    ]
     if window is None or "sliding_attention" not in types:
         return {"sliding_window": None, "full_attention_every": None}
     interval = types.index("full_attention") + 1 if "full_attention" in types else None
@@ -311,18 +328,19 @@ def _windows(config: dict[str, Any]) -> dict[str, int | None]:
     return {"sliding_window": window, "full_attention_every": interval}
 
 
-def _rope_of_full_attention(rope: dict[str, Any]) -> dict[str, Any]:
+def _rope_of_full_attention(rope: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     """Return the positions of layers with full attention, of a configuration that has them for each type of layer.
 
-    Raises ValueError where those of the other layers are scaled or have another base.
+    The base of the others' becomes an entry of `config` where the family has one. Raises ValueError where they are
+    scaled, or have another base without such an entry.
     """
-    if "full_attention" not in rope:
-        return rope
     full, windowed = rope["full_attention"], rope.get("sliding_attention") or {}
     theta = full.get("rope_theta")
-    if windowed.get("rope_type", "default") != "default" or windowed.get("rope_theta", theta) != theta:
+    other = windowed.get("rope_theta", theta)
+    if windowed.get("rope_type", "default") != "default" or (other != theta and LOCAL_BASE not in config):
         why = f"only default positions with rope_theta {theta} are computed"
         raise _refused("rope_parameters.sliding_attention", windowed, why)
+    config[LOCAL_BASE] = other
     return dict(full)
 
 

@@ -137,8 +137,26 @@ class ModelShape(CheckedModel):
     wide_qk_norm: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """Whether queries and keys are normalized with RMSNorm over all heads together, as in OLMo 2. Not with
     `qk_norm`."""
-    post_norm: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
-    """Whether the outputs of attention and feed-forward network are normalized, not their inputs, as in OLMo 2."""
+    norm_position: Annotated[
+        Literal["before", "after", "both"], Field(exclude_if=lambda value: value == "before", examples=["after"])
+    ] = "before"
+    """What is normalized of attention and feed-forward network: their inputs (`before`), their outputs, as in OLMo 2
+    (`after`), or both, as in Gemma 3."""
+    offset_norms: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Whether norms multiply by 1 plus their weights, as in Gemma. Not with `wide_qk_norm`."""
+    activation: Annotated[Literal["silu", "gelu_tanh"], Field(exclude_if=lambda value: value == "silu")] = "silu"
+    """Function of the gate of dense feed-forward networks. Experts have `silu`."""
+    scale_embeddings: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Whether the embeddings of the input are multiplied by the square root of `hidden_size`, as in Gemma."""
+    query_pre_attn_scalar: Annotated[
+        Dimension | None, Field(exclude_if=lambda value: value is None, examples=[168])
+    ] = None
+    """Number whose square root divides the scores of attention. Without it, the width of a head."""
+    window_rope_theta: Annotated[
+        float | None, Field(gt=0, exclude_if=lambda value: value is None, examples=[10_000.0])
+    ] = None
+    """Base of the rotary position embeddings of layers with a window. Needs `full_attention_every`. Without it,
+    `rope_theta`."""
     fused_projections: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """Whether the model's files have queries, keys and values in one matrix, and gate and up in another, as those of
     Phi-3 and Phi-4. It changes no number."""
@@ -174,6 +192,12 @@ class ModelShape(CheckedModel):
         if self.qk_norm and self.wide_qk_norm:
             message = "wide_qk_norm and qk_norm normalize the same; set one of them"
             yield FieldConflict("wide_qk_norm", message, ("qk_norm",))
+        if self.offset_norms and self.wide_qk_norm:
+            message = "offset_norms and wide_qk_norm are of different families; set one of them"
+            yield FieldConflict("offset_norms", message, ("wide_qk_norm",))
+        if self.window_rope_theta is not None and self.full_attention_every is None:
+            message = "window_rope_theta needs full_attention_every; without it, set rope_theta"
+            yield FieldConflict("window_rope_theta", message, ("full_attention_every",))
         if self.full_attention_every is not None and self.sliding_window is None:
             message = "full_attention_every needs a sliding_window; leave it out, since all layers attend to all tokens"
             yield FieldConflict("full_attention_every", message, ("sliding_window",))
@@ -219,7 +243,7 @@ class ModelShape(CheckedModel):
     def norm_parameters(self) -> int:
         """Return the number of weights of one layer's norms."""
         heads = self.num_heads + self.num_kv_heads if self.wide_qk_norm else 2 * self.qk_norm
-        return 2 * self.hidden_size + self.head_size * heads
+        return (4 if self.norm_position == "both" else 2) * self.hidden_size + self.head_size * heads
 
     def mlp_parameters(self, layer: int, *, active: bool = False) -> int:
         """Of one layer's feed-forward; `active`: only what one token passes through."""

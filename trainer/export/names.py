@@ -10,6 +10,7 @@ from trainer.contract.models import ModelShape
 _OUTER = {
     "embedding.weight": "model.embed_tokens.weight",
     "norm.weight": "model.norm.weight",
+    "norm.offset": "model.norm.weight",
     "head.weight": "lm_head.weight",
 }
 _ATTENTION = {
@@ -26,10 +27,18 @@ _ATTENTION = {
     "mlp_norm.weight": "post_attention_layernorm.weight",
 }
 _OLMO2 = {
-    "attention_norm.weight": "post_attention_layernorm.weight",
-    "mlp_norm.weight": "post_feedforward_layernorm.weight",
+    "attention_output_norm.weight": "post_attention_layernorm.weight",
+    "mlp_output_norm.weight": "post_feedforward_layernorm.weight",
     "attention.query_wide_norm.weight": "self_attn.q_norm.weight",
     "attention.key_wide_norm.weight": "self_attn.k_norm.weight",
+}
+_GEMMA3 = {
+    "attention_norm.offset": "input_layernorm.weight",
+    "attention_output_norm.offset": "post_attention_layernorm.weight",
+    "mlp_norm.offset": "pre_feedforward_layernorm.weight",
+    "mlp_output_norm.offset": "post_feedforward_layernorm.weight",
+    "attention.query_norm.offset": "self_attn.q_norm.weight",
+    "attention.key_norm.offset": "self_attn.k_norm.weight",
 }
 _FUSED = {
     "attention.query.weight": "self_attn.qkv_proj.weight",
@@ -75,7 +84,7 @@ def hugging_face_names(name: str, shape: ModelShape) -> list[str]:
     sparse = _MIXTRAL if layout == "mixtral" else _SPARSE
     if inner == "mlp.balance" and layout != "glm4_moe":
         return []
-    of_layout = {"olmo2": _OLMO2, "olmo3": _OLMO2, "phi3": _FUSED}.get(layout, {})
+    of_layout = {"olmo2": _OLMO2, "olmo3": _OLMO2, "phi3": _FUSED, "gemma3_text": _GEMMA3}.get(layout, {})
     pattern = f"model.layers.{layer}.{(_ATTENTION | _DENSE | sparse | of_layout)[inner]}"
     if not is_expert_stack(name):
         return [pattern]

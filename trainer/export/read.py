@@ -126,7 +126,7 @@ def load_decoder(folder: Path, shape: ModelShape, vocab_size: int, sequence_leng
         model = Decoder(shape, vocab_size, sequence_length)
     stored = StoredWeights(folder, shape)
     weights = {name: stored.whole(name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()}
-    dtype = weights["norm.weight"].dtype
+    dtype = weights["embedding.weight"].dtype
     model.to_empty(device="cpu")
     model.zero_buffers()
     for name, parameter in model.named_parameters():

@@ -179,6 +179,27 @@ def _attend_varlen(
     return mixed[..., :size].unflatten(0, (batch, length)).transpose(1, 2)
 
 
+class OffsetNorm(nn.Module):
+    """RMSNorm that multiplies by 1 + `offset`, in fp32, as Gemma does."""
+
+    def __init__(self, width: int, epsilon: float) -> None:
+        super().__init__()
+        self.offset = nn.Parameter(torch.empty(width))
+        self._epsilon = epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalized input, in its precision."""
+        normalized = functional.rms_norm(x.float(), x.shape[-1:], eps=self._epsilon)
+        return (normalized * (1.0 + self.offset.float())).to(x.dtype)
+
+
+def make_norm(width: int, shape: ModelShape) -> nn.Module:
+    """Return a norm of the last dimension."""
+    if shape.offset_norms:
+        return OffsetNorm(width, shape.norm_epsilon)
+    return nn.RMSNorm(width, eps=shape.norm_epsilon)
+
+
 class WideNorm(nn.Module):
     """RMSNorm of all heads together. With tensor parallelism each rank has the weights of its heads, and `gather` has
     the sums of squares of all ranks, [B, S, ranks]."""
@@ -216,11 +237,12 @@ class Attention(nn.Module):
         self.value = nn.Linear(shape.hidden_size, kv_width, bias=shape.attention_bias)
         self.output = nn.Linear(width, shape.hidden_size, bias=False)
         if shape.qk_norm:
-            self.query_norm = nn.RMSNorm(shape.head_size, eps=shape.norm_epsilon)
-            self.key_norm = nn.RMSNorm(shape.head_size, eps=shape.norm_epsilon)
+            self.query_norm, self.key_norm = make_norm(shape.head_size, shape), make_norm(shape.head_size, shape)
         if shape.wide_qk_norm:
             self.query_wide_norm = WideNorm(width, shape.norm_epsilon)
             self.key_wide_norm = WideNorm(kv_width, shape.norm_epsilon)
+        scalar = shape.query_pre_attn_scalar or shape.head_size
+        self._query_factor = (shape.head_size / scalar) ** 0.5  # the kernels divide by the root of the head size
         self._normalises, self._normalises_wide = shape.qk_norm, shape.wide_qk_norm
 
     def forward(self, x_BSD: Tensor, rope_cache: RopeCache, mask: Tensor | None) -> Tensor:
@@ -238,5 +260,7 @@ class Attention(nn.Module):
             apply_rotary_embedding(query_BSHE.transpose(1, 2), rope_cache),
             apply_rotary_embedding(key_BSKE.transpose(1, 2), rope_cache),
         )
+        if self._query_factor != 1.0:
+            query_BHSE = query_BHSE * self._query_factor
         mixed_BHSE = self.attend(query_BHSE, key_BKSE, value_BSKE.transpose(1, 2), mask)
         return self.project_out(mixed_BHSE.transpose(1, 2).reshape(batch, length, -1), self.output)

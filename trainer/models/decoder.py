@@ -9,19 +9,24 @@ Hugging Face's.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from trainer.contract.models import ModelShape
-from trainer.models.attention import Attention, RopeCache, Rotary, document_mask
+from trainer.models.attention import Attention, RopeCache, Rotary, document_mask, make_norm
 from trainer.models.feed_forward import FeedForward, identity
 from trainer.models.loss import AllReduce, linear_cross_entropy
 from trainer.models.moe import MixtureOfExperts
 from trainer.models.normal_numbers import draw_box
 
 INITIAL_STD = 0.02
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": functional.silu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+}
 
 
 class Embedding(nn.Module):
@@ -82,8 +87,8 @@ class Head(nn.Module):
 
 
 class Block(nn.Module):
-    """A decoder layer: attention, then a feed-forward layer or a mixture of experts. Norms are of their inputs, or with
-    `post_norm` of their outputs.
+    """A decoder layer: attention, then a feed-forward layer or a mixture of experts, with norms of their inputs, of
+    their outputs, or both.
 
     `recompute` runs the layer with activation checkpointing (`trainer.training.activation_checkpointing`); None: all
     activations are stored. Tensor parallelism replaces `gather_input`, which gathers the sequence in front of attention
@@ -95,15 +100,15 @@ class Block(nn.Module):
         self.recompute: Callable[..., Tensor] | None = None
         self.gather_input: Callable[[Tensor], Tensor] = identity
         self.reduce_output: Callable[[Tensor], Tensor] = identity
-        self._is_post_norm = shape.post_norm
-        self.attention_norm = nn.RMSNorm(shape.hidden_size, eps=shape.norm_epsilon)
+        inputs, outputs = shape.norm_position != "after", shape.norm_position != "before"
+        self.attention_norm, self.mlp_norm = (_norm_if(inputs, shape) for _ in range(2))
+        self.attention_output_norm, self.mlp_output_norm = (_norm_if(outputs, shape) for _ in range(2))
         self.attention = Attention(shape, layer)
-        self.mlp_norm = nn.RMSNorm(shape.hidden_size, eps=shape.norm_epsilon)
         self.mlp: FeedForward | MixtureOfExperts
         if shape.moe is not None and shape.is_moe_layer(layer):
             self.mlp = MixtureOfExperts(shape.moe, shape.hidden_size)
         else:
-            self.mlp = FeedForward(shape.hidden_size, shape.intermediate_size)
+            self.mlp = FeedForward(shape.hidden_size, shape.intermediate_size, ACTIVATIONS[shape.activation])
 
     def forward(self, x_BSD: Tensor, rope_cache: RopeCache, mask: Tensor | None) -> Tensor:
         """Return the block's output, [B, S, D], recomputed in the backward pass where `recompute` is set."""
@@ -112,13 +117,13 @@ class Block(nn.Module):
         return self._compute(x_BSD, rope_cache, mask)
 
     def _compute(self, x_BSD: Tensor, rope_cache: RopeCache, mask: Tensor | None) -> Tensor:
-        if self._is_post_norm:
-            attended_BSD = self.attention(self.gather_input(x_BSD), rope_cache, mask)
-            x_BSD = x_BSD + self.attention_norm(self.reduce_output(attended_BSD))
-            return x_BSD + self.mlp_norm(self.reduce_output(self.mlp(self.gather_input(x_BSD))))
         attended_BSD = self.attention(self.gather_input(self.attention_norm(x_BSD)), rope_cache, mask)
-        x_BSD = x_BSD + self.reduce_output(attended_BSD)
-        return x_BSD + self.reduce_output(self.mlp(self.gather_input(self.mlp_norm(x_BSD))))
+        x_BSD = x_BSD + self.attention_output_norm(self.reduce_output(attended_BSD))
+        return x_BSD + self.mlp_output_norm(self.reduce_output(self.mlp(self.gather_input(self.mlp_norm(x_BSD)))))
+
+
+def _norm_if(is_there: bool, shape: ModelShape) -> nn.Module:
+    return make_norm(shape.hidden_size, shape) if is_there else nn.Identity()
 
 
 class Decoder(nn.Module):
@@ -141,14 +146,16 @@ class Decoder(nn.Module):
         self.shape, self.vocab_size = shape, vocab_size
         self.rotary = self._windowed_rotary = Rotary(shape, sequence_length)
         if shape.full_attention_every is not None:  # layers with a window have positions that are not scaled
-            self._windowed_rotary = Rotary(shape.model_copy(update={"rope_scaling": None}), sequence_length)
+            theta = shape.window_rope_theta or shape.rope_theta
+            windowed = shape.model_copy(update={"rope_scaling": None, "rope_theta": theta})
+            self._windowed_rotary = Rotary(windowed, sequence_length)
         self.make_mask: Callable[[Tensor | None, Tensor], Tensor | None] = document_mask
         self.gather_head_input: Callable[[Tensor], Tensor] = identity
         self.sequence_shards = 1
         self.embedding = Embedding(vocab_size, shape.hidden_size, shape.pad_token_id) if has_embedding else None
         numbers = range(shape.num_layers) if layers is None else layers
         self.blocks = nn.ModuleDict({str(number): Block(shape, number) for number in numbers})
-        self.norm = nn.RMSNorm(shape.hidden_size, eps=shape.norm_epsilon) if has_head else None
+        self.norm = make_norm(shape.hidden_size, shape) if has_head else None
         self._is_tied = shape.tie_embeddings and has_embedding and has_head
         self.head = Head(vocab_size, shape.hidden_size, owns_weight=not self._is_tied) if has_head else None
 
@@ -167,6 +174,8 @@ class Decoder(nn.Module):
         length = x.shape[1] if self.embedding is not None else x.shape[1] * self.sequence_shards
         if self.embedding is not None:
             x = self.embedding(x)
+            if self.shape.scale_embeddings:  # a factor in the precision of the embeddings, as Gemma has it
+                x = x * torch.full((), self.shape.hidden_size**0.5, dtype=x.dtype, device=x.device)
         rope_cache, windowed = (
             rotary.rope_cache(positions_BS, length, x) for rotary in (self.rotary, self._windowed_rotary)
         )
@@ -196,10 +205,10 @@ def initial_value(
 
     It is a function of the parameter's name and the seed alone. Weights are normal with a standard deviation of 0.02,
     divided by sqrt(2 layers) for those that write to the residual stream (Radford et al. 2019). Weights of norms are 1,
-    biases and `lora_b` are 0.
+    their offsets, biases and `lora_b` are 0.
     """
     offsets, box = offsets or (0,) * len(shape), shape if box is None else box
-    if name.endswith((".bias", "lora_b")):  # an adapter adds 0 at first
+    if name.endswith((".bias", ".offset", "lora_b")):  # an adapter adds 0 at first
         return torch.zeros(box)
     if len(shape) == 1:
         return torch.ones(box)

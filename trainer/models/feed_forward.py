@@ -27,14 +27,17 @@ def apply_linear(x: Tensor, linear: nn.Module) -> Tensor:
 
 
 class FeedForward(nn.Module):
-    """SwiGLU: down(silu(gate(x)) * up(x)), without biases.
+    """Gated units: down(activation(gate(x)) * up(x)), without biases; SwiGLU with `silu`.
 
     `project_in` applies `gate` and `up`, `project_out` applies `down`. `parallel.overlap` replaces both by functions
     that overlap the matrix products with the collectives of tensor parallelism.
     """
 
-    def __init__(self, hidden_size: int, intermediate_size: int) -> None:
+    def __init__(
+        self, hidden_size: int, intermediate_size: int, activation: Callable[[Tensor], Tensor] = functional.silu
+    ) -> None:
         super().__init__()
+        self._activation = activation
         self.project_in: InputProjection = apply_linears
         self.project_out: OutputProjection = apply_linear
         self.gate = nn.Linear(hidden_size, intermediate_size, bias=False)
@@ -42,6 +45,6 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(intermediate_size, hidden_size, bias=False)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
-        """Return SwiGLU of the input, [B, S, D]."""
+        """Return the output, [B, S, D]."""
         gate, up = self.project_in(x_BSD, (self.gate, self.up))
-        return self.project_out(functional.silu(gate) * up, self.down)
+        return self.project_out(self._activation(gate) * up, self.down)

@@ -2983,6 +2983,8 @@ export interface components {
         /** @enum {string} */
         ActivationCheckpointingEnum: "none" | "selective" | "full";
         /** @enum {string} */
+        ActivationEnum: "silu" | "gelu_tanh";
+        /** @enum {string} */
         ActivityEnum: "queued" | "startup" | "training" | "preparing" | "evaluation" | "checkpoint" | "export" | "finishing" | "paused" | "lost";
         /** @description The new passkey, and recovery codes if there were none. */
         AddedPasskey: {
@@ -5856,11 +5858,46 @@ export interface components {
              */
             wide_qk_norm: boolean;
             /**
-             * Post Norm
-             * @description Whether the outputs of attention and feed-forward network are normalized, not their inputs, as in OLMo 2.
+             * Norm Position
+             * @description What is normalized of attention and feed-forward network: their inputs (`before`), their outputs, as in OLMo 2
+             *     (`after`), or both, as in Gemma 3.
+             * @default before
+             * @example after
+             */
+            norm_position: components["schemas"]["NormPositionEnum"];
+            /**
+             * Offset Norms
+             * @description Whether norms multiply by 1 plus their weights, as in Gemma. Not with `wide_qk_norm`.
              * @default false
              */
-            post_norm: boolean;
+            offset_norms: boolean;
+            /**
+             * Activation
+             * @description Function of the gate of dense feed-forward networks. Experts have `silu`.
+             * @default silu
+             */
+            activation: components["schemas"]["ActivationEnum"];
+            /**
+             * Scale Embeddings
+             * @description Whether the embeddings of the input are multiplied by the square root of `hidden_size`, as in Gemma.
+             * @default false
+             */
+            scale_embeddings: boolean;
+            /**
+             * Query Pre Attn Scalar
+             * @description Number whose square root divides the scores of attention. Without it, the width of a head.
+             * @default null
+             * @example 168
+             */
+            query_pre_attn_scalar: number | null;
+            /**
+             * Window Rope Theta
+             * @description Base of the rotary position embeddings of layers with a window. Needs `full_attention_every`. Without it,
+             *     `rope_theta`.
+             * @default null
+             * @example 10000
+             */
+            window_rope_theta: number | null;
             /**
              * Fused Projections
              * @description Whether the model's files have queries, keys and values in one matrix, and gate and up in another, as those of
@@ -6326,6 +6363,8 @@ export interface components {
         };
         /** @enum {string} */
         NodeStateEnum: "ready" | "drained" | "down" | "unknown";
+        /** @enum {string} */
+        NormPositionEnum: "before" | "after" | "both";
         /** @description An object on a cluster. */
         Object: {
             /** @description Id of the cluster. */

@@ -276,7 +276,13 @@ TargetsEnum: TypeAlias = Literal['query', 'key', 'value', 'output', 'gate', 'up'
 TokenizerSpecKindEnum: TypeAlias = Literal['bpe', 'model']
 
 
+ActivationEnum: TypeAlias = Literal['silu', 'gelu_tanh']
+
+
 CompressionSpecKindEnum: TypeAlias = Literal['none', 'powersgd', 'int8', 'fp8']
+
+
+NormPositionEnum: TypeAlias = Literal['before', 'after', 'both']
 
 
 ScaleEnum: TypeAlias = Literal['rms', 'spectral']
@@ -590,7 +596,12 @@ class ModelShape(TypedDict):
     tie_embeddings: NotRequired[bool]
     qk_norm: NotRequired[bool]
     wide_qk_norm: NotRequired[bool]
-    post_norm: NotRequired[bool]
+    norm_position: NotRequired[NormPositionEnum]
+    offset_norms: NotRequired[bool]
+    activation: NotRequired[ActivationEnum]
+    scale_embeddings: NotRequired[bool]
+    query_pre_attn_scalar: NotRequired[int | None]
+    window_rope_theta: NotRequired[float | None]
     fused_projections: NotRequired[bool]
     attention_bias: NotRequired[bool]
     rotary_fraction: NotRequired[float]
