@@ -99,8 +99,13 @@ def _set(value: str) -> None:
 
 
 def _end_of_request(**_: Any) -> None:
-    """Reset a connection that outlives the request, as in Django's test client; closing one resets it."""
-    if connection.connection is not None and not connection.needs_rollback:
+    """Reset a connection that outlives the request, as in Django's test client; closing one resets it.
+
+    A streamed response that nobody has closed ends when it is collected as garbage, which may be within a query of
+    another request in this thread: that request resets the connection, and to wait for the query would last forever.
+    """
+    session = connection.connection
+    if session is not None and not session.lock.locked() and not connection.needs_rollback:
         with connection.cursor() as cursor:
             cursor.execute("RESET athanor.teams")
 

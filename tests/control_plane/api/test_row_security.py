@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 from django.apps import apps
-from django.db import ProgrammingError, connection, models, transaction
+from django.core.signals import request_finished
+from django.db import ProgrammingError, close_old_connections, connection, models, transaction
 
 from athanor.accounts.models import Team, User
 from athanor.core import tenancy
@@ -78,6 +79,21 @@ def test_the_session_is_as_before_when_the_request_is_over(api: Any, foreign: di
         assert not cursor.fetchone()[0]
     with tenancy.unrestricted():
         assert Job.objects.count() == 1
+
+
+@pytest.mark.timeout(30)
+def test_a_response_that_ends_within_a_query_of_this_thread_does_not_wait_for_it() -> None:
+    """One that streams and is not closed ends when it is collected as garbage, wherever that happens."""
+    tenancy.see_all()
+    request_finished.disconnect(close_old_connections)  # as Django's test client does around the end of a response
+    try:
+        with connection.connection.lock:
+            request_finished.send(sender=None)
+    finally:
+        request_finished.connect(close_old_connections)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('athanor.teams', true)")
+        assert cursor.fetchone() == (tenancy.ALL,), "the request whose query it was is not over"
 
 
 def test_a_policy_costs_no_function_call_a_row(foreign: dict[str, str]) -> None:
