@@ -1,5 +1,6 @@
 """Models of each of Hugging Face's layouts, from `transformers` to here and back: the same logits."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,15 @@ from trainer.export.folder import read_config
 from trainer.export.read import StoredWeights, load_decoder
 from trainer.models.attention import rotary_frequencies
 from trainer.models.decoder import Decoder
+
+
+def refusal(name: str, changes: dict[str, Any]) -> str:
+    """What is said of the configuration of a shape with changes; without them it is read."""
+    config = hugging_face_config(SHAPES[name], VOCABULARY, LENGTH, "float32", end_of_text=0)
+    assert shape_of_config(config) == SHAPES[name]
+    with pytest.raises(ValueError, match=r"config\.json.*take another model") as caught:
+        shape_of_config({**config, **changes})
+    return str(caught.value)
 
 
 def assert_equal_logits(ours: Decoder, folder: Path) -> None:
@@ -82,10 +92,40 @@ def test_windows_are_read_from_the_types_of_layers(
     ],
 )
 def test_layers_in_another_order_or_with_other_positions_are_refused(changes: dict[str, Any], message: str) -> None:
-    config = hugging_face_config(SHAPES["olmo3"], VOCABULARY, LENGTH, "float32", end_of_text=0)
-    with pytest.raises(ValueError, match="take another model") as caught:
-        shape_of_config({**config, **changes})
-    assert message in str(caught.value)
+    assert message in refusal("olmo3", changes)
+
+
+@pytest.mark.parametrize("name", ["olmo3", "gemma3"])
+def test_layers_that_all_have_a_window_have_its_positions(name: str, tmp_path: Path) -> None:
+    """Not those of layers with full attention, of which there are none: as for Gemma with fewer layers than 6."""
+    write_random(SHAPES[name], tmp_path)
+    config = {**read_config(tmp_path / "theirs"), "layer_types": ["sliding_attention"] * SHAPES[name].num_layers}
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps(config))
+    shape = shape_of_config(config)
+    assert (shape.rope_theta, shape.rope_scaling) == (1e4, None)
+    assert_equal_logits(load_decoder(tmp_path / "theirs", shape, VOCABULARY, LENGTH), tmp_path / "theirs")
+
+
+def test_scaled_positions_without_a_layer_that_has_them_are_refused() -> None:
+    shape = SHAPES["olmo3"].model_copy(update={"full_attention_every": None})
+    with pytest.raises(ValueError, match="rope_scaling yarn cannot be exported .* set full_attention_every"):
+        layout_of(shape)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"layer_types": 5}, {"layer_types": "full"}, {"layer_types": [1, 2, 3, 4]}, {"layer_types": [[]]},
+        {"layer_types": ["chunked_attention"] * 4}, {"sliding_window_pattern": 0, "layer_types": None},
+        {"rope_parameters": "x"}, {"rope_parameters": {"full_attention": "x"}}, {"num_hidden_layers": "4"},
+        {"num_hidden_layers": 10**12, "layer_types": None}, {"num_attention_heads": 0}, {"sliding_window": "x"},
+        {"rope_parameters": {"full_attention": {}, "sliding_attention": "x"}}, {"vocab_size": 0},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_entries_of_another_kind_are_refused_without_much_work(changes: dict[str, Any]) -> None:
+    """A user writes the configuration of a base model, and the web server reads it."""
+    assert refusal("gemma3", changes)
 
 
 @pytest.mark.parametrize(
@@ -99,11 +139,7 @@ def test_layers_in_another_order_or_with_other_positions_are_refused(changes: di
     ],
 )
 def test_what_gemma_could_have_besides_is_refused(changes: dict[str, Any], message: str) -> None:
-    config = hugging_face_config(SHAPES["gemma3"], VOCABULARY, LENGTH, "float32", end_of_text=0)
-    assert shape_of_config(config) == SHAPES["gemma3"]
-    with pytest.raises(ValueError, match="take another model") as caught:
-        shape_of_config({**config, **changes})
-    assert message in str(caught.value)
+    assert message in refusal("gemma3", changes)
 
 
 def test_gemma_as_published_before_positions_had_types_is_read() -> None:
@@ -164,10 +200,7 @@ def test_a_part_of_a_stored_tensor_is_that_part(name: str, tmp_path: Path) -> No
     ],
 )  # fmt: skip
 def test_what_this_decoder_does_not_compute_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
-    config = hugging_face_config(SHAPES["llama"], VOCABULARY, LENGTH, "float32", end_of_text=0)
-    with pytest.raises(ValueError, match="config.json") as caught:
-        shape_of_config({**config, **changes})
-    assert message in str(caught.value)
+    assert message in refusal("llama", changes)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainer.contract.families import BY_TYPE, Layout, family_of
-from trainer.contract.models import ModelShape, MoEShape, RopeScaling
+from trainer.contract.models import MAX_LAYERS, ModelShape, MoEShape, RopeScaling
 
 CONFIG_NAME, TOKENIZER_NAME = "config.json", "tokenizer.json"
 TOKENIZER_SETTINGS_NAME, TEMPLATE_NAME = "tokenizer_config.json", "chat_template.jinja"
@@ -63,7 +63,13 @@ _REQUIRED_SCALING = {
 def layout_of(shape: ModelShape) -> Layout:
     """Return the layout that can express all fields of a shape. Raises ValueError that names a field without a
     layout."""
-    name, moe = family_of(shape).model_type, shape.moe
+    family, moe = family_of(shape), shape.moe
+    name = family.model_type
+    if "full_attention_every" in family.entries and shape.rope_scaling is not None and _has_windows_only(shape):
+        raise ValueError(
+            f"model.shape.rope_scaling {shape.rope_scaling.kind} cannot be exported to Hugging Face: {name} scales the "
+            "positions of layers with full attention alone; set full_attention_every, or leave rope_scaling out"
+        )
     if name == "phi3" and shape.rope_scaling is not None:
         raise ValueError(
             f"model.shape.rope_scaling {shape.rope_scaling.kind} cannot be exported to Hugging Face: phi3 knows none; "
@@ -140,6 +146,10 @@ def shape_of_config(config: dict[str, Any]) -> ModelShape:
     except ValidationError as error:
         detail = error.errors()[0]
         raise ValueError(f"{CONFIG_NAME}: {detail['msg']} ({detail['input']!r}): take another model") from error
+    except (TypeError, AttributeError, ArithmeticError) as error:
+        raise ValueError(
+            f"{CONFIG_NAME} has an entry of another type than its layout: {error}: take another model"
+        ) from error
 
 
 def _shape(config: dict[str, Any]) -> ModelShape:
@@ -148,9 +158,15 @@ def _shape(config: dict[str, Any]) -> ModelShape:
     if family is None:
         raise _refused("model_type", kind, f"it must be one of {', '.join(BY_TYPE)}")
     config = {"num_key_value_heads": config.get("num_attention_heads"), **family.defaults, **config}
+    for entry in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
+        found = config.get(entry)
+        if not isinstance(found, int) or found < 1:
+            raise _refused(entry, found, "it must be a whole number of at least 1")
     if "num_local_experts" in config:  # newer releases write all types' number of experts so
         config["num_experts"] = config["n_routed_experts"] = config["num_local_experts"]
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(rope, dict):
+        raise _refused("rope_parameters", rope, "it must be an object")
     if "full_attention" in rope:
         rope = _rope_of_full_attention(rope, config)
     if "partial_rotary_factor" in rope:
@@ -162,13 +178,12 @@ def _shape(config: dict[str, Any]) -> ModelShape:
     theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
     if "full_attention_every" in family.entries:
         features |= _windows(config)
+        if features["sliding_window"] is not None and features["full_attention_every"] is None:
+            theta, rope = features.get("window_rope_theta") or theta, {}  # no layer has the others' positions
     else:
         _refuse_windows(config)
     if features.get("window_rope_theta") == theta or features.get("full_attention_every") is None:
         features.pop("window_rope_theta", None)
-    for entry in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
-        if not isinstance(config.get(entry), int):
-            raise _refused(entry, config.get(entry), "it must be a whole number")
     moe, head_dim = _moe_shape(config), config.get("head_dim")
     sparse_size = moe.expert_size if moe is not None and kind == "mixtral" else config["intermediate_size"]
     return ModelShape(
@@ -297,6 +312,10 @@ def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> RopeScaling | None
     return RopeScaling(kind=kind, **found)
 
 
+def _has_windows_only(shape: ModelShape) -> bool:
+    return shape.sliding_window is not None and shape.full_attention_every is None
+
+
 def _layer_types_config(shape: ModelShape) -> dict[str, Any]:
     """Return the entries of a layout with a type for each layer: its types, and the positions of each type."""
     windowed = {"rope_type": "default", "rope_theta": shape.window_rope_theta or shape.rope_theta}
@@ -315,16 +334,18 @@ def _layer_types(shape: ModelShape) -> list[str]:
 def _windows(config: dict[str, Any]) -> dict[str, int | None]:
     """Return the window and the interval of the layers without one. Raises ValueError for layers in another order."""
     layers, window = config["num_hidden_layers"], config["sliding_window"]
+    if layers > MAX_LAYERS:
+        raise _refused("num_hidden_layers", layers, f"it must be at most {MAX_LAYERS}")
     every = range(1, layers + 1)
     types = config["layer_types"] or [
         "full_attention" if n % config["sliding_window_pattern"] == 0 else "sliding_attention" for n in every
     ]
-    if window is None or "sliding_attention" not in types:
-        return {"sliding_window": None, "full_attention_every": None}
     interval = types.index("full_attention") + 1 if "full_attention" in types else None
     expected = ["full_attention" if interval is not None and n % interval == 0 else "sliding_attention" for n in every]
-    if types != expected or interval == 1:
-        raise _refused("layer_types", ", ".join(types), "full attention is computed in every n-th layer")
+    if types != expected:
+        raise _refused("layer_types", types, "full attention is computed in every n-th layer")
+    if window is None or interval == 1:
+        return {"sliding_window": None, "full_attention_every": None}
     return {"sliding_window": window, "full_attention_every": interval}
 
 

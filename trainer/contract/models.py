@@ -9,6 +9,7 @@ from pydantic import Field
 from trainer.contract.base import CheckedModel, FieldConflict
 
 Dimension = Annotated[int, Field(ge=1)]
+MAX_LAYERS = 1024
 
 
 class MoEShape(CheckedModel):
@@ -114,7 +115,7 @@ class ModelShape(CheckedModel):
 
     hidden_size: Annotated[Dimension, Field(examples=[2048])]
     """Width of the residual stream. Without `head_dim`, a multiple of `num_heads`."""
-    num_layers: Annotated[int, Field(ge=1, le=1024, examples=[16])]
+    num_layers: Annotated[int, Field(ge=1, le=MAX_LAYERS, examples=[16])]
     """Number of decoder blocks of the model."""
     num_heads: Annotated[Dimension, Field(examples=[32])]
     """Number of query heads in a layer. A multiple of `num_kv_heads`."""
