@@ -40,7 +40,7 @@ DOCUMENTS = {"data": {"source": "dataset:kit", "packing": "documents"}}
 
 @dataclass(frozen=True)
 class Reference:
-    """A run on the CPU. `base`: the reference whose exported model it starts from, instead of fresh weights."""
+    """A run on the CPU. `base`: the reference that exported its base model; None for fresh weights."""
 
     changes: dict[str, Any] = field(default_factory=dict)
     shape: dict[str, Any] = field(default_factory=dict)
@@ -67,7 +67,7 @@ REFERENCES = {
 
 @dataclass(frozen=True)
 class Case:
-    """A run on the GPU whose losses and gradient norms are compared with those of a reference on the CPU."""
+    """A run on the GPU. Its losses and gradient norms are compared with those of a reference on the CPU."""
 
     reference: str
     changes: dict[str, Any] = field(default_factory=dict)
@@ -155,7 +155,7 @@ class Job:
         try:
             while not condition(self.run):
                 assert self.process.poll() is None, f"the run ended before it was to be killed: {self.tail()}"
-                time.sleep(0.05)
+                time.sleep(0.05)  # between looks at files that another process writes
         finally:
             if self.process.poll() is None:
                 os.killpg(self.process.pid, signal.SIGKILL)

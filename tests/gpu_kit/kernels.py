@@ -172,7 +172,7 @@ def check_compute_time(device: Device) -> Figures:
                 torch.mm(left, right)
             if device == "cuda":
                 torch.cuda.synchronize()
-            time.sleep(pause / 2)
+            time.sleep(pause / 2)  # stands for a wait for other ranks
         seconds = time.perf_counter() - begin
     assert 0 < sampler.seconds < seconds - pause / 2, f"{sampler.seconds:.3f} s of {seconds:.3f} s with the pause"
     return {"pass": seconds, "computing": sampler.seconds}

@@ -171,7 +171,7 @@ def main(default_results: Path) -> int:
     parser.add_argument("--minutes", type=float, default=9.0, help="time for this call (default: 9)")
     parser.add_argument("--results", type=Path, default=default_results, help="folder of results")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="default: the GPU; cpu rehearses with small sizes")
-    parser.add_argument("--only", default="", help="parts whose name has this text, and what they need")
+    parser.add_argument("--only", default="", help="parts with this text in their name, and what they need")
     parser.add_argument("--again", action="store_true", help="repeat the parts that failed or were skipped")
     arguments = parser.parse_args()
     deadline = time.monotonic() + arguments.minutes * 60 - REPORT_SECONDS

@@ -61,7 +61,7 @@ def training(speed: Speed, device: Device, layers: int | None = None) -> dict[st
 
 
 def layers_that_fit(speed: Speed, device: Device) -> int:
-    """Return the most layers whose estimate with micro-batches of one sequence fits into the GPU's memory."""
+    """Return the most layers that fit into the GPU's memory, by the estimate for micro-batches of one sequence."""
     most = int(training(speed, device)["model"]["shape"]["num_layers"])
     if device == "cpu":
         return most

@@ -76,7 +76,9 @@ def test_sequences_that_the_base_model_does_not_know_are_reported(first: Finishe
     (event,) = longer.events("sequence.longer")
     assert (event["sequence_length"], event["base_length"]) == (64, 32)
     assert "knows 32 positions" in event["because"]
-    assert not first.events("sequence.longer")
+    remedied = run_alone(tmp_path / "as-long", going_on(first, steps=1, schedule={"warmup_steps": 0}), data=data)
+    assert remedied.series("train/loss")
+    assert not remedied.events("sequence.longer")
 
 
 def test_a_run_that_goes_on_resumes_from_its_own_checkpoint(first: FinishedRun, tmp_path: Path) -> None:

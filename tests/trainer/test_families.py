@@ -62,7 +62,7 @@ MESHES: list[tuple[str, dict[str, Any]]] = [
 
 
 SEPARATE = [name for name, shape in SHAPES.items() if not shape.fused_projections]
-"""Those whose matrices have adapters of their own in `peft`."""
+"""In these, `peft` has an adapter for each matrix."""
 
 
 @pytest.fixture(scope="module")

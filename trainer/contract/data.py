@@ -99,7 +99,7 @@ class DataSpec(CheckedModel):
             yield FieldConflict("mixture", message)
         if self.packing != "documents" and self.long_documents != "cut":
             message = (
-                f"long_documents {self.long_documents} needs packing `documents`; without it all text is one stream"
+                f"long_documents {self.long_documents} needs packing `documents`; set it, or leave long_documents out"
             )
             yield FieldConflict("long_documents", message, ("packing",))
         if self.packing != "documents" and any(part.format == "chat" for part in self.parts):

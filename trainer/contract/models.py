@@ -152,7 +152,7 @@ class ModelShape(CheckedModel):
     query_pre_attn_scalar: Annotated[
         Dimension | None, Field(exclude_if=lambda value: value is None, examples=[168])
     ] = None
-    """Number whose square root divides the scores of attention. Without it, the width of a head."""
+    """Scores of attention are divided by the square root of this number. Without it, of the width of a head."""
     window_rope_theta: Annotated[
         float | None, Field(gt=0, exclude_if=lambda value: value is None, examples=[10_000.0])
     ] = None
@@ -175,8 +175,8 @@ class ModelShape(CheckedModel):
     """Interval of layers without the window, as in OLMo 3: with 4, layers 4, 8 and so on attend to all earlier tokens.
     `rope_scaling` then applies to these layers alone. Needs `sliding_window`. Without it, all layers are alike."""
     pad_token_id: Annotated[int | None, Field(ge=0, exclude_if=lambda value: value is None, examples=[0])] = None
-    """Id of the token whose embedding gets no gradient from the tokens of the input, as Hugging Face's models treat the
-    entry of the same name. Must be below the size of the vocabulary. Without it, all embeddings are trained."""
+    """Id of a padding token. Its embedding gets no gradient from the tokens of the input, as in Hugging Face's models
+    with an entry of this name. Must be below the size of the vocabulary. Without it, all embeddings are trained."""
     moe: MoEShape | None = None
     """Mixture of experts in place of dense feed-forward networks. Without it all layers are dense."""
 

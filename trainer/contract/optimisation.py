@@ -53,8 +53,9 @@ class GradientWatchSpec(SpecModel):
     """Multiple of the median norm of the last 128 steps above which it is reported, once there are 20. null disables
     this limit."""
     skip_sigma: Annotated[float | None, Field(gt=0.0, exclude_if=lambda value: value is None, examples=[6.0])] = None
-    """Skip the update of a step whose norm is above the mean of the last 128 steps by more than so many standard
-    deviations, once there are 20 (counted from the start or a resume), as OLMo 2 does. Without it, none is skipped."""
+    """Skip the update of a step if its norm is above the mean of the last 128 steps by more than this number of
+    standard deviations, once there are 20 steps (counted from the start or a resume), as OLMo-core can do. Without it,
+    none is skipped."""
 
 
 class OptimizerSpec(SpecModel):

@@ -151,7 +151,7 @@ def _report_long_sequences(assignment: Assignment, reporter: Reporter) -> None:
     if known < length:
         because = (
             f"{assignment.training.model.base} knows {known} positions, and learns those beyond from this data alone; "
-            f"lower training.sequence_length {length}, or set rope_scaling in the config.json of the base model"
+            f"lower training.sequence_length from {length} to {known}"
         )
         reporter.event("sequence.longer", sequence_length=length, base_length=known, because=because)
 

@@ -4413,8 +4413,9 @@ export interface components {
             relative: number | null;
             /**
              * Skip Sigma
-             * @description Skip the update of a step whose norm is above the mean of the last 128 steps by more than so many standard
-             *     deviations, once there are 20 (counted from the start or a resume), as OLMo 2 does. Without it, none is skipped.
+             * @description Skip the update of a step if its norm is above the mean of the last 128 steps by more than this number of
+             *     standard deviations, once there are 20 steps (counted from the start or a resume), as OLMo-core can do. Without it,
+             *     none is skipped.
              * @default null
              * @example 6
              */
@@ -5885,7 +5886,7 @@ export interface components {
             scale_embeddings: boolean;
             /**
              * Query Pre Attn Scalar
-             * @description Number whose square root divides the scores of attention. Without it, the width of a head.
+             * @description Scores of attention are divided by the square root of this number. Without it, of the width of a head.
              * @default null
              * @example 168
              */
@@ -5937,8 +5938,8 @@ export interface components {
             full_attention_every: number | null;
             /**
              * Pad Token Id
-             * @description Id of the token whose embedding gets no gradient from the tokens of the input, as Hugging Face's models treat the
-             *     entry of the same name. Must be below the size of the vocabulary. Without it, all embeddings are trained.
+             * @description Id of a padding token. Its embedding gets no gradient from the tokens of the input, as in Hugging Face's models
+             *     with an entry of this name. Must be below the size of the vocabulary. Without it, all embeddings are trained.
              * @default null
              * @example 0
              */

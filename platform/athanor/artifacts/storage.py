@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PRESIGNED_FOR = timedelta(hours=1)
 DELETED_AT_A_TIME = 8
-LISTED_FROM = 8  # objects of a folder whose sizes are asked for
+LISTED_FROM = 8  # from so many objects in a folder on, sizes are read from a listing
 MISSING = {"404", "NoSuchKey", "NotFound", "NoSuchBucket"}
 
 
@@ -178,7 +178,7 @@ def sizes_of(keys: list[str]) -> dict[str, int]:
 
 
 def _sizes_in(folder: str, last: str) -> dict[str, int]:
-    """Return the bytes of the objects whose keys begin with `folder`, up to the key `last`."""
+    """Return the bytes of the objects in a folder, up to the key `last`."""
     found: dict[str, int] = {}
     after = ""
     while True:

@@ -93,7 +93,7 @@ def test_a_response_that_ends_within_a_query_of_this_thread_does_not_wait_for_it
         request_finished.connect(close_old_connections)
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_setting('athanor.teams', true)")
-        assert cursor.fetchone() == (tenancy.ALL,), "the request whose query it was is not over"
+        assert cursor.fetchone() == (tenancy.ALL,), "the request that runs the query is not over"
 
 
 def test_a_policy_costs_no_function_call_a_row(foreign: dict[str, str]) -> None:

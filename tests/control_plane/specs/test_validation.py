@@ -62,6 +62,15 @@ def test_a_padding_token_beyond_the_vocabulary_is_refused(spec: dict[str, Any]) 
     parse_spec(spec)
 
 
+def test_long_documents_without_packing_are_refused(spec: dict[str, Any]) -> None:
+    data = spec["training"]["data"]
+    data["long_documents"] = "drop"
+    detail = problems(spec)["/training/data/long_documents"]
+    assert detail == "long_documents drop needs packing `documents`; set it, or leave long_documents out"
+    data["packing"] = "documents"
+    parse_spec(spec)
+
+
 def test_what_conflicts_with_a_wrong_field_is_not_guessed(spec: dict[str, Any]) -> None:
     spec["training"] |= {"steps": "many", "sequence_length": 4, "tokens_per_step": 100}
     spec["training"]["schedule"] = {"warmup_steps": 10**6}
