@@ -56,9 +56,10 @@ def train(state: TrainState) -> EndClass:
         profiler.begin(step + 1)
         batches = state.loader.next_step(step)
         tokens = counted_tokens(state, batches, step)
-        clock.begin()
         with sampler.measure(step, is_profiled=profiler.is_active):
+            clock.begin()
             loss = state.model.forward_backward(batches, tokens, clock.end_phase)
+        clock.end_phase("other")  # what the measurement took
         figures = (clock.pass_seconds, sampler.seconds, peak_memory_bytes(state.mesh.device), state.loader.stalls[-1])
         stats, gradient_norm, is_applied = reduce_statistics(state, loss, figures, monitor.skip_limit)
         clock.end_phase("communication")
@@ -253,6 +254,7 @@ class Monitor:
     def _split(self, seconds: float) -> dict[str, float]:
         """Return the step's time on this rank by phase."""
         parts = {"data_stall": self._stalls.popleft(), **self.clock.take()}
+        parts.pop("other")  # a part of what is left
         other = max(0.0, seconds - sum(parts.values()))
         return {f"time/{name}_seconds": part for name, part in {**parts, "other": other}.items()}
 
