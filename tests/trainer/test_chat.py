@@ -15,7 +15,7 @@ from trainer.contract.run import EndClass
 from trainer.data.chat import DEFAULT_TEMPLATE, ChatTemplate, read_conversations
 from trainer.data.documents import RawObject
 from trainer.data.packing import IGNORED, Rows
-from trainer.data.prepare import prepare
+from trainer.data.prepare import Preparation
 from trainer.data.source import PreparedSource, Source
 from trainer.data.tokenizer import ExistingTokenizer, train_tokenizer
 from trainer.errors import TrainerError
@@ -124,7 +124,7 @@ def test_only_answers_are_targets_and_inputs_are_the_conversation(tokenizer: Pat
     data = DataSpec(source="dataset:x", format="chat", packing="documents")
     given = ExistingTokenizer(tokenizer, 400, 0)
     objects = [RawObject.of("x.jsonl", conversations(40))]
-    index = prepare(lambda: objects, data.parts[0], given, tmp_path / "prepared")
+    index = Preparation([lambda: objects], data.parts[0], given, tmp_path / "prepared").run()
     assert index.is_masked
     words = Tokenizer.from_file(str(tokenizer))
     template = ChatTemplate(DEFAULT_TEMPLATE, {"eos_token": END_OF_TEXT})

@@ -26,9 +26,9 @@ from trainer.data.documents import (
     builtin_stdlib,
     read_documents,
 )
-from trainer.data.prepare import Split, prepare
+from trainer.data.prepare import DocumentCount, Preparation, Split, divide_into_units
 from trainer.data.shards import DatasetIndex, DocumentLengths, file_names, token_dtype
-from trainer.data.tokenizer import EvenSample, ExistingTokenizer, ids_before_text, train_tokenizer
+from trainer.data.tokenizer import EvenSample, ExistingTokenizer, ids_before_text, join_samples, train_tokenizer
 from trainer.errors import TrainerError
 
 PART = MixturePart(source="dataset:tiny")
@@ -37,7 +37,7 @@ TOKENIZER = TokenizerSpec.model_validate(TINY["tokenizer"])
 
 def prepared_from(folder: Path, name: str, content: bytes, shard_bytes: int = 8192, **part: Any) -> DatasetIndex:
     chosen = MixturePart.model_validate({**PART.model_dump(), **part})
-    return prepare(lambda: [RawObject.of(name, content)], chosen, TOKENIZER, folder, shard_bytes)
+    return Preparation([lambda: [RawObject.of(name, content)]], chosen, TOKENIZER, folder, shard_bytes).run()
 
 
 def all_tokens(folder: Path, split: str) -> list[int]:
@@ -109,7 +109,7 @@ def test_each_document_begins_as_the_tokenizer_of_a_base_model_begins_a_text(tmp
     made.save(str(tmp_path / "tokenizer.json"))
     rows = [{"text": "gold is made"}, {"text": "of lead"}, {"text": "for weeks"}]
     objects = [RawObject.of("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())]
-    prepare(lambda: objects, PART, ExistingTokenizer(tmp_path / "tokenizer.json", 400, 0), tmp_path / "out")
+    Preparation([lambda: objects], PART, ExistingTokenizer(tmp_path / "tokenizer.json", 400, 0), tmp_path / "out").run()
     expected = [made.encode(row["text"]).ids for row in rows]
     assert all(ids[0] == begin and ids[-1] == 0 for ids in expected)
     assert all_tokens(tmp_path / "out", "train") == [*expected[0], *expected[1]]
@@ -162,10 +162,11 @@ def test_tokens_are_stored_in_the_smallest_fitting_type() -> None:
 
 
 def divided(documents: list[str], fraction: float) -> list[tuple[str, str]]:
-    split = Split(fraction)
+    """Divide documents of one unit."""
+    count = DocumentCount()
     for document in documents:
-        split.add(document)
-    return list(split.divide(documents))
+        count.add(document)
+    return list(Split(fraction, [count]).divide(documents, 0))
 
 
 @given(lengths=st.lists(st.integers(1, 50), min_size=1, max_size=300), fraction=st.floats(0.001, 0.49))
@@ -219,10 +220,10 @@ def test_a_sample_of_any_text_is_even_and_bounded(lengths: list[int]) -> None:
     sample = EvenSample(100)
     for number, length in enumerate(lengths):
         sample.add(chr(number) * length)
-    chosen = [ord(document[0]) for document in sample.documents]
-    assert sum(map(len, sample.documents)) <= 100
-    assert chosen == list(range(len(lengths)))[:: sample._stride]
-    assert sample.seen == len(lengths)
+    chosen = [ord(document[0]) for document in sample.sample.documents]
+    assert sample.sample.characters <= 100
+    assert chosen == list(range(len(lengths)))[:: sample.sample.stride]
+    assert sample.sample.seen == len(lengths)
 
 
 def test_the_builtin_corpus_is_sorted_bounded_python_source() -> None:
@@ -329,3 +330,56 @@ def test_what_was_resolved_is_read_again_as_it_was() -> None:
     for fields in ({"source": "dataset:a"}, {"mixture": [{"source": "dataset:a", "weight": 2}]}):
         spec = DataSpec.model_validate(fields)
         assert DataSpec.model_validate(spec.model_dump(mode="json")) == spec
+
+
+def test_units_are_whole_objects_of_a_least_size() -> None:
+    assert divide_into_units([], 10) == []
+    assert divide_into_units([4, 4, 4, 20, 1], 10) == [slice(0, 3), slice(3, 4), slice(4, 5)]
+
+
+def units_of(*texts: list[str]) -> list[Any]:
+    """Return one unit for each list of texts, a JSONL object."""
+    contents = ["".join(json.dumps({"text": text}) + "\n" for text in each).encode() for each in texts]
+    return [lambda n=n, c=c: [RawObject.of(f"{n}.jsonl", c)] for n, c in enumerate(contents)]
+
+
+@given(counts=st.lists(st.integers(0, 30), min_size=1, max_size=5).filter(lambda counts: sum(counts) > 1))
+@settings(max_examples=15, deadline=None)
+def test_units_hold_the_same_documents_out_as_one(tmp_path_factory: pytest.TempPathFactory, counts: list[int]) -> None:
+    lines = iter(tiny_text(60_000).splitlines())
+    texts = [[next(lines) for _ in range(count)] for count in counts]
+    tokenizer = TokenizerSpec(vocab_size=258)  # bytes alone: the same from any sample
+    part = PART.model_copy(update={"validation_fraction": 0.1})
+    indices, found = [], []
+    for number, units in enumerate((units_of(*texts), units_of(sum(texts, [])))):
+        folder = tmp_path_factory.mktemp(str(number))
+        indices.append(Preparation(units, part, tokenizer, folder, 512).run())
+        tokens = [all_tokens(folder, split) if indices[-1].shards[split] else [] for split in ("train", "validation")]
+        lengths = [list(np.fromfile(folder / f"{split}.documents", "<u4")) for split in ("train", "validation")]
+        found.append((tokens, lengths))
+        assert not list(folder.glob("*-*.documents"))
+        for split, shards in indices[-1].shards.items():
+            assert [shard.first_token for shard in shards] == np.cumsum([0, *(s.tokens for s in shards)])[:-1].tolist()
+            assert len(lengths[split == "validation"]) == sum(shard.documents for shard in shards)
+    assert found[0] == found[1]
+    assert indices[0].documents == indices[1].documents == sum(counts)
+    assert indices[0].text_bytes == indices[1].text_bytes
+
+
+@given(units=st.lists(st.lists(st.integers(1, 60), max_size=80), min_size=1, max_size=6), limit=st.integers(1, 400))
+@settings(max_examples=60)
+def test_joined_samples_are_even_in_every_unit_and_bounded(units: list[list[int]], limit: int) -> None:
+    samples = []
+    for number, lengths in enumerate(units):
+        sample = EvenSample(max(1, 2 * limit // len(units)))
+        for place, length in enumerate(lengths):
+            sample.add(f"{number},{place}," + "x" * length)
+        samples.append(sample.sample)
+    joined = join_samples(samples, limit)
+    chosen = [tuple(map(int, document.split(",")[:2])) for document in joined]
+    strides = {stride for stride in (2**power for power in range(10)) if all(
+        [place for unit, place in chosen if unit == number] == list(range(0, len(lengths), stride))
+        for number, lengths in enumerate(units)
+    )}  # fmt: skip
+    assert strides, "one stride for all"
+    assert sum(map(len, joined)) <= limit or len(joined) <= len(units)

@@ -106,7 +106,7 @@ def test_data_that_was_forgotten_is_prepared_again_beside_a_cache_that_lacks_sha
     with AgentApi(run, keys, objects) as api:
         api.run = prepared_with_small_shards(api, tmp_path / "first", monkeypatch)
         first, recipe = api.losses(), api.datasets[0]["recipe"]
-        (tmp_path / "first/datasets" / recipe / "train-00002.tokens").unlink()  # as after an eviction
+        (tmp_path / "first/datasets" / recipe / "train-00000-00002.tokens").unlink()  # as after an eviction
         api.datasets.clear()
         forgotten = {**api.run.dataset.model_dump(), "prepared": None}
         api.run = RunConfig.model_validate({**api.run.model_dump(), "dataset": forgotten})
@@ -134,16 +134,16 @@ def test_a_damaged_shard_ends_the_run_or_is_skipped_by_choice(
     with AgentApi(run, keys, objects) as api:
         api.run = prepared_with_small_shards(api, tmp_path / "first", monkeypatch)
         api.received.clear()
-        (part,) = next(f["parts"] for f in api.datasets[0]["files"] if f["path"] == "train-00002.tokens")
+        (part,) = next(f["parts"] for f in api.datasets[0]["files"] if f["path"] == "train-00000-00002.tokens")
         api.objects[part["key"]] = api.objects[part["key"]][:-1]
         ended = supervisor_for(api, tmp_path / "second").run()
         if choice == "fail":
             assert ended is EndClass.DATA_ERROR
-            assert "shard train-00002.tokens of dataset:tiny is damaged" in api.ends[-1]["message"]
+            assert "shard train-00000-00002.tokens of dataset:tiny is damaged" in api.ends[-1]["message"]
             return
         assert ended is EndClass.COMPLETED
         (event,) = api.events("data.shard_skipped")
-        assert (event["source"], event["shard"]) == ("dataset:tiny", "train-00002.tokens")
+        assert (event["source"], event["shard"]) == ("dataset:tiny", "train-00000-00002.tokens")
         skipped = [p["values"]["data/skipped_sequences"] for p in api.points() if "train/loss" in p["values"]]
         assert sum(skipped) > 0
         assert all(count == int(count) for count in skipped)

@@ -22,7 +22,7 @@ from trainer.data.cache import ShardCache
 from trainer.data.corpus import Corpus
 from trainer.data.documents import RawObject
 from trainer.data.loader import Loader, RankShare
-from trainer.data.prepare import prepare
+from trainer.data.prepare import Preparation
 from trainer.data.shards import DatasetIndex, file_names
 from trainer.data.source import PreparedSource, Source
 from trainer.errors import TrainerError
@@ -60,7 +60,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("prepared")
     raw = RawObject.of("a.jsonl", "".join(json.dumps({"text": t}) + "\n" for t in tiny_text().splitlines()).encode())
     part = MixturePart(source="dataset:a", validation_fraction=0.1)
-    prepare(lambda: [raw], part, TokenizerSpec(vocab_size=300), folder, SHARD_BYTES)
+    Preparation([lambda: [raw]], part, TokenizerSpec(vocab_size=300), folder, SHARD_BYTES).run()
     return folder
 
 
@@ -120,7 +120,7 @@ def test_only_the_shards_of_the_first_windows_are_fetched_for_the_first_steps(
         loader.next_step(step)
     storage.wait_for_asked(4)
     loader.close()
-    names = {f"d/train-{number:05d}.tokens-000.part" for number in sampler.coming_shards(0)}
+    names = {f"d/train-00000-{number:05d}.tokens-000.part" for number in sampler.coming_shards(0)}
     assert set(storage.asked) == names
     assert len(names) == len(storage.asked) == 4 < len(corpus.sources[0].rows)
 
@@ -187,22 +187,22 @@ def test_a_mapped_shard_stays_readable_when_it_is_evicted(prepared: Path, tmp_pa
     small = cache(tmp_path, index, lambda name: (prepared / name).read_bytes(), SHARD_BYTES)
     held = small.tokens(0)
     small.tokens(1)
-    assert shards_in(tmp_path) == ["train-00001.tokens"]
+    assert shards_in(tmp_path) == ["train-00000-00001.tokens"]
     assert small.tokens(0) is held
-    assert held.tolist() == np.fromfile(prepared / "train-00000.tokens", "<u2").tolist()
+    assert held.tolist() == np.fromfile(prepared / "train-00000-00000.tokens", "<u2").tolist()
 
 
 def test_nothing_is_evicted_from_a_folder_that_a_run_cannot_fill_again(prepared: Path, tmp_path: Path) -> None:
     index = DatasetIndex.read(prepared)
     whole = cache(tmp_path, index, None, 2**30)
-    (tmp_path / "train-00000.tokens").write_bytes((prepared / "train-00000.tokens").read_bytes())
+    (tmp_path / "train-00000-00000.tokens").write_bytes((prepared / "train-00000-00000.tokens").read_bytes())
     other = cache(tmp_path, index, lambda name: (prepared / name).read_bytes(), SHARD_BYTES)
     for number in (1, 2, 3):
         other.tokens(number)
     assert len(shards_in(tmp_path)) == 4
     whole.close()
     other.tokens(4)
-    assert shards_in(tmp_path) == ["train-00004.tokens"]
+    assert shards_in(tmp_path) == ["train-00000-00004.tokens"]
 
 
 def _read_all(folder: Path, prepared: Path, fetched: Any, barrier: Any) -> None:
@@ -241,20 +241,22 @@ def damage(path: Path, where: int = 100) -> None:
 def test_a_damaged_file_on_the_node_is_fetched_again(stored: tuple[PreparedSource, CountingStorage]) -> None:
     place, storage = stored
     expected = samples(*stored)
-    damage(place.folder / "train-00001.tokens")
-    (place.folder / "train-00002.tokens").write_bytes(b"")
+    damage(place.folder / "train-00000-00001.tokens")
+    (place.folder / "train-00000-00002.tokens").write_bytes(b"")
     storage.asked.clear()
     assert samples(*stored) == expected
-    assert sorted(storage.asked) == ["d/train-00001.tokens-000.part", "d/train-00002.tokens-000.part"]
+    assert sorted(storage.asked) == ["d/train-00000-00001.tokens-000.part", "d/train-00000-00002.tokens-000.part"]
 
 
 @pytest.mark.parametrize("how", ["damaged", "missing"])
 def test_a_shard_that_is_damaged_in_the_store_ends_the_run_with_its_name(
     stored: tuple[PreparedSource, CountingStorage], tmp_path: Path, how: str
 ) -> None:
-    part = tmp_path / "store/d/train-00001.tokens-000.part"
+    part = tmp_path / "store/d/train-00000-00001.tokens-000.part"
     damage(part) if how == "damaged" else part.unlink()
-    with pytest.raises(TrainerError, match="shard train-00001.tokens of dataset:a is damaged: .*on_corrupt: skip") as e:
+    with pytest.raises(
+        TrainerError, match="shard train-00000-00001.tokens of dataset:a is damaged: .*on_corrupt: skip"
+    ) as e:
         samples(*stored)
     assert e.value.end_class is EndClass.DATA_ERROR
 
@@ -262,9 +264,9 @@ def test_a_shard_that_is_damaged_in_the_store_ends_the_run_with_its_name(
 def test_a_damaged_file_that_nothing_can_replace_is_damage(prepared: Path, tmp_path: Path) -> None:
     for path in prepared.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    damage(tmp_path / "train-00001.tokens")
+    damage(tmp_path / "train-00000-00001.tokens")
     with pytest.raises(
-        TrainerError, match="shard train-00001.tokens of dataset:a is damaged: its SHA-256 digest differs"
+        TrainerError, match="shard train-00000-00001.tokens of dataset:a is damaged: its SHA-256 digest differs"
     ):
         samples(PreparedSource("dataset:a", tmp_path, None, ""), FolderStorage(tmp_path))
 
@@ -276,8 +278,8 @@ def test_samples_of_a_skipped_shard_come_from_the_next_that_is_whole(
     whole = Corpus([place], training_of(), storage)
     expected = samples(place, storage)
     for number in (1, 2):
-        damage(tmp_path / f"store/d/train-{number:05d}.tokens-000.part")
-        (place.folder / f"train-{number:05d}.tokens").unlink()
+        damage(tmp_path / f"store/d/train-00000-{number:05d}.tokens-000.part")
+        (place.folder / f"train-00000-{number:05d}.tokens").unlink()
     corpus = Corpus([place], training_of(on_corrupt="skip"), storage)
     skipped: list[str] = []
     corpus.sources[0].on_corrupt = lambda source, error: skipped.append(error.name)
@@ -289,7 +291,7 @@ def test_samples_of_a_skipped_shard_come_from_the_next_that_is_whole(
             stand_in = whole.sources[0].row(3, row % whole.sources[0].rows[3])
             assert found[number] == stand_in.tokens_BS[0].tolist()
     assert corpus.skipped_rows == len(replaced) > 0
-    assert sorted(skipped) == ["train-00001.tokens", "train-00002.tokens"]
+    assert sorted(skipped) == ["train-00000-00001.tokens", "train-00000-00002.tokens"]
     again = samples(place, storage, on_corrupt="skip")  # met in another order: a choice of the store's state alone
     assert again == found
 
@@ -298,7 +300,7 @@ def test_a_loader_counts_the_skipped_of_each_step(
     stored: tuple[PreparedSource, CountingStorage], tmp_path: Path
 ) -> None:
     place, storage = stored
-    damage(tmp_path / "store/d/train-00001.tokens-000.part")
+    damage(tmp_path / "store/d/train-00000-00001.tokens-000.part")
     plan = Corpus([place], training_of(), storage)
     expected = [sum(shard == 1 for _, shard, _ in plan.places(np.arange(8 * s, 8 * s + 8))) for s in range(12)]
     found = [0] * 12
@@ -326,7 +328,9 @@ def test_a_file_of_another_shard_is_damage(stored: tuple[PreparedSource, Countin
     place, storage = stored
     assert place.manifest is not None
     moved = place.manifest.files[1]
-    swapped = place.manifest.model_copy(update={"files": [moved.model_copy(update={"path": "train-00000.tokens"})]})
+    swapped = place.manifest.model_copy(
+        update={"files": [moved.model_copy(update={"path": "train-00000-00000.tokens"})]}
+    )
     wrong = PreparedSource(place.name, place.folder, swapped, place.key)
     source = Source(wrong, "train", DataSpec(source="dataset:a"), LENGTH, storage)
     with pytest.raises(TrainerError, match="its SHA-256 digest in the store differs"):

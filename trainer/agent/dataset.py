@@ -5,13 +5,16 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from uuid import UUID
 
 from trainer.agent.preparation_claim import PreparationClaim
+from trainer.agent.preparation_group import PreparationGroup, num_processes
+from trainer.agent.unit_workers import UnitsTask
 from trainer.client.platform import Platform, PreparationLost
 from trainer.contract.data import MixturePart, TokenizerSpec
 from trainer.contract.encryption import Encryptor, authenticate, check_manifest
@@ -20,23 +23,36 @@ from trainer.contract.manifest import DatasetManifest, StoredFile
 from trainer.contract.recipe import dataset_recipes
 from trainer.contract.run import (
     DataKeys,
-    DatasetSource,
     EndClass,
     PreparationRegistration,
     PreparationReply,
     RunConfig,
 )
-from trainer.data.documents import RawObject, builtin_stdlib, data_error
-from trainer.data.prepare import check_enough, prepare
+from trainer.data.documents import RawObject
+from trainer.data.prepare import UNIT_BYTES, Objects, Preparation, check_enough
+from trainer.data.raw_objects import read_units
 from trainer.data.shards import INDEX_NAME, TOKENIZER_NAME, DatasetIndex, file_names
 from trainer.data.source import PreparedSource
 from trainer.data.tokenizer import ExistingTokenizer
 from trainer.errors import TrainerError
 from trainer.reporting.sinks.sink_queue import ReportEvent
+from trainer.resilience.assignment import FolderConnection, HttpConnection
+from trainer.resilience.forking import ForkedProcess
+from trainer.resilience.store_server import StoreAddress, start_store
 from trainer.storage.base import Storage
-from trainer.storage.encrypted import decrypt_parts, decrypt_to_file, encrypt_file
+from trainer.storage.encrypted import decrypt_to_file, encrypt_file
 
 _POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class NodeProcesses:
+    """How processes of this node prepare data. `index` and `address`: of the node; `follow` reads their output."""
+
+    connection: HttpConnection | FolderConnection
+    index: int
+    address: str
+    follow: Callable[[ForkedProcess, int], None]
 
 
 class DatasetPreparer:
@@ -44,7 +60,7 @@ class DatasetPreparer:
 
     After `fetch_or_prepare`, `locations` has one data set for each part of the data, and `newly_prepared` the numbers
     of those that are not in the store yet. `is_waiting`: another job prepares what this one needs; `seconds_waited`:
-    how long it has.
+    how long it has. The first node of a run prepares, and the others help it, or wait.
     """
 
     def __init__(
@@ -57,14 +73,17 @@ class DatasetPreparer:
         is_stopping: Callable[[], bool],
         base: Path | None = None,
         report_event: ReportEvent = lambda kind, **data: None,
+        processes: NodeProcesses | None = None,
     ) -> None:
-        """Set up for one run; `base` is the folder of the base model, whose tokenizer is used."""
-        self._base, self._report_event = base, report_event
+        """Set up for one run; `base` is the folder of the base model, whose tokenizer is used. Without `processes`,
+        this one prepares alone."""
+        self._base, self._report_event, self._processes = base, report_event, processes
         self._root, self._run, self._keys, self._platform, self._storage = root, run, keys, platform, storage
         self._parts = run.data.parts
         self._recipes = dataset_recipes(self._parts, run.tokenizer, [source.dataset_id for source in run.datasets])
+        self._helps = processes is not None and processes.index > 0
         self._claims = {
-            recipe: PreparationClaim(platform, source.dataset_id, recipe)
+            recipe: PreparationClaim(platform, source.dataset_id, recipe, helps=self._helps)
             for recipe, source in zip(self._recipes, run.datasets, strict=True)
         }
         self._is_stopping = is_stopping
@@ -72,6 +91,8 @@ class DatasetPreparer:
         self.is_waiting = False
         self.seconds_waited = 0.0
         self.newly_prepared: list[int] = []
+        self._found: dict[int, PreparedSource] = {}
+        self._helped: set[str] = set()
         self.locations: list[PreparedSource] = []
 
     def fetch_or_prepare(self, local_files: list[Path]) -> None:
@@ -83,12 +104,10 @@ class DatasetPreparer:
         order = sorted(
             range(len(self._parts)), key=lambda number: (is_trained and number != trainer, self._recipes[number])
         )
-        found: dict[int, PreparedSource] = {}
         for number in order:
-            trained = found[trainer].folder if is_trained and number != trainer else None
-            found[number] = self._obtain_part(number, trained, _files_of(self._parts, number, local_files))
-        self.locations = [found[number] for number in range(len(self._parts))]
-        made, asked = DatasetIndex.read(found[trainer].folder).vocab_size, self._run.tokenizer.vocab_size
+            self._found[number] = self._obtain_part(number, _files_of(self._parts, number, local_files))
+        self.locations = [self._found[number] for number in range(len(self._parts))]
+        made, asked = DatasetIndex.read(self._found[trainer].folder).vocab_size, self._run.tokenizer.vocab_size
         if is_trained and made < asked:
             because = (
                 f"{self._parts[trainer].source} has too little text, or a sample of "
@@ -96,16 +115,6 @@ class DatasetPreparer:
                 "text, or lower tokenizer.vocab_size"
             )
             self._report_event("tokenizer.smaller", asked=asked, made=made, because=because)
-
-    def wait_for_prepared(self, over: threading.Event) -> None:
-        """Wait until the first node's agent has registered the data sets, or the attempt is over. For all other nodes.
-
-        Raises TrainerError (STOPPED).
-        """
-        while not all(source.prepared for source in self._run.datasets) and not over.wait(_POLL_SECONDS):
-            if self._is_stopping():
-                raise TrainerError(EndClass.STOPPED, "stopped while the first node prepared the data")
-            self._run = self._platform.run()
 
     def upload(self, is_over: Callable[[], bool] = lambda: False) -> None:
         """Store and register the data sets in `newly_prepared`, for other attempts. Raises TrainerError.
@@ -124,27 +133,39 @@ class DatasetPreparer:
 
     def _store(self, number: int, claim: PreparationClaim) -> bool:
         """Encrypt, store and register a data set. Return False if another attempt has taken over the claim."""
-        folder, recipe, token = self.locations[number].folder, self._recipes[number], claim.token
+        token = claim.token
         if token is None:
             return False
-        index = DatasetIndex.read(folder)
-        # A folder for each claim: an attempt that continues after it lost its claim overwrites nothing.
-        prefix = f"{self._run.prefix}dataset/{recipe[:16]}/{token}/"
-        encryptor = Encryptor(self.locations[number].key)
-        files = [encrypt_file(self._storage, encryptor, prefix, name, folder / name) for name in file_names(index)]
+        folder = self.locations[number].folder
+        names = file_names(DatasetIndex.read(folder))
+        return self._store_files(number, token, folder, names, []) is not None
+
+    def _store_files(
+        self, number: int, token: UUID, folder: Path, names: list[str], stored: list[StoredFile]
+    ) -> DatasetManifest | None:
+        """Store files of a data set beside those that are stored, and register all of them. Return the manifest, None
+        if another attempt has taken over the claim."""
+        encryptor, prefix = Encryptor(self._key(number)), self._prefix(number, token)
+        files = stored + [encrypt_file(self._storage, encryptor, prefix, name, folder / name) for name in names]
+        manifest: DatasetManifest | None = self._manifest(number, DatasetIndex.read(folder), files)
         try:
-            self._platform.register_dataset(
-                PreparationRegistration(token=token, manifest=self._manifest(number, index, files))
-            )
+            self._platform.register_dataset(PreparationRegistration(token=token, manifest=manifest))
         except PreparationLost:
-            is_registered = False
-        else:
-            is_registered = True
-        claim.token = None
-        return is_registered
+            manifest = None
+        self._claims[self._recipes[number]].token = None
+        return manifest
+
+    def _prefix(self, number: int, token: UUID) -> str:
+        """Return the prefix of the keys of a data set's objects. Each claim has one of its own: an attempt that
+        continues after it lost its claim overwrites nothing."""
+        return f"{self._run.prefix}dataset/{self._recipes[number][:16]}/{token}/"
+
+    def _key(self, number: int) -> str:
+        return self._keys.of_dataset(self._run.datasets[number].dataset_id)
 
     def _ask(self, number: int, is_enough: Callable[[], bool], *, reports: bool) -> PreparationReply:
-        """Ask for the claim of a data set, and while another attempt prepares it, wait until `is_enough`.
+        """Ask for the claim of a data set, and while another attempt, or another node, prepares it, wait until
+        `is_enough`, or help.
 
         `reports`: whether this is a wait of the job. Raises TrainerError, STOPPED among others.
         """
@@ -153,10 +174,15 @@ class DatasetPreparer:
             while (reply := claim.ask()).state == "wait" and not is_enough():
                 if self._is_stopping():
                     raise TrainerError(EndClass.STOPPED, "stopped while another job prepared the data")
-                if reports and reply.job_id != announced:
+                if reply.store is not None and reply.store not in self._helped:
+                    self._helped.add(reply.store)
+                    self._help(number, reply.store)
+                    continue
+                is_of_other = reply.job_id != self._run.job_id
+                if reports and is_of_other and reply.job_id != announced:
                     announced = reply.job_id
                     self._report_event("dataset.waiting", source=self._parts[number].source, job=reply.job_id)
-                self.is_waiting = reports
+                self.is_waiting = reports and is_of_other
                 self._pause(_POLL_SECONDS)
         finally:
             if self.is_waiting:
@@ -171,8 +197,8 @@ class DatasetPreparer:
 
         A job that trains need not wait for the store if its node's cache has the data. Raises TrainerError.
         """
-        trains = self._run.training is not None
-        reply = self._ask(number, lambda: trains and _is_complete(folder), reports=True)
+        may_use_cache = self._run.training is not None and not self._helps
+        reply = self._ask(number, lambda: may_use_cache and _is_complete(folder), reports=True)
         if reply.state == "failed":
             raise TrainerError(EndClass.DATA_ERROR, f"{reply.because} (found by {reply.job_id}, which prepared it)")
         return reply.prepared
@@ -190,53 +216,132 @@ class DatasetPreparer:
             created_at=datetime.now(UTC),
             files=files,
         )
-        return authenticate(manifest, Encryptor(self._keys.of_dataset(manifest.dataset_id)))
+        return authenticate(manifest, Encryptor(self._key(number)))
 
-    def _tokenizer(self, trained: Path | None) -> TokenizerSpec | ExistingTokenizer:
-        """Return the tokenizer of a part. `trained`: folder of the part that trains the tokenizer, if it is another
-        one."""
+    def _tokenizer(self, number: int) -> TokenizerSpec | ExistingTokenizer:
+        """Return the tokenizer of a part: the model's, or that of the part that trains it."""
         spec = self._run.tokenizer
         if self._base is not None:
             try:
                 return ExistingTokenizer.from_model(self._base, spec.vocab_size)
             except ValueError as error:
                 raise TrainerError(EndClass.BAD_SPEC, str(error)) from error
-        return spec if trained is None else ExistingTokenizer.from_file(trained / TOKENIZER_NAME)
+        trainer = spec.trainer_among(self._parts)
+        return spec if number == trainer else ExistingTokenizer.from_file(self._found[trainer].folder / TOKENIZER_NAME)
 
-    def _obtain_part(self, number: int, trained: Path | None, local_files: list[Path]) -> PreparedSource:
+    def _obtain_part(self, number: int, local_files: list[Path]) -> PreparedSource:
         part, source = self._parts[number], self._run.datasets[number]
         # Local files may change between runs under the same recipe, so they are always prepared again.
         suffix = "-local" if local_files else ""
         folder = self._root / f"{self._recipes[number]}{suffix}"
         prepared = source.prepared or self._claim(number, folder)
-        place = PreparedSource(part.source, folder, prepared, self._keys.of_dataset(source.dataset_id))
-        if prepared is None:
-            self.newly_prepared.append(number)
-        else:
+        place = PreparedSource(part.source, folder, prepared, self._key(number))
+        if prepared is not None:
             check_manifest(prepared, Encryptor(place.key), recipe=self._recipes[number])
         # Without a manifest to fetch shards by, a folder into which another attempt streams is not enough.
         is_here = (folder / INDEX_NAME).exists() if prepared is not None else _is_complete(folder)
         if not is_here or local_files:
-            building = folder.with_name(f"{folder.name}.{socket.gethostname()}.{os.getpid()}.building")
-            shutil.rmtree(building, ignore_errors=True)
+            building = self._scratch(folder, "building")
             if prepared is not None and not local_files:
                 self._download(place, building)
             else:
-                objects = _ObjectReader(part, source, self._storage, Encryptor(place.key), local_files)
-                tokenizer = self._tokenizer(trained)
                 try:
-                    prepare(partial(self._until_stopped, objects), part, tokenizer, building)
+                    place = replace(place, manifest=self._prepare(number, local_files, building))
+                except PreparationLost:
+                    return self._obtain_part(number, local_files)
                 except Exception as error:
                     self._claims[self._recipes[number]].release(error)
                     raise
-                place = replace(place, manifest=None)
             _publish_folder(building, folder)
+        if prepared is None and place.manifest is None:
+            self.newly_prepared.append(number)
         if self._run.training is not None:
             check_enough(folder, DatasetIndex.read(folder), part.source, self._run.training)
         return place
 
-    def _until_stopped(self, objects: "_ObjectReader") -> Iterator[RawObject]:
-        """Yield the same objects; raise TrainerError (STOPPED) in their reading once the run is to stop."""
+    def _scratch(self, folder: Path, purpose: str) -> Path:
+        """Return the path of a folder of this process, which does not exist, beside a data set's."""
+        path = folder.with_name(f"{folder.name}.{socket.gethostname()}.{os.getpid()}.{purpose}")
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+
+    def _prepare(self, number: int, local_files: list[Path], folder: Path) -> DatasetManifest | None:
+        """Prepare a data set in `folder`.
+
+        If other nodes help, its shards are stored, and it is registered. Return its manifest then. Raises
+        PreparationLost if another attempt has taken over the claim meanwhile.
+        """
+        key, tokenizer = self._key(number), self._tokenizer(number)
+        part, source = self._parts[number], self._run.datasets[number]
+        units = read_units(part, source, self._storage, Encryptor(key), local_files, UNIT_BYTES)
+        if len(units) == 1 or self._processes is None:
+            Preparation([self._until_stopped(unit) for unit in units], part, tokenizer, folder).run()
+            return None
+        nodes, local = self._run.layout.nodes + self._run.spare_nodes, num_processes(len(units))
+        claim = self._claims[self._recipes[number]]
+        token = claim.token if nodes > 1 else None
+        prefix = self._prefix(number, token) if token is not None else ""
+        folder.mkdir(parents=True)
+        store, address = start_store(self._processes.address, nodes * local + 1)
+        try:
+            if token is not None:
+                claim.offer_help(f"{address.host}:{address.port}")
+            task = self._task(number, address, tokenizer, folder, local_files, prefix)
+            files = PreparationGroup(task, local, leads=True, follow=self._processes.follow).wait(self._is_stopping)
+        finally:
+            store.process.kill()
+            store.process.join()
+        if token is None:
+            return None
+        index = DatasetIndex.read(folder)
+        stored = {file.path for file in files}
+        names = [name for name in file_names(index) if name not in stored]
+        manifest = self._store_files(number, token, folder, names, files)
+        claim.release()
+        if manifest is None:
+            raise PreparationLost(EndClass.INTERNAL_ERROR, f"another attempt has prepared {part.source}")
+        return manifest
+
+    def _help(self, number: int, store: str) -> None:
+        """Prepare units of a data set that the first node of this attempt prepares, until there are none."""
+        assert self._processes is not None, "only a node of several is asked to"
+        host, _, port = store.rpartition(":")
+        source, encryptor = self._run.datasets[number], Encryptor(self._key(number))
+        units = len(read_units(self._parts[number], source, self._storage, encryptor, [], UNIT_BYTES))
+        folder = self._scratch(self._root / self._recipes[number], "units")
+        task = self._task(number, StoreAddress(host, int(port)), self._tokenizer(number), folder, [], "")
+        try:
+            group = PreparationGroup(task, num_processes(units), leads=False, follow=self._processes.follow)
+            group.wait(self._is_stopping)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _task(
+        self,
+        number: int,
+        store: StoreAddress,
+        tokenizer: TokenizerSpec | ExistingTokenizer,
+        folder: Path,
+        local_files: list[Path],
+        prefix: str,
+    ) -> UnitsTask:
+        assert self._processes is not None, "without them, there is no group"
+        return UnitsTask(
+            connection=self._processes.connection,
+            run=self._run,
+            number=number,
+            recipe=self._recipes[number],
+            key=self._key(number),
+            tokenizer=tokenizer,
+            local_files=local_files,
+            unit_bytes=UNIT_BYTES,
+            folder=folder,
+            store=store,
+            prefix=prefix,
+        )
+
+    def _until_stopped(self, objects: Objects) -> Objects:
+        """Return the same objects; TrainerError (STOPPED) is raised in their reading once the run is to stop."""
 
         def watched(raw: RawObject) -> Iterator[bytes]:
             for block in raw.read():
@@ -244,7 +349,7 @@ class DatasetPreparer:
                     raise TrainerError(EndClass.STOPPED, "stopped while preparing the data")
                 yield block
 
-        return (RawObject(raw.name, partial(watched, raw)) for raw in objects())
+        return lambda: (RawObject(raw.name, partial(watched, raw)) for raw in objects())
 
     def _download(self, place: PreparedSource, building: Path) -> None:
         """Download all files of a data set except its shards, which are streamed during training."""
@@ -284,34 +389,3 @@ def _files_of(parts: list[MixturePart], number: int, local_files: list[Path]) ->
     if len(parts) == 1 or not local_files:
         return local_files
     return [path for path in local_files if f"dataset:{path.stem}" == parts[number].source]
-
-
-class _ObjectReader:
-    """Iterates over the objects of a data set; each call starts from the first."""
-
-    def __init__(
-        self, part: MixturePart, source: DatasetSource, storage: Storage, encryptor: Encryptor, local_files: list[Path]
-    ) -> None:
-        self._part, self._source, self._storage = part, source, storage
-        self._encryptor, self._local_files = encryptor, local_files
-
-    def __call__(self) -> Iterable[RawObject]:
-        if self._local_files:
-            return map(RawObject.file, self._local_files)
-        if self._source.origin == "builtin" and self._part.source.startswith("builtin:"):
-            return builtin_stdlib()
-        if not self._source.raw:
-            raise data_error(
-                f"training.data.source {self._part.source!r} has no files; pass them with --data in a standalone run, "
-                "or upload the data set to the platform"
-            )
-        return (self._stored(file) for file in self._source.raw)
-
-    def _stored(self, file: StoredFile) -> RawObject:
-        def read() -> Iterator[bytes]:
-            if self._source.origin == "sealed":
-                yield from decrypt_parts(self._storage, self._encryptor, file)
-            else:
-                yield from (self._storage.get(part.key) for part in file.parts)
-
-        return RawObject(file.path, read)

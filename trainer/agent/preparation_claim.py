@@ -14,8 +14,10 @@ class PreparationClaim:
     `token` is None while the claim is not held. It must be sent with the registration of what was prepared.
     """
 
-    def __init__(self, platform: Platform, dataset_id: str, recipe: str) -> None:
-        self._platform, self._dataset_id, self._recipe = platform, dataset_id, recipe
+    def __init__(self, platform: Platform, dataset_id: str, recipe: str, *, helps: bool = False) -> None:
+        """Set up for one recipe. `helps`: never claim it, but report where its holder in this attempt wants help."""
+        self._platform, self._dataset_id, self._recipe, self._helps = platform, dataset_id, recipe, helps
+        self._store: str | None = None
         self._released = threading.Event()
         self.token: UUID | None = None
 
@@ -28,6 +30,11 @@ class PreparationClaim:
             renewing = (reply.token, reply.renew_seconds)
             threading.Thread(target=self._renew, args=renewing, name="preparation", daemon=True).start()
         return reply
+
+    def offer_help(self, store: str) -> None:
+        """Report to the other nodes of the attempt that they can help, through the store at HOST:PORT."""
+        self._store = store
+        self.ask()
 
     def release(self, error: Exception | None = None) -> None:
         """Stop renewing. Let another attempt prepare the data, or report to all that it has an error (DATA_ERROR)."""
@@ -45,7 +52,9 @@ class PreparationClaim:
             )
 
     def _request(self, token: UUID | None) -> PreparationReply:
-        request = PreparationRequest(dataset_id=self._dataset_id, recipe=self._recipe, token=token)
+        request = PreparationRequest(
+            dataset_id=self._dataset_id, recipe=self._recipe, token=token, helps=self._helps, store=self._store
+        )
         return self._platform.claim_preparation(request)
 
     def _renew(self, token: UUID, seconds: float) -> None:

@@ -13,7 +13,7 @@ import httpx
 
 from trainer.agent.base_model import fetch_base_model
 from trainer.agent.cache import team_cache
-from trainer.agent.dataset import DatasetPreparer
+from trainer.agent.dataset import DatasetPreparer, NodeProcesses
 from trainer.agent.interruption import read_interruption_notice
 from trainer.agent.logs import LogFollower
 from trainer.agent.profiles import ProfileUploader
@@ -155,10 +155,9 @@ class Supervisor:
             self._report_event("phase.finished", phase="base_model", seconds=time.monotonic() - begin)
             begin = time.monotonic()
         preparer = self._preparer = DatasetPreparer(
-            cache, run, keys, self._platform, storage, self._is_stopping, base, self._report_event
-        )
-        if self._config.node.index > 0:
-            preparer.wait_for_prepared(self._attempt_over)
+            cache, run, keys, self._platform, storage, self._is_stopping, base, self._report_event,
+            NodeProcesses(self._connection, self._config.node.index, self._config.node.address, self._logs.follow),
+        )  # fmt: skip
         preparer.fetch_or_prepare(self._config.local_files)
         self._report_event("phase.finished", phase="data", seconds=time.monotonic() - begin - preparer.seconds_waited)
         training = run.training

@@ -83,8 +83,8 @@ class DataSpec(CheckedModel):
     """What to do when a shard of prepared data is damaged in the store: `fail` ends the run with the reason
     `data_error`, `skip` takes the samples from the next intact shard and records an event. Ignored in `prepare`."""
     shuffle_shards: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Number of shards, of up to 32 MiB of tokens each, that samples are shuffled over at a time. A node needs at most
-    twice as many at the same time. Ignored in `prepare`."""
+    """Number of shards, of up to 32 MiB of tokens each, that samples are shuffled over at a time. The nodes of a run
+    share them: with more shards each node fetches a smaller part of the data. Ignored in `prepare`."""
     cache_bytes: Annotated[int, Field(ge=64 * MEBIBYTE), SIZE] = 16 * 1024 * MEBIBYTE
     """Disk space for shards that a node downloads, in bytes, divided equally among the sources. Ignored in
     `prepare`."""
@@ -203,7 +203,8 @@ class TokenizerSpec(CheckedModel):
 
 class PrepareSpec(CheckedModel):
     """Data to tokenize, encrypt and store ahead of the jobs that train on it. They find it if their `data` names the
-    same sources with the same format, text field and validation fraction, and their `tokenizer` is the same."""
+    same sources with the same format, text field and validation fraction, and their `tokenizer` is the same. All cores
+    of all nodes of the job share the work, file by file (small files in groups of 256 MiB)."""
 
     data: Annotated[DataSpec, Field(examples=[{"source": "builtin:python-stdlib"}])]
     """The text to prepare. `packing`, `on_corrupt`, `shuffle_shards` and `cache_bytes` are ignored."""

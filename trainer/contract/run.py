@@ -218,12 +218,15 @@ class DamagedCheckpoint(CheckpointId):
 class PreparationRequest(WireModel):
     """Body of POST /preparations:claim: ask to prepare a data set by a recipe, or renew that with the granted `token`.
 
-    Of all attempts that ask, one is granted it; the others wait for its result.
+    Of all attempts that ask, one is granted it; the others wait for its result. `helps`: this node is never granted it.
+    `store`: HOST:PORT where the holder's processes share the work with those of the other nodes of its attempt.
     """
 
     dataset_id: Annotated[str, Field(max_length=40)]
     recipe: Sha256
     token: UUID | None = None
+    helps: bool = False
+    store: Annotated[str, Field(max_length=300)] | None = None
 
 
 class PreparationReply(WireModel):
@@ -231,6 +234,7 @@ class PreparationReply(WireModel):
 
     `prepare`: granted, under `token`, which is renewed within every `renew_seconds`. `wait`: attempt of `job_id`
     prepares it; ask again. `prepared`: its manifest. `failed`: the data has the error `because`, found by `job_id`.
+    `store`: with `wait`, where this node can help another one of its own attempt.
     """
 
     state: Literal["prepare", "wait", "prepared", "failed"]
@@ -239,6 +243,7 @@ class PreparationReply(WireModel):
     job_id: str = ""
     prepared: DatasetManifest | None = None
     because: str = ""
+    store: str | None = None
 
 
 MAX_DATA_ERROR = 2000

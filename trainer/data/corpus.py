@@ -45,18 +45,35 @@ class Corpus:
         shards, rows = np.empty_like(samples), np.empty_like(samples)
         for which in np.unique(sources).tolist():
             chosen = sources == which
-            shards[chosen], rows[chosen] = self._samplers[which](numbers[chosen])
+            shards[chosen], rows[chosen], _ = self._samplers[which](numbers[chosen])
         return list(zip(sources.tolist(), shards.tolist(), rows.tolist(), strict=True))
+
+    def in_shard_order(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the samples of a step in the order of their places in the windows of their sources.
+
+        Ranks that get neighbouring parts of this order read few shards each, and the same ones for a window.
+        """
+        sources, numbers = self._mixture(samples)
+        places = np.empty(len(samples))
+        for which in np.unique(sources).tolist():
+            chosen = sources == which
+            places[chosen] = self._samplers[which](numbers[chosen])[2]
+        in_order: NDArray[np.int64] = samples[np.argsort(places, kind="stable")]
+        return in_order
 
     def rows(self, samples: NDArray[np.int64]) -> Rows:
         """Return the rows of `samples`, [len(samples), S]. Raises TrainerError (DATA_ERROR, STORAGE_ERROR)."""
         return concatenate_rows([self.sources[source].row(shard, row) for source, shard, row in self.places(samples)])
 
-    def prefetch(self, sample: int) -> None:
-        """Fetch in the background the shards that `sample` and the samples after it need."""
+    def prefetch(self, sample: int, sequences: int, start: int, stop: int) -> None:
+        """Fetch in the background the shards of samples `start` to `stop`, in shard order, of the step of `sequences`
+        that begins at `sample`, and of the steps after it."""
+        # Places are spread evenly at random: the k-th of n is within two standard deviations of k / n, 1 / sqrt(n).
+        margin = sequences**-0.5
+        low, high = start / sequences - margin, stop / sequences + margin
         numbers = self._mixture.before(sample)
         for source, sampler, number in zip(self.sources, self._samplers, numbers, strict=True):
-            source.prefetch(sampler.coming_shards(number))
+            source.prefetch(sampler.coming_shards(number, low, high))
 
     def close(self) -> None:
         """Close every source."""

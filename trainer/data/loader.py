@@ -106,13 +106,14 @@ class Loader:
 
     def _gather(self, step: int) -> _Gathered:
         first, sequences = self._schedule.sequences_before(step), self._schedule.sequences_at(step)
-        self._corpus.prefetch(first)
-        skipped = self._corpus.skipped_rows
         start, stop = split_range(sequences, self._part.world_size, self._part.rank)
+        self._corpus.prefetch(first, sequences, start, stop)
+        skipped = self._corpus.skipped_rows
+        samples = self._corpus.in_shard_order(np.arange(first, first + sequences, dtype=np.int64))[start:stop]
         batches, count = [], self._part.num_micro_batches(sequences)
         for number in range(count):
             low, high = split_range(stop - start, count, number)
-            rows = self._corpus.rows(np.arange(first + start + low, first + start + high, dtype=np.int64))
+            rows = self._corpus.rows(samples[low:high])
             batch = self._part.filled(micro_batch(rows))
             batches.append(batch.pinned() if self._device.type == "cuda" else batch)
         return _Gathered(step, batches, self._corpus.skipped_rows - skipped)

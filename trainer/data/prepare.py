@@ -1,8 +1,12 @@
-"""Prepare a data set in a folder: tokenizer, shards of both splits, and the index. Memory use is bounded."""
+"""Prepare a data set in a folder: tokenizer, shards of both splits, and the index. Memory use is bounded.
+
+The objects are divided into units, which can be prepared by several processes. The result depends on the units, not on
+who prepares them: each has shards of its own.
+"""
 
 import hashlib
-import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -12,64 +16,183 @@ from trainer.contract.training import TrainingSpec
 from trainer.data.chat import ChatTemplate, Conversation, counted_tokens, read_conversations
 from trainer.data.documents import Piece, RawObject, data_error, read_documents
 from trainer.data.masks import MASKED_DTYPE, masked
-from trainer.data.shards import MAX_SHARD_BYTES, SPLITS, TOKENIZER_NAME, DatasetIndex, ShardWriter, token_dtype
+from trainer.data.shards import (
+    MAX_SHARD_BYTES,
+    SPLITS,
+    TOKENIZER_NAME,
+    DatasetIndex,
+    Shard,
+    ShardWriter,
+    join_document_lengths,
+    token_dtype,
+)
 from trainer.data.source import row_counts
-from trainer.data.tokenizer import EvenSample, ExistingTokenizer, ids_before_text, train_tokenizer
+from trainer.data.tokenizer import EvenSample, ExistingTokenizer, Sample, ids_before_text, join_samples, train_tokenizer
 
+UNIT_BYTES = 256 * 2**20
+"""Size of a unit: as many whole objects as it takes to reach it."""
 _BATCH_DOCUMENTS, _BATCH_CHARACTERS = 256, 4_000_000  # per call of the tokenizer's threads
 
+Objects = Callable[[], Iterable[RawObject]]
 
-def prepare(
-    objects: Callable[[], Iterable[RawObject]],
-    part: MixturePart,
-    tokenizer: TokenizerSpec | ExistingTokenizer,
-    folder: Path,
-    shard_bytes: int = MAX_SHARD_BYTES,
-) -> DatasetIndex:
-    """Tokenise the objects into `folder`, which is created, with a tokenizer that is trained here or read from a file.
 
-    Reads the objects twice: to count and sample, and to tokenise. Raises TrainerError (DATA_ERROR) for invalid data.
-    """
-    read = _reader(objects, part, tokenizer)
-    sample_size = tokenizer.sample_size if isinstance(tokenizer, TokenizerSpec) else 0
-    sample, split_of = EvenSample(sample_size), Split(part.validation_fraction)
-    for document in read():
-        sample.add(document)
-        split_of.add(document)
-    if not sample.seen:
-        raise data_error(f"{part.source} has no text: every object is empty; add files with text")
-    is_masked = part.format == "chat"
-    if is_masked and sample.seen == 1:
-        raise data_error(f"{part.source} has one conversation; two or more are needed, because some are held out")
-    folder.mkdir(parents=True, exist_ok=True)
-    if isinstance(tokenizer, TokenizerSpec):
-        train_tokenizer(sample.documents, tokenizer).save(str(folder / TOKENIZER_NAME))
-        tokenizer = ExistingTokenizer.from_file(folder / TOKENIZER_NAME)
-    else:
-        shutil.copy(tokenizer.file, folder / TOKENIZER_NAME)
-    made = Tokenizer.from_file(str(folder / TOKENIZER_NAME))
-    dtype = MASKED_DTYPE if is_masked else token_dtype(tokenizer.vocab_size)
-    writers = {split: ShardWriter(folder, split, dtype, shard_bytes) for split in SPLITS}
-    text_bytes = dict.fromkeys(SPLITS, 0)
-    before = ids_before_text(made)  # templates of chats have them
-    for batch in _batches(split_of.divide(read())):
-        # Only the slower call returns the character offsets of tokens.
-        encode = made.encode_batch if is_masked else made.encode_batch_fast
-        encodings = encode([str(text) for _, text in batch], add_special_tokens=False)
-        for (split, text), encoding in zip(batch, encodings, strict=True):
-            if isinstance(text, Conversation):
-                writers[split].add(masked(encoding.ids, counted_tokens(encoding.offsets, text.counted)))
-            else:
-                writers[split].add([*before, *encoding.ids, tokenizer.end_of_text])
-            text_bytes[split] += len(text.encode())
-    shards = {split: writer.close() for split, writer in writers.items()}
-    digest = hashlib.sha256((folder / TOKENIZER_NAME).read_bytes())
-    for name in (shard.name for split in SPLITS for shard in shards[split]):
-        digest.update((folder / name).read_bytes())
-    end, words = tokenizer.end_of_text, tokenizer.vocab_size
-    index = DatasetIndex(digest.hexdigest(), words, sample.seen, dtype, shards, text_bytes, end, is_masked)
-    index.write(folder)
-    return index
+@dataclass
+class DocumentCount:
+    """The documents of a unit. The Pieces of a file count as one; `pieces`: how many a file has that has several, by
+    its number from 1."""
+
+    documents: int = 0
+    pieces: dict[int, int] = field(default_factory=dict)
+
+    def add(self, document: str) -> None:
+        """Count the next document."""
+        if not isinstance(document, Piece) or document.begins_file:
+            self.documents += 1
+        else:
+            self.pieces[self.documents] = self.pieces.get(self.documents, 1) + 1
+
+
+@dataclass(frozen=True)
+class UnitCount:
+    """What a unit contains: its documents, and an even sample of them for the tokenizer."""
+
+    count: DocumentCount
+    sample: Sample
+
+
+@dataclass(frozen=True)
+class PreparationPlan:
+    """What is known once all units are counted. `tokenizer`: content of its file."""
+
+    counts: list[DocumentCount]
+    documents: int
+    tokenizer: str
+    vocab_size: int
+    end_of_text: int
+
+
+@dataclass(frozen=True)
+class UnitTokens:
+    """A tokenised unit. `digest`: SHA-256 of the tokenizer's file and of the tokens of both splits."""
+
+    shards: dict[str, list[Shard]]
+    text_bytes: dict[str, int]
+    digest: str
+
+
+class Preparation:
+    """One data set: `count` all units, `plan`, `tokenise` all units, then `finish`; each raises TrainerError
+    (DATA_ERROR) for invalid data. Its processes may have folders of their own."""
+
+    def __init__(
+        self,
+        units: Sequence[Objects],
+        part: MixturePart,
+        tokenizer: TokenizerSpec | ExistingTokenizer,
+        folder: Path,
+        shard_bytes: int = MAX_SHARD_BYTES,
+    ) -> None:
+        """Set up for `folder`, which is created, with a tokenizer that is trained here or read from a file.
+
+        Each unit is read twice: to count and sample, and to tokenise.
+        """
+        self.num_units, self._readers = len(units), [_reader(unit, part, tokenizer) for unit in units]
+        self._part, self._tokenizer, self._folder, self._shard_bytes = part, tokenizer, folder, shard_bytes
+        self._sample_size = tokenizer.sample_size if isinstance(tokenizer, TokenizerSpec) else 0
+        self._is_masked = part.format == "chat"
+
+    def count(self, number: int) -> UnitCount:
+        """Count and sample the documents of a unit."""
+        # Joined samples are thinned, by half at most; so they are twice as large as needed, if there are several.
+        size = self._sample_size if self.num_units == 1 else -(-2 * self._sample_size // self.num_units)
+        count, sample = DocumentCount(), EvenSample(size)
+        for document in self._readers[number]():
+            count.add(document)
+            sample.add(document)
+        return UnitCount(count, sample.sample)
+
+    def plan(self, units: Sequence[UnitCount]) -> PreparationPlan:
+        """Train or read the tokenizer. `units`: all of them, in order."""
+        documents = sum(unit.sample.seen for unit in units)
+        if not documents:
+            raise data_error(f"{self._part.source} has no text: every object is empty; add files with text")
+        if self._is_masked and documents == 1:
+            message = f"{self._part.source} has one conversation; two or more are needed, because some are held out"
+            raise data_error(message)
+        counts, tokenizer = [unit.count for unit in units], self._tokenizer
+        if isinstance(tokenizer, ExistingTokenizer):
+            content = tokenizer.file.read_bytes().decode()
+            return PreparationPlan(counts, documents, content, tokenizer.vocab_size, tokenizer.end_of_text)
+        trained = train_tokenizer(join_samples([unit.sample for unit in units], self._sample_size), tokenizer)
+        size, end_of_text = trained.get_vocab_size(), trained.token_to_id(END_OF_TEXT)
+        assert end_of_text is not None, "every tokenizer that is trained here has it"
+        return PreparationPlan(counts, documents, trained.to_str(pretty=True), size, end_of_text)
+
+    def tokenise(self, number: int, plan: PreparationPlan) -> UnitTokens:
+        """Write the shards and document lengths of a unit."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        tokenizer = Tokenizer.from_str(plan.tokenizer)
+        dtype, shard_bytes = self._dtype(plan), self._shard_bytes
+        writers = {split: ShardWriter(self._folder, split, number, dtype, shard_bytes) for split in SPLITS}
+        text_bytes = dict.fromkeys(SPLITS, 0)
+        before = ids_before_text(tokenizer)  # templates of chats have them
+        split_of = Split(self._part.validation_fraction, plan.counts)
+        for batch in _batches(split_of.divide(self._readers[number](), number)):
+            # Only the slower call returns the character offsets of tokens.
+            encode = tokenizer.encode_batch if self._is_masked else tokenizer.encode_batch_fast
+            encodings = encode([str(text) for _, text in batch], add_special_tokens=False)
+            for (split, text), encoding in zip(batch, encodings, strict=True):
+                if isinstance(text, Conversation):
+                    writers[split].add(masked(encoding.ids, counted_tokens(encoding.offsets, text.counted)))
+                else:
+                    writers[split].add([*before, *encoding.ids, plan.end_of_text])
+                text_bytes[split] += len(text.encode())
+        shards = {split: writer.close() for split, writer in writers.items()}
+        digest = hashlib.sha256(plan.tokenizer.encode())
+        for name in (shard.name for split in SPLITS for shard in shards[split]):
+            digest.update((self._folder / name).read_bytes())
+        return UnitTokens(shards, text_bytes, digest.hexdigest())
+
+    def finish(self, plan: PreparationPlan, units: Sequence[UnitTokens]) -> DatasetIndex:
+        """Write the tokenizer, the joined document lengths and the index. `units`: all of them, in order."""
+        (self._folder / TOKENIZER_NAME).write_bytes(plan.tokenizer.encode())
+        shards: dict[str, list[Shard]] = {split: [] for split in SPLITS}
+        for split in SPLITS:
+            join_document_lengths(self._folder, split, len(units))
+            for shard in (shard for unit in units for shard in unit.shards[split]):
+                shards[split].append(shard.after(shards[split]))
+        digests = [unit.digest for unit in units]
+        index = DatasetIndex(
+            fingerprint=digests[0] if len(digests) == 1 else hashlib.sha256("/".join(digests).encode()).hexdigest(),
+            vocab_size=plan.vocab_size,
+            documents=plan.documents,
+            dtype=self._dtype(plan),
+            shards=shards,
+            text_bytes={split: sum(unit.text_bytes[split] for unit in units) for split in SPLITS},
+            end_of_text=plan.end_of_text,
+            is_masked=self._is_masked,
+        )
+        index.write(self._folder)
+        return index
+
+    def run(self) -> DatasetIndex:
+        """Prepare all units in this process."""
+        plan = self.plan([self.count(number) for number in range(self.num_units)])
+        return self.finish(plan, [self.tokenise(number, plan) for number in range(self.num_units)])
+
+    def _dtype(self, plan: PreparationPlan) -> str:
+        return MASKED_DTYPE if self._is_masked else token_dtype(plan.vocab_size)
+
+
+def divide_into_units(sizes: Sequence[int], unit_bytes: int) -> list[slice]:
+    """Return the objects of each unit: consecutive ones, of at least `unit_bytes` in all but the last."""
+    units, first, size = [], 0, 0
+    for number, each in enumerate(sizes):
+        size += each
+        if size >= unit_bytes or number == len(sizes) - 1:
+            units.append(slice(first, number + 1))
+            first, size = number + 1, 0
+    return units
 
 
 def _reader(
@@ -95,34 +218,30 @@ class Split:
     one.
     """
 
-    def __init__(self, fraction: float) -> None:
+    def __init__(self, fraction: float, counts: Sequence[DocumentCount]) -> None:
+        """Set up for `counts`, those of all units, in order."""
         self._fraction, self._every = fraction, max(2, round(1 / fraction))
-        self._count = 0
-        self._pieces: dict[int, int] = {}  # of each file that has several, by its number from 1
+        self._counts, self._total = counts, sum(count.documents for count in counts)
+        self._has_pieces = any(count.pieces for count in counts)
 
-    def add(self, document: str) -> None:
-        """Count the next document, before the first is divided."""
-        if not isinstance(document, Piece) or document.begins_file:
-            self._count += 1
-        else:
-            self._pieces[self._count] = self._pieces.get(self._count, 1) + 1
-
-    def divide(self, documents: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Yield (split, text) of the documents that were counted."""
-        if self._count == 1 and not self._pieces:
+    def divide(self, documents: Iterable[str], unit: int) -> Iterator[tuple[str, str]]:
+        """Yield (split, text) of the documents of a unit."""
+        if self._total == 1 and not self._has_pieces:
             for text in documents:
                 yield from self._cut(text)
             return
+        before, pieces = sum(count.documents for count in self._counts[:unit]), self._counts[unit].pieces
         number = piece = 0
         for text in documents:
             is_new = not isinstance(text, Piece) or text.begins_file
             number, piece = (number + 1, 1) if is_new else (number, piece + 1)
-            yield "validation" if self._is_held_out(number, piece) else "train", text
+            is_held_out = self._is_held_out(before + number, piece, pieces.get(number, 1))
+            yield "validation" if is_held_out else "train", text
 
-    def _is_held_out(self, number: int, piece: int) -> bool:
-        if self._count >= self._every or not self._pieces:
-            return number % min(self._count, self._every) == 0
-        pieces = self._pieces.get(number, 1)
+    def _is_held_out(self, number: int, piece: int, pieces: int) -> bool:
+        """Return it for a piece of document `number`, both counted from 1, of the whole data set."""
+        if self._total >= self._every or not self._has_pieces:
+            return number % min(self._total, self._every) == 0
         return pieces > 1 and piece > pieces - max(1, round(pieces * self._fraction))
 
     def _cut(self, text: str) -> Iterator[tuple[str, str]]:

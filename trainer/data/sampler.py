@@ -1,8 +1,9 @@
 """The order of a data set's rows: sample n is a pure function of (seed, fingerprint, n).
 
-Each epoch shuffles the shards, cuts their order into windows, and shuffles the rows within each window. So a node needs
+Each epoch shuffles the shards, cuts their order into windows, and shuffles the rows within each window. So a run needs
 the shards of one window at a time, and an epoch contains each row once. The only state is the number of the step,
-whatever the number of ranks.
+whatever the number of ranks. Which rank gets which samples of a step follows from where in their window they lie, so
+that a node reads a part of its shards, and not all of them.
 """
 
 from collections.abc import Sequence
@@ -34,35 +35,44 @@ class Sampler:
         self._epoch = lru_cache(maxsize=4)(self._make_epoch)
         self._order = lru_cache(maxsize=16)(self._make_order)
 
-    def __call__(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (shard, row in the shard) of each of `samples`, which are numbered from 0 over all epochs."""
+    def __call__(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Return (shard, row in the shard, place in the window) of each of `samples`, numbered from 0 over all epochs.
+
+        The place is the share of the window's rows, in the order of its shards, that lie before: 0 or more, below 1.
+        """
         epochs, positions = np.divmod(samples, self.num_rows)
-        shards, rows = np.empty_like(samples), np.empty_like(samples)
+        shards, rows, places = np.empty_like(samples), np.empty_like(samples), np.empty(len(samples))
         for number in np.unique(epochs).tolist():
             epoch = self._epoch(number)
             of_epoch = np.flatnonzero(epochs == number)
             windows = np.searchsorted(epoch.windows, positions[of_epoch], side="right") - 1
             for window in np.unique(windows).tolist():
                 chosen = of_epoch[windows == window]
-                start = epoch.windows[window]
-                place = start + self._order(number, window)(positions[chosen] - start)
-                which = np.searchsorted(epoch.first_row, place, side="right") - 1
-                shards[chosen], rows[chosen] = epoch.shards[which], place - epoch.first_row[which]
-        return shards, rows
+                start, stop = epoch.windows[window : window + 2]
+                row = start + self._order(number, window)(positions[chosen] - start)
+                which = np.searchsorted(epoch.first_row, row, side="right") - 1
+                shards[chosen], rows[chosen] = epoch.shards[which], row - epoch.first_row[which]
+                places[chosen] = (row - start) / (stop - start)
+        return shards, rows, places
 
-    def coming_shards(self, sample: int) -> list[int]:
-        """Return the shards of the window of `sample` and of the next window, in this order."""
+    def coming_shards(self, sample: int, low: float = 0.0, high: float = 1.0) -> list[int]:
+        """Return the shards of the window of `sample` and of the next window, in this order, that have rows at places
+        from `low` to `high`."""
         number, position = divmod(sample, self.num_rows)
         epoch = self._epoch(number)
         window = int(np.searchsorted(epoch.windows, position, side="right")) - 1
-        this = self._shards_of(epoch, window)
+        this = self._shards_at(epoch, window, low, high)
         if window + 2 < len(epoch.windows):
-            return this + self._shards_of(epoch, window + 1)
-        return this + self._shards_of(self._epoch(number + 1), 0)
+            return this + self._shards_at(epoch, window + 1, low, high)
+        return this + self._shards_at(self._epoch(number + 1), 0, low, high)
 
-    def _shards_of(self, epoch: _Epoch, window: int) -> list[int]:
-        start = window * self._per_window
-        return [int(shard) for shard in epoch.shards[start : start + self._per_window]]
+    def _shards_at(self, epoch: _Epoch, window: int, low: float, high: float) -> list[int]:
+        first = window * self._per_window
+        start, stop = epoch.windows[window : window + 2]
+        bounds = (epoch.first_row[first : first + self._per_window + 1] - start) / (stop - start)
+        found = (bounds[1:] > low) & (bounds[:-1] <= high)
+        shards: list[int] = epoch.shards[first : first + self._per_window][found].tolist()
+        return shards
 
     def _make_epoch(self, number: int) -> _Epoch:
         usable = np.flatnonzero(self._rows)

@@ -3,7 +3,8 @@
 `dataset.json`                  the index, written last
 `tokenizer.json`                the tokenizer
 `<split>.documents`             tokens of each document, uint32, in order of the shards
-`<split>-00000.tokens` ...      shards: tokens of whole documents, one after another, each with its end of text
+`<split>-00000-00000.tokens` .. shards: tokens of whole documents, one after another, each with its end of text; the
+                                first number is that of the unit it was prepared in
 
 A document longer than a shard is cut into several. Shards are as large as one encrypted part, so that a shard is one
 object in the store. Only the shards are streamed; the rest is small and on every node.
@@ -11,8 +12,9 @@ object in the store. Only the shards are streamed; the rest is small and on ever
 
 import hashlib
 import json
+import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, overload
 
@@ -25,7 +27,7 @@ INDEX_NAME = "dataset.json"
 TOKENIZER_NAME = "tokenizer.json"
 SPLITS = ("train", "validation")
 MAX_SHARD_BYTES = PART_PLAINTEXT_BYTES
-_LENGTH_DTYPE = np.dtype("<u4")
+LENGTH_DTYPE = np.dtype("<u4")
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,10 @@ class Shard:
     tokens: int
     documents: int
     sha256: str
+
+    def after(self, others: Sequence["Shard"]) -> "Shard":
+        """Return the same shard, which follows `others` in its split."""
+        return replace(self, first_token=others[-1].first_token + others[-1].tokens if others else 0)
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,21 @@ def file_names(index: DatasetIndex) -> list[str]:
     return [*shards, *map(documents_name, SPLITS), TOKENIZER_NAME, INDEX_NAME]
 
 
+def unit_documents_name(split: str, unit: int) -> str:
+    """Return the file name of the document lengths of a split of a unit, until the units are joined."""
+    return documents_name(f"{split}-{unit:05d}")
+
+
+def join_document_lengths(folder: Path, split: str, units: int) -> None:
+    """Join the document lengths of all units of a split to one file."""
+    with (folder / documents_name(split)).open("wb") as joined:
+        for unit in range(units):
+            path = folder / unit_documents_name(split, unit)
+            with path.open("rb") as file:
+                shutil.copyfileobj(file, joined)
+            path.unlink()
+
+
 class DocumentLengths(Sequence[NDArray[np.int64]]):
     """The tokens of each document, by shard. Read from the file when a shard's are asked for: a trillion tokens have a
     billion documents."""
@@ -107,10 +128,10 @@ class DocumentLengths(Sequence[NDArray[np.int64]]):
         name = documents_name(split)
         counts = [shard.documents for shard in index.shards[split]]
         self._begins = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        listed = (folder / name).stat().st_size // _LENGTH_DTYPE.itemsize
+        listed = (folder / name).stat().st_size // LENGTH_DTYPE.itemsize
         if not counts or listed != self._begins[-1]:
             raise ValueError(f"{name} lists {listed} documents, but the index counts {self._begins[-1]}")
-        self._lengths = np.memmap(folder / name, dtype=_LENGTH_DTYPE, mode="r")
+        self._lengths = np.memmap(folder / name, dtype=LENGTH_DTYPE, mode="r")
 
     def __len__(self) -> int:
         return len(self._begins) - 1
@@ -130,14 +151,15 @@ class DocumentLengths(Sequence[NDArray[np.int64]]):
 
 
 class ShardWriter:
-    """Writes the shards of one split; at most one shard of tokens is in memory."""
+    """Writes the shards of one split of one unit, and their documents' lengths to a file of the unit's own; at most one
+    shard of tokens is in memory."""
 
-    def __init__(self, folder: Path, split: str, dtype: str, shard_bytes: int = MAX_SHARD_BYTES) -> None:
-        self._folder, self._split, self._dtype = folder, split, np.dtype(dtype).newbyteorder("<")
+    def __init__(self, folder: Path, split: str, unit: int, dtype: str, shard_bytes: int = MAX_SHARD_BYTES) -> None:
+        self._folder, self._name, self._dtype = folder, f"{split}-{unit:05d}", np.dtype(dtype).newbyteorder("<")
         self._capacity = shard_bytes // self._dtype.itemsize
         self._pending: list[NDArray[np.integer]] = []
         self._pending_tokens = 0
-        self._lengths: IO[bytes] = (folder / documents_name(split)).open("wb")
+        self._lengths: IO[bytes] = (folder / unit_documents_name(split, unit)).open("wb")
         self.shards: list[Shard] = []
 
     def add(self, ids: Sequence[int] | NDArray[np.integer]) -> None:
@@ -161,10 +183,9 @@ class ShardWriter:
         if not self._pending:
             return
         content = np.concatenate(self._pending).tobytes()
-        name = f"{self._split}-{len(self.shards):05d}.tokens"
+        name = f"{self._name}-{len(self.shards):05d}.tokens"
         (self._folder / name).write_bytes(content)
-        self._lengths.write(np.array([len(document) for document in self._pending], dtype=_LENGTH_DTYPE).tobytes())
-        first = self.shards[-1].first_token + self.shards[-1].tokens if self.shards else 0
-        digest = hashlib.sha256(content).hexdigest()
-        self.shards.append(Shard(name, first, self._pending_tokens, len(self._pending), digest))
+        self._lengths.write(np.array([len(document) for document in self._pending], dtype=LENGTH_DTYPE).tobytes())
+        shard = Shard(name, 0, self._pending_tokens, len(self._pending), hashlib.sha256(content).hexdigest())
+        self.shards.append(shard.after(self.shards))
         self._pending, self._pending_tokens = [], 0

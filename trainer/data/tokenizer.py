@@ -1,7 +1,7 @@
 """A byte-level BPE trained on the data itself: every text is representable and decodes to itself."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,21 +79,58 @@ def train_tokenizer(documents: Iterable[str], spec: TokenizerSpec) -> Tokenizer:
     return tokenizer
 
 
+@dataclass(frozen=True)
+class Sample:
+    """Every `stride`-th document of `seen`, beginning with the first; the stride is a power of two."""
+
+    documents: list[str]
+    stride: int
+    seen: int
+
+    def thinned(self) -> "Sample":
+        """Return every second document of the sample."""
+        return Sample(self.documents[::2], 2 * self.stride, self.seen)
+
+    @property
+    def characters(self) -> int:
+        """Return the characters of all documents of the sample."""
+        return sum(map(len, self.documents))
+
+
 class EvenSample:
     """Documents evenly spaced over a data set of unknown size, at most `limit` characters (or one document)."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._stride, self._characters = limit, 1, 0
-        self.documents: list[str] = []
-        self.seen = 0
+        self._documents: list[str] = []
+        self._seen = 0
 
     def add(self, document: str) -> None:
         """Consider the next document."""
-        if self.seen % self._stride == 0:
-            self.documents.append(document)
+        if self._seen % self._stride == 0:
+            self._documents.append(document)
             self._characters += len(document)
-        self.seen += 1
-        while self._characters > self._limit and len(self.documents) > 1:
-            self.documents = self.documents[::2]
-            self._stride *= 2
-            self._characters = sum(map(len, self.documents))
+        self._seen += 1
+        while self._characters > self._limit and len(self._documents) > 1:
+            thinned = self.sample.thinned()
+            self._documents, self._stride, self._characters = thinned.documents, thinned.stride, thinned.characters
+
+    @property
+    def sample(self) -> Sample:
+        """Return the sample of the documents that were added."""
+        return Sample(self._documents, self._stride, self._seen)
+
+
+def join_samples(samples: Sequence[Sample], limit: int) -> list[str]:
+    """Return the documents of samples of consecutive parts of a data set, thinned to one stride for all, and to at most
+    `limit` characters if there are several."""
+    joined = list(samples)
+    stride = max((sample.stride for sample in joined), default=1)
+    while True:
+        for number in range(len(joined)):
+            while joined[number].stride < stride:
+                joined[number] = joined[number].thinned()
+        fits = sum(sample.characters for sample in joined) <= limit
+        if fits or all(len(sample.documents) <= 1 for sample in joined):
+            return [document for sample in joined for document in sample.documents]
+        stride *= 2

@@ -3838,8 +3838,8 @@ export interface components {
             on_corrupt: components["schemas"]["OnCorruptEnum"];
             /**
              * Shuffle Shards
-             * @description Number of shards, of up to 32 MiB of tokens each, that samples are shuffled over at a time. A node needs at most
-             *     twice as many at the same time. Ignored in `prepare`.
+             * @description Number of shards, of up to 32 MiB of tokens each, that samples are shuffled over at a time. The nodes of a run
+             *     share them: with more shards each node fetches a smaller part of the data. Ignored in `prepare`.
              * @default 8
              */
             shuffle_shards: number;
@@ -7004,7 +7004,8 @@ export interface components {
         /**
          * PrepareSpec
          * @description Data to tokenize, encrypt and store ahead of the jobs that train on it. They find it if their `data` names the
-         *     same sources with the same format, text field and validation fraction, and their `tokenizer` is the same.
+         *     same sources with the same format, text field and validation fraction, and their `tokenizer` is the same. All cores of
+         *     all nodes of the job share the work: files of a source are divided into units of 256 MiB or one larger file.
          */
         PrepareSpec: {
             /**

@@ -176,6 +176,9 @@ class PreparationClaim(LeasedModel):
     dataset = models.ForeignKey(Dataset, on_delete=models.CASCADE, related_name="+")
     recipe = models.CharField(max_length=64)
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="+")
+    store = models.CharField(
+        max_length=300, blank=True, default="", db_default=""
+    )  # HOST:PORT where the attempt's nodes can help
     data_error = models.TextField(blank=True, default="")
     failed_at = models.DateTimeField(null=True)  # set with `data_error`
 

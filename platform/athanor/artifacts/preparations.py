@@ -46,6 +46,8 @@ def claim(attempt: Attempt, asked: PreparationRequest) -> PreparationReply:
     if known is not None:
         return _prepared(known)
     recipe = {"dataset_id": asked.dataset_id, "recipe": asked.recipe}
+    if asked.helps:
+        return _answer_helper(attempt, PreparationClaim.objects.filter(**recipe).first())
     if not PreparationClaim.objects.filter(**recipe).exists():
         _check_recipe(attempt, asked)
     with transaction.atomic():
@@ -56,7 +58,7 @@ def claim(attempt: Attempt, asked: PreparationRequest) -> PreparationReply:
             return _prepared(known)
         if row is None:  # registered, and forgotten since
             return PreparationReply(state="wait", job_id=attempt.job_id)
-        return _answer(attempt, row, asked.token)
+        return _answer(attempt, row, asked)
 
 
 def release(attempt: Attempt, asked: PreparationRelease) -> None:
@@ -89,24 +91,42 @@ def finishing(manifest: DatasetManifest, token: UUID | None) -> Iterator[None]:
         PreparationClaim.objects.filter(**recipe).delete()
 
 
-def _answer(attempt: Attempt, row: PreparationClaim, token: UUID | None) -> PreparationReply:
+def _answer_helper(attempt: Attempt, row: PreparationClaim | None) -> PreparationReply:
+    """Return where a node can help the first one of its attempt; it waits in any case."""
+    if row is None:
+        return PreparationReply(state="wait", job_id=attempt.job_id)
+    if _has_failed_for(attempt, row):
+        return _failed(row)
+    store = row.store if row.attempt_id == attempt.id and row.lease_token is not None else None
+    return PreparationReply(state="wait", job_id=row.attempt.job_id, store=store or None)
+
+
+def _answer(attempt: Attempt, row: PreparationClaim, asked: PreparationRequest) -> PreparationReply:
     """Grant, renew or refuse the claim of a locked row."""
     rows = PreparationClaim.objects.filter(pk=row.pk)
-    if token is not None:
-        if row.lease_token != token:
+    if asked.token is not None:
+        if row.lease_token != asked.token:
             return PreparationReply(state="wait", job_id=row.attempt.job_id)
         # Nobody has taken over, even if it has expired.
-        rows.update(lease_until=Now() + timedelta(seconds=LEASE_SECONDS))
-        return PreparationReply(state="prepare", token=token, renew_seconds=RENEW_SECONDS)
-    if row.failed_at is not None and attempt.created_at <= row.failed_at:
-        return PreparationReply(state="failed", job_id=row.attempt.job_id, because=row.data_error)
+        rows.update(lease_until=Now() + timedelta(seconds=LEASE_SECONDS), store=asked.store or "")
+        return PreparationReply(state="prepare", token=asked.token, renew_seconds=RENEW_SECONDS)
+    if _has_failed_for(attempt, row):
+        return _failed(row)
     # An attempt that asks again has lost its reply, or its agent was started again.
     if row.attempt_id == attempt.id or row.attempt.status == AttemptStatus.ENDED.value:
         rows.update(lease_token=None, lease_until=None)
     for lease in leases.claim(rows, seconds=LEASE_SECONDS, limit=1):
-        rows.update(attempt=attempt, data_error="", failed_at=None)
+        rows.update(attempt=attempt, store="", data_error="", failed_at=None)
         return PreparationReply(state="prepare", token=lease.token, renew_seconds=RENEW_SECONDS)
     return PreparationReply(state="wait", job_id=row.attempt.job_id)
+
+
+def _has_failed_for(attempt: Attempt, row: PreparationClaim) -> bool:
+    return row.failed_at is not None and attempt.created_at <= row.failed_at
+
+
+def _failed(row: PreparationClaim) -> PreparationReply:
+    return PreparationReply(state="failed", job_id=row.attempt.job_id, because=row.data_error)
 
 
 def _prepared(row: PreparedDataset) -> PreparationReply:

@@ -116,10 +116,12 @@ def rejections(spec: JobSpec, pool: PoolShape) -> list[FieldProblem]:
         detail += _gib(pool.memory_bytes_per_node)
         found.append(FieldProblem("/resources/memory_bytes_per_node", "too_much_memory", detail))
     if spec.training is None:
-        if spec.resources.world_size > 1:
-            asked = f"{spec.resources.nodes} x {spec.resources.processes_per_node}"
-            detail = f"{asked} processes asked; preparing data takes one, which uses all cores of its node"
-            found.append(FieldProblem("/resources", "too_many_processes", detail))
+        if spec.resources.processes_per_node > 1:
+            detail = (
+                f"{spec.resources.processes_per_node} processes per node asked; preparing data takes 1, which uses "
+            )
+            detail += "all cores of its node"
+            found.append(FieldProblem("/resources/processes_per_node", "too_many_processes", detail))
         return found
     mesh = plan_mesh(spec.training, spec.training.tokenizer.vocab_size, spec.resources.world_size)
     if isinstance(mesh, list):

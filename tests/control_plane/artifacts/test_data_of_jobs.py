@@ -188,7 +188,9 @@ def test_bad_data_ends_a_job_that_prepares_with_its_place(api: Any, world: Any, 
 def test_preparing_takes_one_process_and_no_model(api: Any, spec: dict, world: Any, bucket: str) -> None:
     upload(api, b"text", name="one")
     wide = api.send("POST", "jobs", prepare_spec("dataset:one", resources={"processes_per_node": 2})).json()
-    assert [(item["pointer"], item["code"]) for item in wide["errors"]] == [("/resources", "too_many_processes")]
+    assert [(item["pointer"], item["code"]) for item in wide["errors"]] == [
+        ("/resources/processes_per_node", "too_many_processes")
+    ]
     missing = api.send("POST", "jobs", prepare_spec("dataset:none")).json()
     assert missing["errors"][0]["pointer"] == "/prepare/data/source"
     both = api.send("POST", "jobs", {**spec, **prepare_spec("dataset:one")}).json()

@@ -1,5 +1,7 @@
 """Jobs that need the same prepared data at the same time: real agents against the real API, database and store."""
 
+import io
+import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +13,7 @@ import pytest
 
 from athanor.artifacts import preparations, storage
 from athanor.artifacts.models import PreparationClaim, PreparedDataset
+from athanor.clusters.models import Pool
 from athanor.dispatch import tokens
 from athanor.jobs import services
 from athanor.jobs.models import Attempt, JobEvent
@@ -21,13 +24,18 @@ from tests.control_plane.artifacts.test_data_of_jobs import prepare_spec, submit
 from tests.control_plane.artifacts.test_datasets import upload
 from tests.trainer.runs import tiny_text
 from trainer.agent import dataset as agent_dataset
+from trainer.agent.rendezvous_client import NodeIdentity
 from trainer.agent.supervisor import NodeConfig, Supervisor
 from trainer.client.http import PlatformClient
+from trainer.contract.data import MixturePart, TokenizerSpec
 from trainer.contract.run import EndClass
-from trainer.data.prepare import prepare
+from trainer.data.documents import RawObject
+from trainer.data.prepare import Preparation
 from trainer.errors import TrainerError
 from trainer.resilience.assignment import HttpConnection
+from trainer.resilience.forking import start_fork_server
 
+prepare_alone = Preparation.run
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
@@ -48,7 +56,7 @@ class Preparing:
     failure: Exception | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, preparation: Preparation) -> Any:
         with self.lock:
             self.count += 1
             is_first = self.count == 1
@@ -57,13 +65,13 @@ class Preparing:
             assert self.proceed.wait(60)
             if self.failure is not None:
                 raise self.failure
-        return prepare(*arguments)
+        return prepare_alone(preparation)
 
 
 @pytest.fixture
 def preparing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Preparing]:
     counted = Preparing()
-    monkeypatch.setattr(agent_dataset, "prepare", counted)
+    monkeypatch.setattr(Preparation, "run", lambda preparation: counted(preparation))
     yield counted
     counted.proceed.set()
 
@@ -76,12 +84,13 @@ class Agents:
     folder: Path
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(8))
 
-    def start(self, attempt: Attempt) -> Any:
+    def start(self, attempt: Attempt, index: int = 0) -> Any:
+        """Start the agent of a node of an attempt."""
         url, token = f"{self.live.origin}/api/agent/v1", tokens.issue(attempt.id)
         supervisor = Supervisor(
             HttpConnection(url, token),
             PlatformClient(url, token, retry_seconds=20.0),
-            NodeConfig(self.folder / attempt.id),
+            NodeConfig(self.folder / f"{attempt.id}-{index}", node=NodeIdentity(index=index)),
         )
         return self.pool.submit(supervisor.run)
 
@@ -122,6 +131,60 @@ def test_jobs_that_start_together_prepare_their_data_once(
     prepared = PreparedDataset.objects.get()
     assert stored(attempts) == {prepared.job_id: prepared.size_bytes}
     assert not PreparationClaim.objects.exists()
+
+
+@pytest.fixture
+def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a unit of each file, for processes of a fork server."""
+    start_fork_server()
+    monkeypatch.setattr(agent_dataset, "UNIT_BYTES", 1)
+    monkeypatch.setattr(agent_dataset, "num_processes", lambda units: 1)
+
+
+def upload_files(api: Any, name: str, contents: list[bytes], suffix: str = "txt") -> None:
+    """Create a data set of several files."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for number, content in enumerate(contents):
+            entry = tarfile.TarInfo(f"{number}.{suffix}")
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    answer = upload(api, archive.getvalue(), name=name, content_type="application/x-tar")
+    assert answer.status_code == 201, answer.content
+
+
+def test_nodes_of_a_job_prepare_its_data_together(
+    agents: Agents, api: Any, world: Any, bucket: str, small_units: None, tmp_path: Path
+) -> None:
+    Pool.objects.update(nodes=2)
+    text = tiny_text(60_000)
+    files = [text[start : start + 15_000].encode() for start in range(0, 60_000, 15_000)]
+    upload_files(api, "several", files)
+    attempt = drive.start(submitted(api, prepare_spec("dataset:several", resources={"nodes": 2, "cluster": "fake"})))
+    ends = [agents.start(attempt, index) for index in range(2)]
+    assert [end.result(120) for end in ends] == [EndClass.COMPLETED] * 2
+    made = PreparedDataset.objects.get()
+    assert not PreparationClaim.objects.exists()
+    assert stored([attempt]) == {attempt.job_id: made.size_bytes}
+    units = [lambda n=n, c=c: [RawObject.of(f"{n}.txt", c)] for n, c in enumerate(files)]
+    alone = Preparation(units, MixturePart(source="dataset:several"), TokenizerSpec(vocab_size=300), tmp_path / "alone")
+    assert made.manifest["fingerprint"] == prepare_alone(alone).fingerprint
+
+
+def test_an_error_in_a_unit_ends_all_nodes_with_its_place(
+    agents: Agents, api: Any, world: Any, bucket: str, small_units: None
+) -> None:
+    Pool.objects.update(nodes=2)
+    upload_files(api, "several", [b'{"text": "one"}\n{"other": "two"}\n'] * 4, suffix="jsonl")
+    spec = prepare_spec("dataset:several", resources={"nodes": 2, "cluster": "fake"})
+    spec["prepare"]["data"]["text_field"] = "text"
+    attempt = drive.start(submitted(api, spec))
+    ends = [agents.start(attempt, index) for index in range(2)]
+    assert {end.result(120) for end in ends} <= {EndClass.DATA_ERROR, EndClass.STOPPED}
+    attempt.refresh_from_db()
+    assert attempt.end_report is not None
+    assert ".jsonl line 2 has no field 'text' (it has: other)" in attempt.end_report["message"]
+    assert not PreparedDataset.objects.exists()
 
 
 def test_a_job_that_waits_says_for_whom_and_how_long(
