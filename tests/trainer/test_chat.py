@@ -91,9 +91,14 @@ def test_where_earlier_turns_are_written_anew_the_last_answer_counts() -> None:
     ("line", "message"),
     [
         ('{"text": "a"}', r"x.jsonl line 1: no field 'messages' \(it has: text\)"),
-        ('{"messages": []}', "line 1: messages must be a list of messages, and not empty"),
-        ('{"messages": [{"role": "user"}]}', r"messages\[0\] must have a role and a content"),
+        ('{"messages": []}', "line 1: messages is not a list of messages"),
+        ('{"messages": [{"role": "user"}]}', r"messages\[0\] has no text in 'content'"),
         ('{"messages": [{"role": "user", "content": "a"}]}', "no message with the role assistant"),
+        ('{"messages": [{"role": "assistant", "content": "a", "weight": 0}]}', "a weight other than 0"),
+        ('{"messages": [{"role": "assistant", "content": "a", "weight": 0.5}]}', "has the weight 0.5, which must be 0"),
+        ('{"messages": [{"role": "assistant", "tool_calls": []}]}', "has no text in 'content'"),
+        ('{"messages": [{"role": "assistant", "tool_calls": [{"name": 1}]}]}', "has tool_calls that are no list of"),
+        ('{"messages": [{"role": "assistant", "content": "a"}], "tools": "x"}', "stands beside tools, which must be"),
         ('{"messages": [{"role": "assistant", "content": "a"}]}', "line 1: a conversation begins with the user"),
         ('{"messages": [{"role": "assistant", "content": "\\ue0f1"}]}', "private-use character"),
     ],
@@ -103,6 +108,63 @@ def test_what_is_no_conversation_is_refused_with_its_place(line: str, message: s
     with pytest.raises(TrainerError, match=message) as caught:
         list(read_conversations([RawObject.of("x.jsonl", line.encode())], part, ChatTemplate(STRICT, {})))
     assert caught.value.end_class is EndClass.DATA_ERROR
+
+
+TOOLS = [{"type": "function", "function": {"name": "weigh", "parameters": {"type": "object"}}}]
+TOOL_MESSAGES: list[dict[str, Any]] = [
+    {"role": "user", "content": "How heavy is it?"},
+    {
+        "role": "assistant",
+        "tool_calls": [{"type": "function", "function": {"name": "weigh", "arguments": {"of": "é"}}}],
+    },
+    {"role": "tool", "content": "3 kg"},
+    {"role": "assistant", "content": "Three kilograms."},
+]
+HERMES = (  # as Qwen and Hermes: tools in a system message, calls between tags
+    "{%- if tools %}{{ '<|im_start|>system\n' }}{% for tool in tools %}{{ tool | tojson + '\n' }}{% endfor %}"
+    "{{ '<|im_end|>\n' }}{% endif %}{%- for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}"
+    "{%- if message.content %}{{ message.content }}{% endif %}"
+    "{%- for call in message.tool_calls or [] %}{{ '<tool_call>' + call.function | tojson + '</tool_call>' }}"
+    "{%- endfor %}{{ '<|im_end|>\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- endif %}"
+)
+
+
+@pytest.mark.parametrize("template", [HERMES, DEFAULT_TEMPLATE])
+def test_tools_and_calls_are_rendered_as_transformers_does_and_calls_are_trained_on(
+    template: str, tokenizer: Path
+) -> None:
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(tokenizer), eos_token=END_OF_TEXT, bos_token="<s>", chat_template=template
+    )
+    calls_as_text = json.loads(json.dumps(TOOL_MESSAGES))
+    calls_as_text[1]["tool_calls"][0]["function"]["arguments"] = json.dumps({"of": "é"})
+    line = json.dumps({"messages": calls_as_text, "tools": TOOLS}).encode()
+    ours = ChatTemplate(template, {"eos_token": END_OF_TEXT, "bos_token": "<s>"})
+    part = MixturePart(source="dataset:x", format="chat")
+    (made,) = read_conversations([RawObject.of("x.jsonl", line)], part, ours)
+    assert made == theirs.apply_chat_template(TOOL_MESSAGES, tools=TOOLS, tokenize=False)
+    call, answer = [made[start:stop] for start, stop in made.counted]
+    assert '{"name": "weigh", "arguments": {"of": "é"}}' in call
+    assert answer.startswith("Three kilograms.")
+
+
+def test_a_template_that_leaves_calls_out_is_refused_with_the_place() -> None:
+    part = MixturePart(source="dataset:x", format="chat")
+    messages = [{**message, "content": message.get("content", "")} for message in TOOL_MESSAGES]
+    for sent, problem in (
+        (messages, "leaves the call of 'weigh' out"),
+        (TOOL_MESSAGES, "cannot render these messages"),
+    ):
+        line = json.dumps({"messages": sent}).encode()
+        with pytest.raises(TrainerError, match=f"x.jsonl line 1: the chat template {problem}"):
+            list(read_conversations([RawObject.of("x.jsonl", line)], part, ChatTemplate(CHATML, {})))
+
+
+@pytest.mark.parametrize("template", [CHATML, LLAMA, DEFAULT_TEMPLATE])
+def test_a_message_of_weight_0_is_not_trained_on(template: str) -> None:
+    weighted = [{**message, "weight": 0} if number == 2 else message for number, message in enumerate(MESSAGES)]
+    assert answers_of(template, weighted) == answers_of(template)[1:]
 
 
 def conversations(count: int) -> bytes:

@@ -3,27 +3,36 @@
 Templates are Jinja, in Hugging Face's format; they run in a sandbox without a clock, so equal conversations always give
 equal tokens. A template may mark the assistant's messages with `{% generation %}`. Without marks, a message is the text
 after the prompt for it; if a template changes earlier messages as the conversation continues, only the last one is a
-target.
+target. Messages of the assistant with the weight 0 are no targets.
 """
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, UndefinedError, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from trainer.contract.chat import TOOLS_FIELD, called_functions, conversation_problem, trained_messages
 from trainer.contract.data import MixturePart
 from trainer.contract.hugging_face import TEMPLATE_NAME, TOKENIZER_SETTINGS_NAME
 from trainer.data.documents import RawObject, data_error, json_lines
 
 DEFAULT_TEMPLATE = """\
+{%- for tool in tools or [] %}
+{{- "### Tool:\\n" + tool | tojson + "\\n\\n" }}
+{%- endfor %}
 {%- for message in messages %}
 {%- if message.role == "assistant" %}
-{{- "### Assistant:\\n" }}{% generation %}{{- message.content + eos_token }}{% endgeneration %}{{- "\\n" }}
+{{- "### Assistant:\\n" }}{% generation %}{{- message.content or "" }}
+{%- for call in message.tool_calls or [] %}
+{{- "### Call:\\n" + (call.function or call) | tojson + "\\n" }}
+{%- endfor %}
+{{- eos_token }}{% endgeneration %}{{- "\\n" }}
 {%- else %}
 {{- "### " + message.role | capitalize + ":\\n" + message.content + "\\n\\n" }}
 {%- endif %}
@@ -37,6 +46,7 @@ _BEGIN, _END = "\ue0f1", "\ue0f2"  # private characters that no text has: where 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 Messages = list[dict[str, Any]]
+Tools = list[dict[str, Any]] | None
 Spans = list[tuple[int, int]]
 
 
@@ -92,34 +102,57 @@ class ChatTemplate:
         tokens = {name: _text_of(settings[name]) for name in _SPECIAL_TOKENS if settings.get(name)}
         return cls(template_of(folder, settings) or DEFAULT_TEMPLATE, {"eos_token": end_of_text, **tokens})
 
-    def conversation(self, messages: Messages) -> Conversation:
-        """Render messages. Raises TemplateError if the template refuses them, ValueError if the text has no target."""
-        marked = self._render(messages)
+    def conversation(self, messages: Messages, tools: Tools = None) -> Conversation:
+        """Render messages, and the tools that the assistant may call.
+
+        Raises TemplateError if the template refuses them, ValueError if the text has no target, or lacks a call.
+        """
+        marked, trained = self._render(messages, tools), trained_messages(messages)
+        missing = [name for name in called_functions(messages) if name not in marked]
+        if missing:
+            raise ValueError(f"the chat template leaves the call of {missing[0]!r} out; use a model that knows tools")
         if _BEGIN in marked:
-            return _without_marks(marked)
-        spans = [span for number in range(len(messages)) if (span := self._answer(messages, number, marked))]
+            made = _without_marks(marked)
+            answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+            if all(trained[number] for number in answers):
+                return made
+            if len(made.counted) != len(answers):
+                raise ValueError(
+                    f"the chat template marks {len(made.counted)} spans for {len(answers)} messages of the assistant, "
+                    "so that their weights have no span; leave the weights out"
+                )
+            spans = [span for span, number in zip(made.counted, answers, strict=True) if trained[number]]
+            return Conversation(str(made), spans)
+        spans = [
+            span
+            for number, counts in enumerate(trained)
+            if counts and (span := self._answer(messages, tools, number, marked))
+        ]
         if not spans:
-            raise ValueError("the text that the chat template renders contains no message of the assistant")
+            raise ValueError("the text that the chat template renders contains no message of the assistant to train on")
         return Conversation(marked, spans)
 
     def prompt(self, text: str) -> str:
         """Return the prompt that makes a model answer `text`."""
-        return self._render([{"role": "user", "content": text}], add_generation_prompt=True)
+        return self._render([{"role": "user", "content": text}], None, add_generation_prompt=True)
 
-    def _answer(self, messages: Messages, number: int, text: str) -> tuple[int, int] | None:
-        """Return the span of message `number` in the text of all messages; None if it is not the assistant's."""
-        if messages[number]["role"] != "assistant":
-            return None
-        prompt = self._render(messages[:number], add_generation_prompt=True)
-        until = self._render(messages[: number + 1])
+    def _answer(self, messages: Messages, tools: Tools, number: int, text: str) -> tuple[int, int] | None:
+        """Return the span of the assistant's message `number` in the text of all messages; None if the template changes
+        it later."""
+        prompt = self._render(messages[:number], tools, add_generation_prompt=True)
+        until = self._render(messages[: number + 1], tools)
         if text.startswith(until) and until.startswith(prompt):
             return len(prompt), len(until)
         return None
 
-    def _render(self, messages: Messages, *, add_generation_prompt: bool = False) -> str:
-        return self._template.render(
-            messages=messages, tools=None, documents=None, add_generation_prompt=add_generation_prompt, **self._tokens
-        )
+    def _render(self, messages: Messages, tools: Tools, *, add_generation_prompt: bool = False) -> str:
+        try:
+            return self._template.render(
+                messages=messages, tools=tools, documents=None, add_generation_prompt=add_generation_prompt,
+                **self._tokens,
+            )  # fmt: skip
+        except (TypeError, UndefinedError) as error:  # such as a template that adds to a content that is not there
+            raise TemplateError(f"the chat template cannot render these messages: {error}") from error
 
 
 def template_of(folder: Path | None, settings: dict[str, Any]) -> str | None:
@@ -135,7 +168,8 @@ def template_of(folder: Path | None, settings: dict[str, Any]) -> str | None:
 
 
 def read_conversations(objects: Iterable[RawObject], part: MixturePart, template: ChatTemplate) -> Iterator[str]:
-    """Yield the conversations of JSONL objects: `{"messages": [{"role": "user", "content": ...}, ...]}` in each line.
+    """Yield the conversations of JSONL objects: `{"messages": [{"role": "user", "content": ...}, ...]}` in each line,
+    and beside them `tools`, if the assistant calls some.
 
     Raises TrainerError (DATA_ERROR) that names object and line.
     """
@@ -146,7 +180,7 @@ def read_conversations(objects: Iterable[RawObject], part: MixturePart, template
             if problem:
                 raise data_error(f"{place}: {problem}")
             try:
-                yield template.conversation(record[field])
+                yield template.conversation(_with_parsed_arguments(record[field]), record.get(TOOLS_FIELD))
             except (TemplateError, ValueError) as error:
                 raise data_error(f"{place}: {error}") from error
 
@@ -161,16 +195,28 @@ def _problem(record: Any, field: str) -> str:
         names = ", ".join(sorted(record)[:8]) if isinstance(record, dict) else f"a {type(record).__name__}"
         return f"no field {field!r} (it has: {names}); set text_field to the field that contains the messages"
     messages = record[field]
-    if not isinstance(messages, list) or not messages:
-        return f"{field} must be a list of messages, and not empty"
-    for number, message in enumerate(messages):
-        if not isinstance(message, dict) or not all(isinstance(message.get(name), str) for name in ("role", "content")):
-            return f"{field}[{number}] must have a role and a content, both strings"
-        if _BEGIN in message["content"] or _END in message["content"]:
-            return f"{field}[{number}] contains the private-use character U+E0F1 or U+E0F2; remove it"
-    if all(message["role"] != "assistant" for message in messages):
-        return f"{field} has no message with the role assistant, so there is nothing to train on"
+    problem = conversation_problem(messages, record.get(TOOLS_FIELD))
+    if problem:
+        return f"{field}{problem}" if problem.startswith("[") else f"{field} {problem}"
+    content = json.dumps(record, ensure_ascii=False)
+    if _BEGIN in content or _END in content:
+        return f"{field} contains the private-use character U+E0F1 or U+E0F2; remove it"
+    if not any(trained_messages(messages)):
+        return f"{field} has no message with the role assistant and a weight other than 0: there is nothing to train on"
     return ""
+
+
+def _with_parsed_arguments(messages: Messages) -> Messages:
+    """Return messages whose calls have their arguments as objects: some exports write them as JSON in a string, which
+    templates would quote again."""
+    if not any(message.get("tool_calls") for message in messages):
+        return messages
+    copied: Messages = json.loads(json.dumps(messages))
+    for call in (call for message in copied for call in message.get("tool_calls") or []):
+        function = call.get("function", call)
+        with suppress(TypeError, ValueError):
+            function["arguments"] = json.loads(function.get("arguments"))
+    return copied
 
 
 def _without_marks(marked: str) -> Conversation:

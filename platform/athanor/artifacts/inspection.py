@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from athanor.core.errors import Invalid
+from trainer.contract.chat import TOOLS_FIELD, conversation_problem
 
 SAMPLE_BYTES = 512 * 1024
 PARQUET_MAGIC = b"PAR1"
@@ -88,18 +89,7 @@ def inspect(name: str, sample: bytes, form: str = "auto", *, rows: int = 10) -> 
 def messages_field(record: dict[str, Any]) -> str:
     """Return the field with the messages of a conversation, each with a role and a content; empty if there is none."""
     names = sorted(_names(record), key=lambda name: name != MESSAGES_FIELD)
-    return next((name for name in names if not conversation_problem(record[name])), "")
-
-
-def conversation_problem(messages: Any) -> str:
-    """Return why a value is no list of messages, empty if it is one."""
-    if not isinstance(messages, list) or not messages:
-        return "is not a list of messages"
-    for number, message in enumerate(messages):
-        for key in ("role", "content"):
-            if not isinstance(message, dict) or not isinstance(message.get(key), str):
-                return f"[{number}] has no text in {key!r}"
-    return ""
+    return next((name for name in names if not conversation_problem(record[name], record.get(TOOLS_FIELD))), "")
 
 
 def usual_text_field(fields: tuple[str, ...]) -> str:
@@ -226,7 +216,7 @@ def _is_other_chat(value: Any) -> bool:
 
 def _no_conversation(record: dict[str, Any]) -> str:
     if MESSAGES_FIELD in record:
-        return f"is no conversation: {MESSAGES_FIELD} {conversation_problem(record[MESSAGES_FIELD])}"
+        return f"is no conversation: {MESSAGES_FIELD} {conversation_problem(record[MESSAGES_FIELD], record.get(TOOLS_FIELD))}"
     return f"has no list of messages with a role and a content (its fields: {', '.join(list(record)[:8])})"
 
 

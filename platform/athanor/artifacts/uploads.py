@@ -22,7 +22,6 @@ from athanor.artifacts.inspection import (
     SAMPLE_BYTES,
     SUFFIXES,
     Inspection,
-    conversation_problem,
     format_of,
     inspect,
     inspect_footer,
@@ -34,6 +33,7 @@ from athanor.core import ids
 from athanor.core.disks import require_space
 from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.quotas.selectors import path_of_team
+from trainer.contract.chat import TOOLS_FIELD, conversation_problem
 from trainer.contract.encryption import Encryptor, authenticate
 from trainer.contract.manifest import PART_PLAINTEXT_BYTES, StoredFile, StoredPart, UploadManifest
 
@@ -254,7 +254,7 @@ class _ChatCheck(_JsonlCheck):
 
     def _check_record(self, record: dict[str, Any]) -> None:
         field = self.found.text_field
-        problem = conversation_problem(record.get(field))
+        problem = conversation_problem(record.get(field), record.get(TOOLS_FIELD))
         if problem:
             raise self._refused(
                 f"line {self._line}: {field} {problem}, unlike the first line",
