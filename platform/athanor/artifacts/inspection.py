@@ -216,7 +216,8 @@ def _is_other_chat(value: Any) -> bool:
 
 def _no_conversation(record: dict[str, Any]) -> str:
     if MESSAGES_FIELD in record:
-        return f"is no conversation: {MESSAGES_FIELD} {conversation_problem(record[MESSAGES_FIELD], record.get(TOOLS_FIELD))}"
+        problem = conversation_problem(record[MESSAGES_FIELD], record.get(TOOLS_FIELD))
+        return f"is no conversation: {MESSAGES_FIELD} {problem}"
     return f"has no list of messages with a role and a content (its fields: {', '.join(list(record)[:8])})"
 
 
