@@ -34,6 +34,10 @@ AGENT_EVENTS: Mapping[str, EventType] = {
             "bytes": "Its size, in bytes.",
         },
     ),
+    "compile.partial": EventType(
+        "Some blocks of the model are not compiled though `compile` is set.",
+        {"blocks": "Number of these blocks.", "of": "Blocks of the model.", "because": "The cause, as text."},
+    ),
     "cuda_graphs.unused": EventType(
         "`cuda_graphs` has no effect on the device of this run.",
         {"because": _BECAUSE},

@@ -134,7 +134,8 @@ class TrainingSpec(CheckedModel):
     evaluation: EvaluationSpec = EvaluationSpec()
     """Held-out loss and sample output during training."""
     compile: bool = False
-    """Whether to compile the blocks of the model with `torch.compile`, which makes start-up longer. Refused with the
+    """Whether to compile the blocks of the model with `torch.compile`, which makes start-up longer. Blocks that it cannot
+    compile, such as recomputed ones with ring attention, are reported by the event `compile.partial`. Refused with the
     pipeline schedules `interleaved_zero_bubble`, `zbv_zero_bubble` and `dualpipe_v`."""
     cuda_graphs: bool = False
     """Whether to record the compiled blocks as CUDA graphs, which saves the time to launch kernels one by one. Needs

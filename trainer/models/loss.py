@@ -78,7 +78,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        saved = [tensor * grad.to(tensor.dtype) for tensor in ctx.saved_tensors]
+        saved = [tensor * grad for tensor in ctx.saved_tensors]  # the factor stays in fp32 for both
         grad_x = saved.pop(0) if ctx.needs_input_grad[0] else None
         grad_weight = saved.pop(0).to(ctx.dtype) if ctx.needs_input_grad[1] else None
         return grad_x, grad_weight, None, None, None, None

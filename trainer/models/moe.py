@@ -5,6 +5,7 @@ at one of its experts).
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -82,19 +83,64 @@ class MixtureOfExperts(nn.Module):
         self.register_buffer("balance", torch.zeros(shape.num_experts))
         self.register_buffer("load", torch.zeros(shape.num_experts), persistent=False)
 
-    @torch.compiler.disable  # how many rows an expert gets is different each time
     def forward(self, x_BSD: Tensor) -> Tensor:
         """Return the weighted outputs of each token's experts, [B, S, D]."""
         x_TD = x_BSD.flatten(0, 1)
         weights_TK, chosen_TK = self.router(x_TD, self.balance)
-        order_R = chosen_TK.flatten().argsort(stable=True)
-        counts_N = torch.bincount(chosen_TK.flatten(), minlength=self.num_experts)
+        experts_R, order_R = chosen_TK.flatten().sort(stable=True)
+        counts_N = count_sorted(experts_R, self.num_experts)
         if torch.is_grad_enabled():
-            self.load += counts_N
-        rows_RD = x_TD[:, None].expand(-1, self.experts_per_token, -1).flatten(0, 1)[order_R]
+            self.load.add_(counts_N)
+        inverse_R = invert(order_R)
         run = self.run_experts or self.experts
-        results_TKD = run(rows_RD, counts_N)[order_R.argsort()].view(*chosen_TK.shape, -1)
+        results_RD = run(_RowsOfTokens.apply(x_TD, order_R, inverse_R, self.experts_per_token), counts_N)
+        results_TKD = permute_rows(results_RD, inverse_R, order_R).view(*chosen_TK.shape, -1)
         mixed_TD = (results_TKD * weights_TK[..., None].to(results_TKD.dtype)).sum(1)
         if self.shared is not None:
             mixed_TD = mixed_TD + self.shared(x_TD)
         return mixed_TD.view_as(x_BSD)
+
+
+def count_sorted(experts_R: Tensor, num_experts: int) -> Tensor:
+    """Return how many of the sorted `experts_R` are 0 .. num_experts - 1, [N]. Does not wait for the device, as
+    `bincount` does."""
+    ends_N = torch.searchsorted(experts_R, torch.arange(num_experts, device=experts_R.device), right=True)
+    return ends_N.diff(prepend=ends_N.new_zeros(1))
+
+
+def invert(order_R: Tensor) -> Tensor:
+    """Return the inverse of a permutation, without sorting."""
+    places_R = torch.arange(len(order_R), device=order_R.device)
+    return torch.empty_like(order_R).scatter_(0, order_R, places_R)
+
+
+def permute_rows(rows_RD: Tensor, order_R: Tensor, inverse_R: Tensor) -> Tensor:
+    """Return the rows in another order. The gradients are gathered back by the inverse, not added up."""
+    return _Permuted.apply(rows_RD, order_R, inverse_R)
+
+
+class _Permuted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows_RD: Tensor, order_R: Tensor, inverse_R: Tensor) -> Tensor:
+        ctx.save_for_backward(inverse_R)
+        return rows_RD.index_select(0, order_R)
+
+    @staticmethod
+    def backward(ctx: Any, grad_RD: Tensor) -> tuple[Tensor | None, ...]:
+        return grad_RD.index_select(0, ctx.saved_tensors[0]), None, None
+
+
+class _RowsOfTokens(torch.autograd.Function):
+    """The row of a token for each of its K experts, sorted by expert, from the tokens themselves: they are not copied K
+    times first."""
+
+    @staticmethod
+    def forward(ctx: Any, x_TD: Tensor, order_R: Tensor, inverse_R: Tensor, experts_per_token: int) -> Tensor:
+        ctx.save_for_backward(inverse_R)
+        ctx.experts_per_token = experts_per_token
+        return x_TD.index_select(0, order_R // experts_per_token)
+
+    @staticmethod
+    def backward(ctx: Any, grad_RD: Tensor) -> tuple[Tensor | None, ...]:
+        grad_TKD = grad_RD.index_select(0, ctx.saved_tensors[0]).unflatten(0, (-1, ctx.experts_per_token))
+        return grad_TKD.sum(1), None, None, None

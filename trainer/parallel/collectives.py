@@ -23,6 +23,12 @@ def reduce_scatter_dim(x: Tensor, dimension: int, group: dist.ProcessGroup) -> T
     return _reduce_scatter(x.contiguous(), "sum", dimension, group)
 
 
+def all_to_all_equal(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Send an equal part of `x`, along its first dimension, to each rank. Return the received parts in rank order. The
+    backward pass sends the gradients back."""
+    return functional.all_to_all_single_autograd(x.contiguous(), None, None, group)
+
+
 def all_to_all_rows(
     rows: Tensor, send_counts: list[int], receive_counts: list[int], group: dist.ProcessGroup
 ) -> Tensor:

@@ -24,7 +24,7 @@ from trainer.data.batch import MicroBatch
 from trainer.models.attention import attend, document_mask
 from trainer.models.decoder import Decoder
 from trainer.parallel.attention_kernels import merge_partial, partial_attention, partial_attention_backward
-from trainer.parallel.collectives import all_to_all_rows
+from trainer.parallel.collectives import all_to_all_equal
 from trainer.parallel.mesh import Mesh
 
 
@@ -71,13 +71,12 @@ class ContextParallel:
     def _pass_documents(documents_BW: Tensor | None, _: Tensor) -> Tensor | None:
         return documents_BW
 
-    @torch.compiler.disable  # it talks to other ranks
+    @torch.compiler.disable  # torch cannot trace what is sent to one rank only
     def _ring(self, query: Tensor, key: Tensor, value: Tensor, documents_BW: Tensor | None) -> Tensor:
         assert self._group is not None
         ring = Ring(self._group, self._peers, self._rank)
         return _RingAttention.apply(query, key, value, documents_BW, ring)
 
-    @torch.compiler.disable
     def _ulysses(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, window: int | None) -> Tensor:
         query, key, value = (self._heads_for_sequence(tensor) for tensor in (query, key, value))
         return self._sequence_for_heads(attend(query, key, value, mask, window))
@@ -86,16 +85,16 @@ class ContextParallel:
         """Exchange [B, H, S, E], all heads of this rank's tokens, for [B, H/C, W, E], all tokens of its heads."""
         assert self._group is not None
         batch, heads, length, size = x_BHSE.shape
-        ranks, equal = self._size, [heads // self._size] * self._size
-        received = all_to_all_rows(x_BHSE.transpose(0, 1), equal, equal, self._group)  # [rank x heads/C, B, S, E]
+        ranks = self._size
+        received = all_to_all_equal(x_BHSE.transpose(0, 1), self._group)  # [rank x heads/C, B, S, E]
         received = received.view(ranks, heads // ranks, batch, length, size)
         return received.permute(2, 1, 0, 3, 4).reshape(batch, heads // ranks, ranks * length, size)
 
     def _sequence_for_heads(self, x_BHWE: Tensor) -> Tensor:
         assert self._group is not None
         batch, heads, length, size = x_BHWE.shape
-        ranks, equal = self._size, [length // self._size] * self._size
-        received = all_to_all_rows(x_BHWE.permute(2, 0, 1, 3), equal, equal, self._group)  # [rank x S, B, H/C, E]
+        ranks = self._size
+        received = all_to_all_equal(x_BHWE.permute(2, 0, 1, 3), self._group)  # [rank x S, B, H/C, E]
         received = received.view(ranks, length // ranks, batch, heads, size)
         return received.permute(2, 0, 3, 1, 4).reshape(batch, ranks * heads, length // ranks, size)
 

@@ -24,8 +24,9 @@ from trainer.data.source import Source
 from trainer.errors import TrainerError
 from trainer.export.folder import read_config
 from trainer.export.read import StoredWeights
-from trainer.models.decoder import Decoder
+from trainer.models.decoder import Block, Decoder
 from trainer.models.lora import add_adapters, is_adapter
+from trainer.models.moe import MixtureOfExperts
 from trainer.optim.param_groups import check_patterns
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel.balance import ExpertBalancer
@@ -97,6 +98,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
         reporter.event(
             "tensor_overlap.unused", because="the tensor ranks are not on GPUs that can access each other's memory"
         )
+    _report_eager_blocks(training, index.vocab_size, mesh, reporter)
     check_patterns(training.optimizer.groups, _parameter_names(training, index.vocab_size))
     with reporter.phase("model", heartbeat_phase="model"):
         torch.manual_seed(training.seed)
@@ -140,6 +142,39 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
         part=part,
         first_step=first_step,
     )
+
+
+def why_not_compiled(block: Block, training: TrainingSpec, mesh: Mesh) -> str | None:
+    """Return why torch cannot compile a block of the model, None if it can."""
+    is_mixture, experts = isinstance(block.mlp, MixtureOfExperts), mesh.sizes.expert > 1
+    if is_mixture and not experts and training.precision == "fp32":
+        return "torch compiles the grouped products of experts in bf16 alone; set precision to bf16"
+    if training.activation_checkpointing == "none" or block.recompute is None:
+        return None  # what cannot be traced is left out
+    if is_mixture and experts:
+        return (
+            "the ranks of the expert axis exchange as many rows as each needs, which torch cannot trace in a layer that "
+            "is recomputed; set activation_checkpointing to none"
+        )
+    if mesh.sizes.context > 1 and training.parallelism.context_attention == "ring":
+        return (
+            "torch cannot trace ring attention in a layer that is recomputed; set parallelism.context_attention to "
+            "ulysses, or activation_checkpointing to none"
+        )
+    return None
+
+
+def _report_eager_blocks(training: TrainingSpec, vocab_size: int, mesh: Mesh, reporter: Reporter) -> None:
+    """Report blocks that are not compiled though the spec asks for it."""
+    if not training.compile:
+        return
+    with torch.device("meta"):
+        whole = Decoder(training.model.resolve(), vocab_size, training.sequence_length)
+    apply_activation_checkpointing(whole, training)
+    reasons = [why_not_compiled(block, training, mesh) for block in whole.blocks.values()]
+    eager = [reason for reason in reasons if reason is not None]
+    if eager:
+        reporter.event("compile.partial", blocks=len(eager), of=len(reasons), because=eager[0])
 
 
 def _report_long_sequences(assignment: Assignment, reporter: Reporter) -> None:
@@ -202,7 +237,8 @@ def _prepare(stage: Decoder, training: TrainingSpec, mesh: Mesh) -> None:
     apply_precision(stage, training, mesh)
     if training.compile:
         for block in stage.blocks.values():
-            block.compile(mode="reduce-overhead" if training.cuda_graphs else None)
+            if why_not_compiled(block, training, mesh) is None:
+                block.compile(mode="reduce-overhead" if training.cuda_graphs else None)
     if stage.head is not None:
         stage.head.z_loss = training.z_loss
 

@@ -81,6 +81,8 @@ export function describeEvent(event: JobEvent): Described | null {
       );
     case "precision.slow":
       return described(word("because"), "waiting");
+    case "compile.partial":
+      return described(`${number("blocks") ?? "?"} of ${number("of") ?? "?"} blocks are not compiled: ${word("because")}`, "waiting");
     case "cuda_graphs.unused":
       return described(`CUDA graphs are not used: ${word("because")}`);
     case "tensor_overlap.unused":
