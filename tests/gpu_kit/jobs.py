@@ -30,6 +30,7 @@ BASE: dict[str, Any] = {
     "tokens_per_step": 4096,
     "sequence_length": 256,
     "precision": "fp32",
+    "compile": False,
     "schedule": {"warmup_steps": 2},
     "evaluation": {"every_steps": 8, "sequences": 8},
     "parallelism": {"micro_batch_sequences": 8},

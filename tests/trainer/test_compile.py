@@ -67,3 +67,34 @@ def test_blocks_that_cannot_be_compiled_are_reported_with_the_remedy(tmp_path: P
     (event,) = compiled.events("compile.partial")
     assert (event["blocks"], event["of"]) == (2, 2)
     assert "set parallelism.context_attention to ulysses" in event["because"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "on_gpu", "compiles"),
+    [
+        ({}, True, True),
+        ({}, False, False),
+        ({"compile": True}, False, True),
+        ({"compile": False}, True, False),
+        ({"parallelism": {"pipeline": 2, "pipeline_schedule": "zbv_zero_bubble"}}, True, False),
+    ],
+)
+def test_blocks_are_compiled_on_gpus_unless_the_spec_says_otherwise(
+    fields: dict[str, Any], on_gpu: bool, compiles: bool
+) -> None:
+    assert tiny_training(**fields).with_compile(on_gpu=on_gpu).compile is compiles
+
+
+def test_what_fails_to_compile_runs_as_it_is_where_nobody_asked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainer.training.device import tolerate_failed_compilation
+
+    monkeypatch.setattr(dynamo.config, "suppress_errors", False)
+    tolerate_failed_compilation()
+
+    def broken(graph: Any, inputs: Any) -> Any:
+        raise RuntimeError("no compiler here")
+
+    dynamo.reset()
+    assert torch.compile(lambda x: x + 1, backend=broken)(torch.ones(2)).tolist() == [2.0, 2.0]

@@ -338,6 +338,7 @@ class DatasetPreparer:
             folder=folder,
             store=store,
             prefix=prefix,
+            helps=self._helps,
         )
 
     def _until_stopped(self, objects: Objects) -> Objects:

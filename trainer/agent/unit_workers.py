@@ -6,6 +6,7 @@ between, and writes what belongs to all units. Importable without torch, so that
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -37,6 +38,7 @@ class UnitsTask:
     """What each process needs to know. `number`: of the source in the run; `folder`: of this node, or of the process.
 
     `prefix`: of the keys of the shards in the store; empty: they stay in the folder, which all processes share.
+    `helps`: the leader is on another node, which the platform watches.
     """
 
     connection: HttpConnection | FolderConnection
@@ -50,6 +52,7 @@ class UnitsTask:
     folder: Path
     store: StoreAddress
     prefix: str
+    helps: bool
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,8 @@ def lead(task: UnitsTask, report: Connection) -> None:
 
 
 def take_units(task: UnitsTask, report: Connection) -> None:
-    """Count and tokenise units until there are none. A leader that is gone ends this without an error."""
+    """Count and tokenise units until there are none. If the leader on another node is gone, this ends without an
+    error."""
     _run(task, report, _take_units)
 
 
@@ -94,13 +98,13 @@ def _run(
         store = TCPStore(task.store.host, task.store.port, is_master=False, timeout=STORE_TIMEOUT)
         values = SharedValues(store, encryptor, task.recipe)
         result = work(task, Preparation(units, part, task.tokenizer, task.folder), values, storage)
-    except DistNetworkError:
-        result = []
     except Exception as error:  # noqa: BLE001 - reported to the agent, which ends the attempt with it
-        failure = classify_exception(error, rank=-1)
-        result = failure.end_class, failure.message
-        if values is not None:
-            values.fail(TrainerError(*result))
+        if not (task.helps and isinstance(error, DistNetworkError)):
+            failure = classify_exception(error, rank=-1)
+            result = failure.end_class, failure.message
+            if values is not None:
+                with suppress(DistNetworkError):
+                    values.fail(TrainerError(*result))
     report.send(result)
 
 

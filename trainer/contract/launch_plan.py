@@ -22,7 +22,7 @@ def plan_mesh(training: TrainingSpec, vocab_size: int, world: int) -> MeshSizes 
         layout_of(shape)  # a model that could not be exported is refused now, not at its end
     except ValueError as error:
         return [MeshProblem("model/shape", "no_layout", str(error))]
-    length, compiles = training.sequence_length, training.compile
+    length, compiles = training.sequence_length, training.compile is True
     problems = [
         *mesh_problems(spec, sizes, shape, vocab_size, length, compile=compiles),
         *_too_few(training, sizes.data),

@@ -22,7 +22,7 @@ from trainer.contract.optimisation import (
     batch_size_schedule,
     default_learning_rate,
 )
-from trainer.contract.parallelism import ParallelismSpec
+from trainer.contract.parallelism import SPLIT_BACKWARD, ParallelismSpec
 
 MAX_SEED = 2**63 - 1
 
@@ -133,10 +133,11 @@ class TrainingSpec(CheckedModel):
     """How the processes divide the work."""
     evaluation: EvaluationSpec = EvaluationSpec()
     """Held-out loss and sample output during training."""
-    compile: bool = False
-    """Whether to compile the blocks of the model with `torch.compile`, which makes start-up longer. Blocks that it cannot
-    compile, such as recomputed ones with ring attention, are reported by the event `compile.partial`. Refused with the
-    pipeline schedules `interleaved_zero_bubble`, `zbv_zero_bubble` and `dualpipe_v`."""
+    compile: bool | Literal["auto"] = "auto"
+    """Whether to compile the blocks of the model with `torch.compile`, which makes start-up longer. `auto` compiles
+    them on GPUs, and continues without what fails to compile; blocks that cannot be compiled, such as recomputed ones
+    with ring attention, are reported by the event `compile.partial`. True is refused with the pipeline schedules
+    `interleaved_zero_bubble`, `zbv_zero_bubble` and `dualpipe_v`, with which `auto` does not compile."""
     cuda_graphs: bool = False
     """Whether to record the compiled blocks as CUDA graphs, which saves the time to launch kernels one by one. Needs
     `compile`; refused with a mixture of experts, pipeline, tensor or context parallelism, `zero` above 0, `batch_ramp`
@@ -244,6 +245,13 @@ class TrainingSpec(CheckedModel):
         if self.precision != "auto":
             return self
         return self.model_copy(update={"precision": "bf16" if has_bf16 else "fp32"})
+
+    def with_compile(self, *, on_gpu: bool) -> "TrainingSpec":
+        """Return the spec with `compile: auto` replaced by what the devices and the pipeline schedule allow."""
+        if self.compile != "auto":
+            return self
+        compiles = on_gpu and self.parallelism.pipeline_schedule not in SPLIT_BACKWARD
+        return self.model_copy(update={"compile": compiles})
 
     def tokens_at(self, step: int) -> int:
         """Return the tokens of 0-based `step`, over all ranks."""

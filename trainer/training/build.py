@@ -86,6 +86,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
         device=mesh.device.type,
         precision=training.precision,
         deterministic=torch.are_deterministic_algorithms_enabled(),
+        compile=training.compile,
         micro_batch_sequences=part.micro_batch,
     )
     slow = fp32_cost(training.precision, on_gpu=mesh.device.type == "cuda")
@@ -153,8 +154,8 @@ def why_not_compiled(block: Block, training: TrainingSpec, mesh: Mesh) -> str | 
         return None  # what cannot be traced is left out
     if is_mixture and experts:
         return (
-            "the ranks of the expert axis exchange as many rows as each needs, which torch cannot trace in a layer that "
-            "is recomputed; set activation_checkpointing to none"
+            "the ranks of the expert axis exchange as many rows as each needs, which torch cannot trace in layers "
+            "that are recomputed; set activation_checkpointing to none"
         )
     if mesh.sizes.context > 1 and training.parallelism.context_attention == "ring":
         return (

@@ -45,6 +45,13 @@ def use_deterministic_algorithms() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False
 
 
+def tolerate_failed_compilation() -> None:
+    """Let blocks that torch fails to compile run as they are; it logs the error."""
+    import torch._dynamo  # noqa: PLC0415 - takes a second to load
+
+    torch._dynamo.config.suppress_errors = True
+
+
 def record_collectives(folder: Path) -> None:
     """Let NCCL's process groups record their last 2,000 collectives, and write them to `nccl-trace-rank-N` in `folder`
     when one times out, unless the node sets these variables. To be called before process groups are created.

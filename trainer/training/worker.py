@@ -17,6 +17,7 @@ from trainer.training.device import (
     has_bf16,
     record_collectives,
     smallest_device_bytes,
+    tolerate_failed_compilation,
     use_deterministic_algorithms,
 )
 from trainer.training.export import export_model
@@ -42,6 +43,9 @@ def work(assignment: Assignment) -> EndClass:
         reuse_freed_memory()
     allow_tf32(mesh.device)
     training = assignment.training.with_precision(has_bf16=has_bf16(mesh))
+    training = training.with_compile(on_gpu=mesh.device.type == "cuda")
+    if training.compile and assignment.training.compile == "auto":
+        tolerate_failed_compilation()
     vocab_size, device_bytes = training.tokenizer.vocab_size, smallest_device_bytes(mesh)
     assignment = assignment.with_training(resolve_parallelism(training, vocab_size, run.layout, device_bytes))
     try:

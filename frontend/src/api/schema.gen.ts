@@ -4887,7 +4887,7 @@ export interface components {
          *             "prompts": [],
          *             "sample_tokens": 64
          *           },
-         *           "compile": false,
+         *           "compile": "auto",
          *           "cuda_graphs": false,
          *           "deterministic": false,
          *           "seed": 1
@@ -7004,8 +7004,8 @@ export interface components {
         /**
          * PrepareSpec
          * @description Data to tokenize, encrypt and store ahead of the jobs that train on it. They find it if their `data` names the
-         *     same sources with the same format, text field and validation fraction, and their `tokenizer` is the same. All cores of
-         *     all nodes of the job share the work: files of a source are divided into units of 256 MiB or one larger file.
+         *     same sources with the same format, text field and validation fraction, and their `tokenizer` is the same. All cores
+         *     of all nodes of the job share the work, file by file (small files in groups of 256 MiB).
          */
         PrepareSpec: {
             /**
@@ -9095,11 +9095,13 @@ export interface components {
             evaluation: components["schemas"]["EvaluationSpec"];
             /**
              * Compile
-             * @description Whether to compile the blocks of the model with `torch.compile`, which makes start-up longer. Refused with the
-             *     pipeline schedules `interleaved_zero_bubble`, `zbv_zero_bubble` and `dualpipe_v`.
-             * @default false
+             * @description Whether to compile the blocks of the model with `torch.compile`, which makes start-up longer. `auto` compiles
+             *     them on GPUs, and continues without what fails to compile; blocks that cannot be compiled, such as recomputed ones
+             *     with ring attention, are reported by the event `compile.partial`. True is refused with the pipeline schedules
+             *     `interleaved_zero_bubble`, `zbv_zero_bubble` and `dualpipe_v`, with which `auto` does not compile.
+             * @default auto
              */
-            compile: boolean;
+            compile: boolean | "auto";
             /**
              * Cuda Graphs
              * @description Whether to record the compiled blocks as CUDA graphs, which saves the time to launch kernels one by one. Needs

@@ -687,7 +687,7 @@ class TrainingSpec(TypedDict):
     recompute_layers: NotRequired[int | None]
     parallelism: NotRequired[ParallelismSpec]
     evaluation: NotRequired[EvaluationSpec]
-    compile: NotRequired[bool]
+    compile: NotRequired[bool | Literal['auto']]
     cuda_graphs: NotRequired[bool]
     deterministic: NotRequired[bool]
     seed: NotRequired[int]
