@@ -11,7 +11,7 @@ from tests.trainer.runs import MIXTURE, FinishedRun, run_alone, tiny_training
 from trainer.models.decoder import Decoder
 from trainer.training.activation_checkpointing import apply_activation_checkpointing
 
-LOSS = "loss"
+LOSS = "train/loss"
 SHORT: dict[str, Any] = {"steps": 3, "schedule": {"warmup_steps": 1}, "evaluation": {"every_steps": 3, "sequences": 4}}
 
 

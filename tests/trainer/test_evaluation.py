@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import torch
 from tests.trainer.runs import FinishedRun, run_alone, tiny_text, tiny_training
 from tests.trainer.test_chat import conversations
 from trainer.contract.run import EndClass
+from trainer.contract.training import EvaluationSpec
 from trainer.data.batch import MicroBatch
 from trainer.data.shards import DatasetIndex
 from trainer.export.read import load_exported
-from trainer.training.evaluation import HeldOutSet, make_held_out_set, make_names_unique, sample_tokens
+from trainer.training.evaluation import BestEvaluation, HeldOutSet, make_held_out_set, make_names_unique, sample_tokens
 
 PROMPTS = {"every_steps": 10, "sequences": 8, "prompts": ["gold is", "the furnace keeps"], "sample_tokens": 12}
 
@@ -98,3 +100,35 @@ def test_names_of_data_sets_are_told_apart() -> None:
     assert [each.name for each in found] == ["red_1", "red_1_2", "python_stdlib", "data"]
     assert all(each.tokens_per_byte is None for each in found)
     assert found[0] == HeldOutSet("red_1", list[MicroBatch](), None)
+
+
+def test_training_ends_early_without_a_lower_loss_and_a_rerun_does_not_continue(tmp_path: Path) -> None:
+    evaluation = {"every_steps": 2, "sequences": 8, "patience": 2}
+    training = tiny_training(evaluation=evaluation, optimizer={"learning_rate": 1e-12})
+    run = run_alone(tmp_path / "run", training, processes=2)
+    assert run.end_class is EndClass.COMPLETED, run.end["message"]
+    (event,) = run.events("training.ended_early")
+    assert (event["step"], event["best_step"], event["patience"]) == (4, 0, 2)
+    assert event["best_loss"] == pytest.approx(run.series("evaluation/loss")[0], abs=1e-3)
+    assert max(run.series("train/loss")) == 4
+    assert (run.output / "model" / "model.safetensors").exists()
+    shutil.rmtree(run.output / "model")  # as if it had been interrupted before
+    again = run_alone(tmp_path / "run", training, processes=2)
+    assert again.end_class is EndClass.COMPLETED, again.end["message"]
+    assert max(again.series("train/loss")) == 4
+    assert (run.output / "model" / "model.safetensors").exists()
+
+
+def test_the_best_evaluation_is_remembered_by_checkpoints() -> None:
+    spec = EvaluationSpec(every_steps=10, patience=3)
+    best = BestEvaluation(spec, {})
+    for step, loss in ((0, 3.0), (10, 2.0), (20, 2.5), (30, math.nan)):
+        best.update(step, loss)
+        assert not best.has_waited(step)
+    resumed = BestEvaluation(spec, best.metrics)
+    assert (resumed.loss, resumed.step) == (2.0, 10)
+    assert not resumed.has_waited(39)
+    assert resumed.has_waited(40)
+    resumed.update(40, 1.0)
+    assert not resumed.has_waited(60)
+    assert BestEvaluation(EvaluationSpec(), {}).metrics == {}

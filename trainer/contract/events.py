@@ -149,6 +149,15 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         "A step changed no weights, because its loss or gradient was not finite, or its gradient was an outlier.",
         {"step": _STEP, "because": _BECAUSE},
     ),
+    "training.ended_early": EventType(
+        "Training ended before its last step: the loss on held-out data became no lower (`evaluation.patience`).",
+        {
+            "step": "Steps done.",
+            "best_step": "Steps done at the evaluation with the lowest loss.",
+            "best_loss": "That loss.",
+            "patience": "Number of evaluations since, as `evaluation.patience` says.",
+        },
+    ),
     "tokenizer.smaller": EventType(
         "The trained tokenizer has fewer entries than `vocab_size` asked for, and so has the model.",
         {"asked": "Entries asked for.", "made": "Entries that there are.", "because": _BECAUSE},

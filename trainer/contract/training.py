@@ -65,6 +65,9 @@ class EvaluationSpec(SpecModel):
 
     every_steps: PositiveInt = 100
     """Interval between evaluations, in steps."""
+    patience: PositiveInt | None = None
+    """Number of evaluations in a row without a lower loss after which training ends early, with a checkpoint and the
+    model of that step. Without it, training runs all steps."""
     sequences: PositiveInt = 64
     """Number of validation sequences of each data set that the loss is computed on. Fewer if the data set has fewer."""
     prompts: Annotated[

@@ -2,13 +2,13 @@
 key."""
 
 import json
+import threading
 import zlib
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
-from torch.distributed import DistStoreError, Store
+from torch.distributed import Store
 
 from trainer.contract.encryption import Encryptor
 from trainer.contract.run import EndClass
@@ -18,7 +18,7 @@ Value = TypeVar("Value")
 
 _CHUNK_BYTES = 4 * 2**20
 """torch's store takes values of up to 8 MiB."""
-_WAIT = timedelta(seconds=1)
+_POLL_SECONDS = 0.2
 _ERROR = "error"
 
 
@@ -27,6 +27,7 @@ class SharedValues:
 
     def __init__(self, store: Store, encryptor: Encryptor, recipe: str) -> None:
         self._store, self._encryptor, self._prefix = store, encryptor, f"preparation/{recipe}"
+        self._pause = threading.Event().wait
 
     def set(self, name: str, value: Any) -> None:
         """Set a value: any that pydantic can write as JSON."""
@@ -41,7 +42,9 @@ class SharedValues:
     def get(self, name: str, kind: type[Value]) -> Value:
         """Wait for a value. Raises TrainerError once a process has reported one, DistNetworkError without the store."""
         key = self._key(name)
-        while not self._is_set(key):
+        # Polled: a wait of torch's store whose time is over may lose the reply to the next one (torch 2.13).
+        while not self._store.check([key]):
+            self._pause(_POLL_SECONDS)
             if self._store.check([self._key(_ERROR)]):
                 end_class, message = json.loads(self._read(self._key(_ERROR)))
                 raise TrainerError(EndClass(end_class), message)
@@ -64,13 +67,6 @@ class SharedValues:
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}"
-
-    def _is_set(self, key: str) -> bool:
-        try:
-            self._store.wait([key], _WAIT)
-        except DistStoreError:  # the time is over
-            return False
-        return True
 
     def _read(self, key: str) -> bytes:
         chunks = [self._store.get(f"{key}/{number}") for number in range(int(self._store.get(key)))]

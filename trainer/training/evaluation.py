@@ -2,13 +2,14 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from trainer.contract.training import EvaluationSpec
 from trainer.data.batch import MicroBatch
 from trainer.data.chat import ChatTemplate
 from trainer.data.shards import TOKENIZER_NAME, DatasetIndex
@@ -21,6 +22,7 @@ from trainer.resilience.assignment import Assignment
 VALIDATION_ROUND = 8  # micro-batches that are under way through a pipeline together
 SAMPLING_SEED = 1
 SAMPLING_TEMPERATURE = 0.8
+_BEST_LOSS, _BEST_STEP = "evaluation/best_loss", "evaluation/best_step"
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,32 @@ class EvaluationResult:
 
     loss: float
     values: dict[str, float]
+
+
+class BestEvaluation:
+    """The evaluation with the lowest loss, which checkpoints record, and whether training has waited long enough for a
+    lower one."""
+
+    def __init__(self, spec: EvaluationSpec, recorded: Mapping[str, float]) -> None:
+        """Set up from the metrics that the checkpoint of a resumed run recorded."""
+        self._spec = spec
+        self.loss = recorded.get(_BEST_LOSS, math.inf)
+        self.step = int(recorded.get(_BEST_STEP, 0))
+
+    def update(self, step: int, loss: float) -> None:
+        """Take the loss after `step` steps into account."""
+        if loss < self.loss:
+            self.loss, self.step = loss, step
+
+    def has_waited(self, step: int) -> bool:
+        """Return whether so many evaluations up to `step` brought no lower loss as `patience` says."""
+        every, patience = self._spec.every_steps, self._spec.patience
+        return patience is not None and step // every - self.step // every >= patience
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Return what a checkpoint records."""
+        return {_BEST_LOSS: self.loss, _BEST_STEP: float(self.step)} if self.loss < math.inf else {}
 
 
 def make_held_out_set(source: str, index: DatasetIndex, batches: list[MicroBatch]) -> HeldOutSet:

@@ -25,7 +25,7 @@ from trainer.reporting.step_clock import SLOW_SAMPLES, SLOW_STEPS, SkewDetector,
 from trainer.reporting.throughput import model_flops_utilisation, peak_of
 from trainer.training.build import TrainState
 from trainer.training.cpu import collect_garbage, disable_automatic_collection
-from trainer.training.evaluation import EvaluationResult, evaluate
+from trainer.training.evaluation import BestEvaluation, EvaluationResult, evaluate
 
 MAX_SKIPPED_STEPS = 8  # in a row: after that many non-finite gradients the run will not recover by itself
 
@@ -40,7 +40,7 @@ def train(state: TrainState) -> EndClass:
     monitor = Monitor(state)
     pipe, clock, sampler = StatsPipe(state.mesh.device), monitor.clock, monitor.sampler
     profiler = StepProfiler(state.assignment)
-    stopping = False
+    stopping, done = False, state.first_step
     if training.compile:
         with state.reporter.phase("compile"):
             warm_up(state)
@@ -52,6 +52,9 @@ def train(state: TrainState) -> EndClass:
     state.model.weights.begin_step(state.first_step)
     disable_automatic_collection()
     monitor.resume_clock()
+    if monitor.best.has_waited(state.first_step):  # it ended early, and was interrupted before its model was stored
+        state.final_metrics.update(monitor.latest)
+        return EndClass.COMPLETED
     for step in range(state.first_step, training.steps):
         profiler.begin(step + 1)
         batches = state.loader.next_step(step)
@@ -85,14 +88,22 @@ def train(state: TrainState) -> EndClass:
         if done % training.evaluation.every_steps == 0 or done == training.steps:
             monitor.report_steps(pipe.drain())
             run_evaluation(state, monitor, done)
-        is_final = stopping or done == training.steps
+        is_over = done == training.steps or monitor.best.has_waited(done)
+        is_final = stopping or is_over
         if is_final or done % state.assignment.run.checkpoint.every_steps == 0:
             monitor.report_steps(pipe.drain())
             monitor.report_save(done, save(state, done, monitor.latest, is_final=is_final))
-        if stopping and done < training.steps:
+        if is_over:
+            break
+        if stopping:
             profiler.close()
             return EndClass.STOPPED
     profiler.close()
+    if done < training.steps:
+        reporter.event(
+            "training.ended_early", step=done, best_step=monitor.best.step, best_loss=monitor.best.loss,
+            patience=training.evaluation.patience,
+        )  # fmt: skip
     state.final_metrics.update(monitor.latest)
     return EndClass.COMPLETED
 
@@ -191,7 +202,9 @@ class Monitor:
         self._skipped = self._all_skipped = 0
         self._seen_first = False
         self._since = time.monotonic()
-        self.latest: dict[str, float] = {}
+        recorded = {} if state.assignment.run.resume is None else state.assignment.run.resume.metrics
+        self.best = BestEvaluation(state.training.evaluation, recorded)
+        self.latest: dict[str, float] = dict(self.best.metrics)
 
     @property
     def skip_limit(self) -> float:
@@ -276,7 +289,8 @@ class Monitor:
         """Report an evaluation and how long training waited for it."""
         self._reporter.metrics(step, found.values)
         self._reporter.event("evaluation", step=step, loss=found.loss, seconds=seconds)
-        self.latest.update(found.values)
+        self.best.update(step, found.loss)
+        self.latest.update(found.values | self.best.metrics)
         self.resume_clock()
 
     def report_save(self, step: int, stall_seconds: float) -> None:

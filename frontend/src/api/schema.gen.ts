@@ -4151,6 +4151,13 @@ export interface components {
              */
             every_steps: number;
             /**
+             * Patience
+             * @description Number of evaluations in a row without a lower loss after which training ends early, with a checkpoint and the
+             *     model of that step. Without it, training runs all steps.
+             * @default null
+             */
+            patience: number | null;
+            /**
              * Sequences
              * @description Number of validation sequences of each data set that the loss is computed on. Fewer if the data set has fewer.
              * @default 64
@@ -4883,6 +4890,7 @@ export interface components {
          *           },
          *           "evaluation": {
          *             "every_steps": 30,
+         *             "patience": null,
          *             "sequences": 64,
          *             "prompts": [],
          *             "sample_tokens": 64
@@ -9087,6 +9095,7 @@ export interface components {
              * @description Held-out loss and sample output during training.
              * @default {
              *       "every_steps": 100,
+             *       "patience": null,
              *       "sequences": 64,
              *       "prompts": [],
              *       "sample_tokens": 64

@@ -184,6 +184,7 @@ Prompt: TypeAlias = str
 
 class EvaluationSpec(TypedDict):
     every_steps: NotRequired[int]
+    patience: NotRequired[int | None]
     sequences: NotRequired[int]
     prompts: NotRequired[list[Prompt]]
     sample_tokens: NotRequired[int]

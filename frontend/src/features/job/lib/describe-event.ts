@@ -71,6 +71,10 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(
         `The vocabulary has ${number("made") ?? "?"} entries instead of ${number("asked") ?? "?"}: ${word("because")}`, "waiting",
       );
+    case "training.ended_early":
+      return described(
+        `Ended early after step ${step ?? "?"}: no lower held-out loss since step ${number("best_step") ?? "?"}`,
+      );
     case "sequence.longer":
       return described(`Long sequences: ${word("because")}`, "waiting");
     case "memory.micro_batch_halved":
