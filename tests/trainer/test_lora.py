@@ -17,7 +17,7 @@ from trainer.errors import TrainerError
 from trainer.export.folder import with_base
 from trainer.export.read import load_exported
 from trainer.models.decoder import Decoder
-from trainer.models.lora import add_adapters
+from trainer.models.lora import LoRALinear, add_adapters, seed_dropout
 
 LORA = {"rank": 4, "alpha": 8.0}
 QUICK = {"learning_rate": 0.03}
@@ -179,3 +179,43 @@ def test_counts_of_adapters_are_those_of_the_model(preset: str, targets: list[st
     add_adapters(model, LoraSpec(rank=4, targets=targets))
     counted = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     assert counted == shape.adapter_parameters(4, targets)
+
+
+def test_dropout_drops_inputs_of_adapters_in_training_alone() -> None:
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(64, 8, bias=False)
+    adapter, plain = LoRALinear(linear, 4, 2.0, dropout=0.25), LoRALinear(linear, 4, 2.0)
+    for name in ("lora_a", "lora_b"):
+        matrix = torch.randn_like(getattr(plain, name))
+        for module in (adapter, plain):
+            getattr(module, name).data.copy_(matrix)
+    x_BI = torch.randn(2, 64)
+    with torch.no_grad():
+        assert torch.equal(adapter(x_BI), plain(x_BI))
+    expected, mean = plain(x_BI), adapter(x_BI.expand(4000, 2, 64)).mean(0)
+    assert not torch.equal(adapter(x_BI), expected)
+    assert torch.allclose(mean, expected, atol=0.05 * expected.abs().max().item())
+    seeded = []
+    for _ in range(2):
+        seed_dropout(1, 2, 3)
+        seeded.append(adapter(x_BI))
+    assert torch.equal(*seeded)
+    seed_dropout(1, 3, 3)
+    assert not torch.equal(adapter(x_BI), seeded[0])
+
+
+@pytest.mark.parametrize("parallelism", [{}, {"tensor": 2}], ids=str)
+def test_a_resumed_run_drops_the_same_inputs_recomputed_or_not(
+    first: FinishedRun, tmp_path: Path, parallelism: dict[str, Any]
+) -> None:
+    data = first.output.parent / "tiny.txt"
+    fields: dict[str, Any] = {"lora": {**LORA, "dropout": 0.3}, "parallelism": parallelism}
+    whole = run_alone(tmp_path / "whole", adapting(first, **fields), data=data, processes=2)
+    full = adapting(first, activation_checkpointing="full", **fields)
+    stopped = run_alone(tmp_path / "stopped", full, data=data, processes=2, at_first_checkpoint=stop, every_steps=5)
+    assert stopped.end_class is EndClass.STOPPED, stopped.end["message"]
+    resumed = run_alone(tmp_path / "stopped", full, data=data, processes=2)
+    assert resumed.end_class is EndClass.COMPLETED, resumed.end["message"]
+    assert resumed.series("train/loss") == pytest.approx(whole.series("train/loss"), rel=1e-5)
+    without = run_alone(tmp_path / "without", adapting(first, parallelism=parallelism), data=data, processes=2)
+    assert whole.series("train/loss")[10] != pytest.approx(without.series("train/loss")[10], rel=1e-5)

@@ -24,7 +24,7 @@ def adapter_config(names: list[str], shape: ModelShape, lora: LoraSpec, base: st
         "base_model_name_or_path": base,
         "r": lora.rank,
         "lora_alpha": lora.alpha,
-        "lora_dropout": 0.0,
+        "lora_dropout": lora.dropout,
         "bias": "none",
         "use_rslora": lora.rank_stabilized,
         "target_modules": sorted({_module(name, shape).rpartition(".")[2] for name in names}),

@@ -5,6 +5,7 @@ Tensor parallelism shards one of the two matrices in the same way as the weight:
 along dimension 1.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -20,21 +21,29 @@ LORA_A, LORA_B = "lora_a", "lora_b"
 class LoRALinear(nn.Module):
     """A linear layer with an adapter: x W^T + scale x A^T B^T, and its bias if it has one.
 
-    `weight` W is [out, in], `lora_a` A is [rank, in], `lora_b` B is [out, rank].
+    `weight` W is [out, in], `lora_a` A is [rank, in], `lora_b` B is [out, rank]. With gradients, a share `dropout` of
+    the adapter's inputs is set to zero, by torch's random numbers (`seed_dropout`).
     """
 
-    def __init__(self, linear: nn.Linear, rank: int, scale: float) -> None:
+    def __init__(self, linear: nn.Linear, rank: int, scale: float, dropout: float = 0.0) -> None:
         super().__init__()
         self.weight = weight = linear.weight
         self.lora_a = nn.Parameter(torch.empty(rank, weight.shape[1]))
         self.lora_b = nn.Parameter(torch.empty(weight.shape[0], rank))
         self.register_parameter("bias", linear.bias)  # behind the adapter, which `merge_adapters` adds to the weight
-        self._scale = scale
+        self._scale, self._dropout = scale, dropout
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output, [..., out]."""
-        narrow = functional.linear(functional.linear(x, self.lora_a), self.lora_b)
+        seen = functional.dropout(x, self._dropout) if self._dropout and torch.is_grad_enabled() else x
+        narrow = functional.linear(functional.linear(seen, self.lora_a), self.lora_b)
         return functional.linear(x, self.weight, self.bias) + self._scale * narrow
+
+
+def seed_dropout(seed: int, step: int, rank: int) -> None:
+    """Seed torch's random numbers for a step, so that a resumed run drops the same inputs on the same ranks."""
+    digest = hashlib.sha256(f"{seed}/{step}/{rank}".encode()).digest()
+    torch.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 def is_adapter(name: str) -> bool:
@@ -51,7 +60,7 @@ def add_adapters(model: Decoder, spec: LoraSpec) -> None:
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear) and name.startswith("blocks.") and name.split(".")[-1] in spec.targets:
             owner, _, attribute = name.rpartition(".")
-            setattr(model.get_submodule(owner), attribute, LoRALinear(module, spec.rank, spec.scale))
+            setattr(model.get_submodule(owner), attribute, LoRALinear(module, spec.rank, spec.scale, spec.dropout))
 
 
 def merge_adapters(tensors: Iterable[tuple[str, Tensor]], scale: float) -> Iterator[tuple[str, Tensor]]:

@@ -15,6 +15,7 @@ from trainer.contract.timeouts import TRAINING_TIMEOUT
 from trainer.data.batch import MicroBatch
 from trainer.data.packing import IGNORED
 from trainer.errors import TrainerError
+from trainer.models.lora import seed_dropout
 from trainer.optim.learning_rate import learning_rate
 from trainer.parallel.mesh import all_reduce_sum, all_reduce_world
 from trainer.reporting.compute_time import ComputeSampler
@@ -59,6 +60,8 @@ def train(state: TrainState) -> EndClass:
         profiler.begin(step + 1)
         batches = state.loader.next_step(step)
         tokens = counted_tokens(state, batches, step)
+        if training.lora is not None and training.lora.dropout:
+            seed_dropout(training.seed, step, state.mesh.rank)
         with sampler.measure(step, is_profiled=profiler.is_active):
             clock.begin()
             loss = state.model.forward_backward(batches, tokens, clock.end_phase)

@@ -5423,6 +5423,13 @@ export interface components {
              */
             rank_stabilized: boolean;
             /**
+             * Dropout
+             * @description Share of an adapter's inputs that are set to zero in training, chosen anew for each adapter and step; the others
+             *     are scaled up. Evaluations and the exported model drop nothing. Refused with `cuda_graphs`.
+             * @default 0
+             */
+            dropout: number;
+            /**
              * Targets
              * @description Matrices of each block that get an adapter. Routed experts get none.
              * @default [

@@ -444,6 +444,7 @@ class LoraSpec(TypedDict):
     rank: NotRequired[int]
     alpha: NotRequired[float]
     rank_stabilized: NotRequired[bool]
+    dropout: NotRequired[float]
     targets: NotRequired[list[TargetsEnum]]
     export: NotRequired[ExportEnum]
 
