@@ -59,6 +59,7 @@ TRAINER = {
     "trainer scale": ["trainer_scale"],
     "trainer saves": ["trainer_saves"],
     "trainer preparation": ["trainer_preparation"],
+    "trainer loss": ["trainer_loss"],
 }
 """Title -> module and arguments; each runs in a process of its own, whose last line is JSON."""
 DEMO: Measure = ("make demo", demo_times.measure, demo_times.lines)
