@@ -100,6 +100,7 @@ def run_alone(
     processes: int = 1,
     every_steps: int = 10,
     keep_last: int = 2,
+    keep_best: bool = False,
     restarts: int = 0,
     data: Path | None = None,
     files: list[Path] | None = None,
@@ -116,7 +117,7 @@ def run_alone(
     settings = LocalSettings(
         training,
         ProcessLayout(processes_per_node=processes),
-        CheckpointPolicy(every_steps=every_steps, keep_last=keep_last),
+        CheckpointPolicy(every_steps=every_steps, keep_last=keep_last, keep_best=keep_best),
         restarts,
     )
     place = NodeConfig(output / "work", local_files=files or [data])

@@ -15,6 +15,7 @@ from trainer.contract.run import EndClass
 from trainer.contract.training import EvaluationSpec
 from trainer.data.batch import MicroBatch
 from trainer.data.shards import DatasetIndex
+from trainer.export.folder import with_base
 from trainer.export.read import load_exported
 from trainer.training.evaluation import BestEvaluation, HeldOutSet, make_held_out_set, make_names_unique, sample_tokens
 
@@ -132,3 +133,29 @@ def test_the_best_evaluation_is_remembered_by_checkpoints() -> None:
     resumed.update(40, 1.0)
     assert not resumed.has_waited(60)
     assert BestEvaluation(EvaluationSpec(), {}).metrics == {}
+
+
+BEST = {"every_steps": 4, "sequences": 8}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_best_checkpoint_is_retained_and_exported(tmp_path: Path, processes: int) -> None:
+    """A learning rate that destroys the model after it has learnt: its warm-up ends at a rate far too high."""
+    training = tiny_training(evaluation=BEST, steps=48, optimizer={"learning_rate": 1.0}, schedule={"warmup_steps": 48})
+    run = run_alone(tmp_path / "run", training, processes=processes, every_steps=100, keep_last=1, keep_best=True)
+    assert run.end_class is EndClass.COMPLETED, run.end["message"]
+    losses = run.series("evaluation/loss")
+    best = min(losses, key=lambda step: losses[step])
+    assert 0 < best < 48, losses
+    (event,) = run.events("export.best")
+    assert event["step"] == best
+    assert sorted(int(path.name.split("-")[1]) for path in run.checkpoints) == [best, 48]
+    fields = {
+        "model": {"base": str(run.output / "model")},
+        "tokenizer": {},
+        "steps": 1,
+        "schedule": {"warmup_steps": 0},
+    }
+    again = with_base(tiny_training(evaluation=BEST, **fields), run.output / "model")
+    seen = run_alone(tmp_path / "seen", again, data=run.output.parent / "tiny.txt")
+    assert seen.series("evaluation/loss")[0] == pytest.approx(losses[best], abs=1e-4)

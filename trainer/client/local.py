@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from trainer.contract.manifest import (
     CheckpointManifest,
     ModelManifest,
     ProfileManifest,
+    find_best,
 )
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest
 from trainer.contract.run import (
@@ -83,6 +84,7 @@ class LocalPlatform:
             dataset=datasets[0],
             more_datasets=datasets[1:],
             resume=self._newest_checkpoint(),
+            best=self._best_checkpoint(),
             max_restarts_in_place=self._settings.max_restarts_in_place,
             telemetry=self._settings.telemetry,
             outbound_allow=None,
@@ -120,10 +122,12 @@ class LocalPlatform:
         return BatchReply(next_sequence=batch.sequence + 1)
 
     def register_checkpoint(self, manifest: CheckpointManifest) -> None:
-        """Delete checkpoints beyond the newest `keep_last`; the manifest in the store is the registration."""
-        keep = self._settings.checkpoint.keep_last
-        for _, folder in self._checkpoints()[:-keep]:
-            self.storage.delete_prefix(f"checkpoints/{folder.name}")
+        """Delete checkpoints beyond the newest `keep_last`, but for the best one if it is to be retained; the manifest
+        in the store is the registration."""
+        keep, best = self._settings.checkpoint.keep_last, self._best_checkpoint()
+        for step, folder in self._checkpoints()[:-keep]:
+            if best is None or step != best.step:
+                self.storage.delete_prefix(f"checkpoints/{folder.name}")
 
     def report_damaged(self, checkpoint: DamagedCheckpoint) -> None:
         """Remember a checkpoint that cannot be read, until this process ends."""
@@ -155,7 +159,8 @@ class LocalPlatform:
             (int(folder.name.split("-")[1]), folder) for folder in folders if (folder / MANIFEST_NAME).exists()
         )
 
-    def _newest_checkpoint(self) -> CheckpointManifest | None:
+    def _intact_checkpoints(self) -> Iterator[CheckpointManifest]:
+        """Yield the manifests, the newest first."""
         encryptor = Encryptor(self.keys().job)
         for _, folder in reversed(self._checkpoints()):
             key = f"checkpoints/{folder.name}/{MANIFEST_NAME}"
@@ -163,7 +168,14 @@ class LocalPlatform:
             # It was encrypted under its own address, which authenticates it; those of earlier versions have no tag.
             manifest = authenticate(CheckpointManifest.model_validate(json.loads(plaintext)), encryptor)
             if (manifest.generation, manifest.step) not in self._damaged:
-                return manifest
+                yield manifest
+
+    def _best_checkpoint(self) -> CheckpointManifest | None:
+        return find_best(self._intact_checkpoints()) if self._settings.checkpoint.keep_best else None
+
+    def _newest_checkpoint(self) -> CheckpointManifest | None:
+        for manifest in self._intact_checkpoints():
+            return manifest
         if self._damaged:
             raise TrainerError(
                 EndClass.CHECKPOINT_DAMAGED,

@@ -73,6 +73,10 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         "The model continued one of `evaluation.prompts`.",
         {"step": "Steps done; 0 before the first.", "prompt": "The prompt.", "text": "The generated text."},
     ),
+    "export.best": EventType(
+        "The model is exported from the checkpoint with the lowest loss on held-out data (`checkpoint.keep_best`).",
+        {"step": "Steps done at that checkpoint.", "loss": "That loss."},
+    ),
     "export.finished": EventType(
         "The trained model was exported.",
         {"seconds": "Time of the export, in seconds."},

@@ -7,8 +7,9 @@ of it under the data key of its job (of a prepared data set, of the data set): r
 """
 
 import json
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from pydantic import Field, field_validator
 
@@ -81,6 +82,36 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     return (value + 0.0).hex() if isinstance(value, float) else value
+
+
+BEST_LOSS, BEST_STEP = "evaluation/best_loss", "evaluation/best_step"
+"""Metrics that checkpoints record: the lowest loss on held-out data up to then, and after how many steps it was."""
+
+
+class Saved(Protocol):
+    """A checkpoint, or the record of one."""
+
+    @property
+    def step(self) -> int:
+        """Return the steps done."""
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Return what it recorded."""
+
+
+AnySaved = TypeVar("AnySaved", bound=Saved)
+
+
+def find_best(checkpoints: Iterable[AnySaved]) -> AnySaved | None:
+    """Return the one that was saved after the evaluation with the lowest loss; None if there is none of an evaluation
+    that was the best up to then."""
+    best: AnySaved | None = None
+    for each in checkpoints:
+        is_best_yet = each.metrics.get(BEST_STEP) == each.step
+        if is_best_yet and (best is None or each.metrics[BEST_LOSS] < best.metrics[BEST_LOSS]):
+            best = each
+    return best
 
 
 class CheckpointId(WireModel):

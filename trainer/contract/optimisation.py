@@ -124,7 +124,7 @@ class LoraSpec(SpecModel):
     """Whether the output is multiplied by alpha / sqrt(`rank`) instead (rsLoRA, Kalajdzievski 2023), so that adapters
     of a high rank do not learn more slowly."""
     dropout: Annotated[float, Field(ge=0.0, lt=1.0, exclude_if=lambda value: value == 0.0)] = 0.0
-    """Share of an adapter's inputs that are set to zero in training, chosen anew for each adapter and step; the others
+    """Share of an adapter's inputs that are set to zero in training, other ones for each adapter and step; the others
     are scaled up. Evaluations and the exported model drop nothing. Refused with `cuda_graphs`."""
     targets: Annotated[list[LoraTarget], Field(min_length=1)] = [
         "query",

@@ -46,7 +46,8 @@ class RunConfig(OneTask, WireModel):
     `prefix`: the only part of the object store that this attempt may write to. Exactly one of `training` and `prepare`
     (which only prepares data) is set. `outbound_allow`: exemptions by an administrator from the rule that addresses
     chosen by users must be public (`trainer.contract.addresses`); None (standalone runs) exempts everything.
-    `cache_scope`: the team, which has its own part of a node's cache; empty: the entire cache.
+    `cache_scope`: the team, which has its own part of a node's cache; empty: the entire cache. `best`: the checkpoint
+    with the lowest held-out loss, with `checkpoint.keep_best`.
     """
 
     job_id: str
@@ -61,6 +62,7 @@ class RunConfig(OneTask, WireModel):
     more_datasets: list[DatasetSource] = []
     base: BaseModelSource | None = None
     resume: CheckpointManifest | None = None
+    best: CheckpointManifest | None = None
     max_restarts_in_place: int = 0
     spare_nodes: int = 0
     telemetry: TelemetrySpec = TelemetrySpec()

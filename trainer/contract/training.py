@@ -66,8 +66,8 @@ class EvaluationSpec(SpecModel):
     every_steps: PositiveInt = 100
     """Interval between evaluations, in steps."""
     patience: PositiveInt | None = None
-    """Number of evaluations in a row without a lower loss after which training ends early, with a checkpoint and the
-    model of that step. Without it, training runs all steps."""
+    """Number of evaluations in a row without a lower loss after which training ends early, with a checkpoint, and with
+    the model of that step or, with `checkpoint.keep_best`, the best one. Without it, training runs all steps."""
     sequences: PositiveInt = 64
     """Number of validation sequences of each data set that the loss is computed on. Fewer if the data set has fewer."""
     prompts: Annotated[
@@ -88,6 +88,9 @@ class CheckpointPolicy(SpecModel):
     """Interval between checkpoints, in steps. A job that fails resumes from the newest one."""
     keep_last: PositiveInt = 2
     """Number of newest checkpoints to retain. Registering a new one retires the older ones, which are then deleted."""
+    keep_best: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Whether the checkpoint with the lowest loss on held-out data is retained too, and the model exported from it.
+    Each evaluation with a lower loss than all before is followed by a checkpoint."""
 
 
 class TrainingSpec(CheckedModel):

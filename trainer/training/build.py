@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -42,6 +42,14 @@ from trainer.training.evaluation import HeldOutSet, PromptSampler, make_held_out
 from trainer.training.precision import apply_precision
 
 
+@dataclass(frozen=True)
+class FinalState:
+    """What is exported: the steps done, and the metrics of then."""
+
+    step: int
+    metrics: dict[str, float]
+
+
 @dataclass
 class TrainState:
     """One rank's part of a run, ready to train from `first_step` (0-based)."""
@@ -62,7 +70,8 @@ class TrainState:
     writer: CheckpointWriter
     part: RankShare
     first_step: int
-    final_metrics: dict[str, float] = field(default_factory=dict)
+    final: FinalState | None = None
+    """Set once training is over."""
 
     @property
     def training(self) -> TrainingSpec:

@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from trainer.contract.manifest import BEST_LOSS, BEST_STEP
 from trainer.contract.training import EvaluationSpec
 from trainer.data.batch import MicroBatch
 from trainer.data.chat import ChatTemplate
@@ -22,7 +23,6 @@ from trainer.resilience.assignment import Assignment
 VALIDATION_ROUND = 8  # micro-batches that are under way through a pipeline together
 SAMPLING_SEED = 1
 SAMPLING_TEMPERATURE = 0.8
-_BEST_LOSS, _BEST_STEP = "evaluation/best_loss", "evaluation/best_step"
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class BestEvaluation:
     def __init__(self, spec: EvaluationSpec, recorded: Mapping[str, float]) -> None:
         """Set up from the metrics that the checkpoint of a resumed run recorded."""
         self._spec = spec
-        self.loss = recorded.get(_BEST_LOSS, math.inf)
-        self.step = int(recorded.get(_BEST_STEP, 0))
+        self.loss = recorded.get(BEST_LOSS, math.inf)
+        self.step = int(recorded.get(BEST_STEP, 0))
 
     def update(self, step: int, loss: float) -> None:
         """Take the loss after `step` steps into account."""
@@ -66,7 +66,7 @@ class BestEvaluation:
     @property
     def metrics(self) -> dict[str, float]:
         """Return what a checkpoint records."""
-        return {_BEST_LOSS: self.loss, _BEST_STEP: float(self.step)} if self.loss < math.inf else {}
+        return {BEST_LOSS: self.loss, BEST_STEP: float(self.step)} if self.loss < math.inf else {}
 
 
 def make_held_out_set(source: str, index: DatasetIndex, batches: list[MicroBatch]) -> HeldOutSet:

@@ -36,6 +36,7 @@ BASE_FILES = (
 def export_model(state: TrainState) -> None:
     """Export the model; a collective. All ranks write files of weights, the first one everything else."""
     begin = time.monotonic()
+    assert state.final is not None, "training is over"
     assignment, lora = state.assignment, state.training.lora
     final = assignment.model_folder or assignment.folder / "export"
     folder = final.with_name(f"{final.name}.building")
@@ -168,6 +169,7 @@ def _prefix(state: TrainState) -> str:
 
 def _store(state: TrainState, folder: Path, stored: list[StoredFile]) -> None:
     """Store the files of the folder, and register the model with them and those that are `stored`."""
+    assert state.final is not None, "training is over"
     run, prefix = state.assignment.run, _prefix(state)
     paths = sorted(folder.iterdir())
     files = stored + [encrypt_file(state.storage, state.encryptor, prefix, path.name, path) for path in paths]
@@ -178,9 +180,9 @@ def _store(state: TrainState, folder: Path, stored: list[StoredFile]) -> None:
     manifest = ModelManifest(
         job_id=run.job_id,
         attempt_id=run.attempt_id,
-        step=state.training.steps,
+        step=state.final.step,
         num_parameters=num_parameters,
-        metrics=state.final_metrics,
+        metrics=state.final.metrics,
         created_at=datetime.now(UTC),
         files=files,
     )

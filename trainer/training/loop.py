@@ -24,7 +24,7 @@ from trainer.reporting.profiling import StepProfiler
 from trainer.reporting.stats import RANK_FIGURES, StatsPipe, StepStats
 from trainer.reporting.step_clock import SLOW_SAMPLES, SLOW_STEPS, SkewDetector, StepClock
 from trainer.reporting.throughput import model_flops_utilisation, peak_of
-from trainer.training.build import TrainState
+from trainer.training.build import FinalState, TrainState
 from trainer.training.cpu import collect_garbage, disable_automatic_collection
 from trainer.training.evaluation import BestEvaluation, EvaluationResult, evaluate
 
@@ -42,6 +42,7 @@ def train(state: TrainState) -> EndClass:
     pipe, clock, sampler = StatsPipe(state.mesh.device), monitor.clock, monitor.sampler
     profiler = StepProfiler(state.assignment)
     stopping, done = False, state.first_step
+    policy = state.assignment.run.checkpoint
     if training.compile:
         with state.reporter.phase("compile"):
             warm_up(state)
@@ -53,10 +54,8 @@ def train(state: TrainState) -> EndClass:
     state.model.weights.begin_step(state.first_step)
     disable_automatic_collection()
     monitor.resume_clock()
-    if monitor.best.has_waited(state.first_step):  # it ended early, and was interrupted before its model was stored
-        state.final_metrics.update(monitor.latest)
-        return EndClass.COMPLETED
-    for step in range(state.first_step, training.steps):
+    is_over = monitor.best.has_waited(done)  # it ended early, and was interrupted before its model was stored
+    for step in range(state.first_step, state.first_step if is_over else training.steps):
         profiler.begin(step + 1)
         batches = state.loader.next_step(step)
         tokens = counted_tokens(state, batches, step)
@@ -93,7 +92,7 @@ def train(state: TrainState) -> EndClass:
             run_evaluation(state, monitor, done)
         is_over = done == training.steps or monitor.best.has_waited(done)
         is_final = stopping or is_over
-        if is_final or done % state.assignment.run.checkpoint.every_steps == 0:
+        if is_final or done % policy.every_steps == 0 or (policy.keep_best and monitor.best.step == done):
             monitor.report_steps(pipe.drain())
             monitor.report_save(done, save(state, done, monitor.latest, is_final=is_final))
         if is_over:
@@ -107,7 +106,7 @@ def train(state: TrainState) -> EndClass:
             "training.ended_early", step=done, best_step=monitor.best.step, best_loss=monitor.best.loss,
             patience=training.evaluation.patience,
         )  # fmt: skip
-    state.final_metrics.update(monitor.latest)
+    state.final = FinalState(done, monitor.latest)
     return EndClass.COMPLETED
 
 

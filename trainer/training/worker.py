@@ -10,6 +10,7 @@ from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
 from trainer.resilience.forking import FORK_PHASES
 from trainer.resilience.store_server import STORE_TIMEOUT
+from trainer.training.best import restore_best
 from trainer.training.build import build
 from trainer.training.cpu import reuse_freed_memory, share_cores
 from trainer.training.device import (
@@ -71,6 +72,7 @@ def _train_and_export(assignment: Assignment, mesh: Mesh, reporter: Reporter) ->
     try:
         end_class = train(state)
         if end_class is EndClass.COMPLETED:
+            restore_best(state)
             reporter.enter_phase("export")
             state.mesh.set_timeout(EXPORT_TIMEOUT)
             export_model(state)

@@ -3558,6 +3558,13 @@ export interface components {
              * @default 2
              */
             keep_last: number;
+            /**
+             * Keep Best
+             * @description Whether the checkpoint with the lowest loss on held-out data is retained too, and the model exported from it.
+             *     Each evaluation with a lower loss than all before is followed by a checkpoint.
+             * @default false
+             */
+            keep_best: boolean;
         };
         /** @description A cluster as everyone sees it. */
         Cluster: {
@@ -4152,8 +4159,8 @@ export interface components {
             every_steps: number;
             /**
              * Patience
-             * @description Number of evaluations in a row without a lower loss after which training ends early, with a checkpoint and the
-             *     model of that step. Without it, training runs all steps.
+             * @description Number of evaluations in a row without a lower loss after which training ends early, with a checkpoint, and with
+             *     the model of that step or, with `checkpoint.keep_best`, the best one. Without it, training runs all steps.
              * @default null
              */
             patience: number | null;
@@ -5424,7 +5431,7 @@ export interface components {
             rank_stabilized: boolean;
             /**
              * Dropout
-             * @description Share of an adapter's inputs that are set to zero in training, chosen anew for each adapter and step; the others
+             * @description Share of an adapter's inputs that are set to zero in training, other ones for each adapter and step; the others
              *     are scaled up. Evaluations and the exported model drop nothing. Refused with `cuda_graphs`.
              * @default 0
              */

@@ -25,6 +25,7 @@ from trainer.contract.manifest import (
     ModelManifest,
     StoredFile,
     StoredPart,
+    find_best,
 )
 from trainer.contract.run import DamagedCheckpoint
 
@@ -145,10 +146,23 @@ def newest_checkpoint(job: Job) -> CheckpointManifest | None:
     return manifests.of_checkpoint(row) if row else None
 
 
+def best_checkpoint(job: Job) -> CheckpointManifest | None:
+    """Return the manifest of the checkpoint with the lowest held-out loss; None without one, or if the job does not
+    retain it. Raise Conflict for a forged one."""
+    if not job.resolved_spec["checkpoint"].get("keep_best"):
+        return None
+    row = find_best(_intact_checkpoints(job))
+    return manifests.of_checkpoint(row) if row else None
+
+
+def _intact_checkpoints(job: Job) -> QuerySet[Checkpoint]:
+    return Checkpoint.objects.filter(job=job, retired_at__isnull=True, damaged_at__isnull=True, deletion=None)
+
+
 def newest_checkpoint_row(job: Job) -> Checkpoint | None:
     """Return the row of the checkpoint to resume from; None without one."""
-    kept = Checkpoint.objects.filter(job=job, retired_at__isnull=True, damaged_at__isnull=True, deletion=None)
-    return kept.order_by(F("attempt__number").desc(), F("generation").desc(), F("step").desc()).first()
+    newest_first = (F("attempt__number").desc(), F("generation").desc(), F("step").desc())
+    return _intact_checkpoints(job).order_by(*newest_first).first()
 
 
 def checkpoint_manifest(checkpoint_id: str) -> CheckpointManifest | None:
@@ -259,7 +273,9 @@ def _retire_older(job: Job) -> None:
     keep = job.resolved_spec["checkpoint"]["keep_last"]
     rows = Checkpoint.objects.filter(job=job, retired_at__isnull=True)
     newest_first = rows.order_by(F("attempt__number").desc(), F("generation").desc(), F("step").desc())
-    too_old = [row.pk for row in newest_first.filter(damaged_at__isnull=True)[keep:]]
+    intact = list(newest_first.filter(damaged_at__isnull=True))
+    best = find_best(intact) if job.resolved_spec["checkpoint"].get("keep_best") else None
+    too_old = [row.pk for row in intact[keep:] if row != best]
     too_old += rows.filter(damaged_at__isnull=False).values_list("pk", flat=True)
     if too_old:
         Checkpoint.objects.filter(pk__in=too_old).update(retired_at=timezone.now())

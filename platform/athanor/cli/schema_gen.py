@@ -26,6 +26,7 @@ class BudgetEffect(TypedDict):
 class CheckpointPolicy(TypedDict):
     every_steps: NotRequired[int]
     keep_last: NotRequired[int]
+    keep_best: NotRequired[bool]
 
 
 class CostAtTimeLimit(TypedDict):

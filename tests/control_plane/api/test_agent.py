@@ -254,6 +254,28 @@ def test_old_checkpoints_are_retired_and_their_objects_deleted(agent: AgentClien
     assert RunConfig.model_validate(agent("GET", "run").json()).resume.step == 3
 
 
+@pytest.mark.parametrize("keep_best", [False, True])
+def test_the_checkpoint_with_the_lowest_loss_is_retained_on_request(
+    submit: Callable[..., Job], bucket: str, keep_best: bool
+) -> None:
+    policy = {"every_steps": 1, "keep_last": 1, "keep_best": keep_best}
+    attempt = drive.start(submit(name="best", checkpoint=policy))
+    agent = AgentClient(tokens.issue(attempt.id))
+    best: dict[str, float] = {}
+    for step, loss in ((1, 3.0), (2, 2.0), (3, 2.5), (4, 2.2)):
+        if loss < best.get("evaluation/best_loss", 9.0):
+            best = {"evaluation/best_loss": loss, "evaluation/best_step": float(step)}
+        part = stored_part(attempt, f"checkpoints/{step}/rank0")
+        manifest = manifest_of(attempt, step, [part]).model_copy(update={"metrics": {"evaluation/loss": loss, **best}})
+        assert agent("POST", "checkpoints", manifest.model_dump(mode="json")).status_code == 201
+    kept = Checkpoint.objects.filter(job=attempt.job, retired_at__isnull=True).order_by("step")
+    assert [row.step for row in kept] == ([2, 4] if keep_best else [4])
+    run = RunConfig.model_validate(agent("GET", "run").json())
+    assert run.resume is not None
+    assert run.resume.step == 4
+    assert (run.best.step if run.best is not None else None) == (2 if keep_best else None)
+
+
 def test_a_model_is_registered_once(agent: AgentClient, attempt: Attempt) -> None:
     part = stored_part(attempt, "model/model.safetensors")
     manifest = ModelManifest(

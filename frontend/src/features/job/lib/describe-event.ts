@@ -93,6 +93,8 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(`Products do not overlap with exchanges: ${word("because")}`);
     case "generation.started":
       return described(`Restarted in place: ${word("because")}`, "waiting");
+    case "export.best":
+      return described(`The model is that of step ${step ?? "?"}, which had the lowest held-out loss`);
     case "export.finished":
       return described(`Model exported in ${duration(number("seconds"))}`);
     case "checkpoint.registered":
