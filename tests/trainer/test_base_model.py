@@ -1,15 +1,19 @@
 """Training that starts from a model in Hugging Face's layout, on any mesh, and its exported model."""
 
+import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from pydantic import ValidationError
 
 from tests.trainer.agent_api import TOKEN, AgentApi
 from tests.trainer.ranks import RankPool
 from tests.trainer.runs import FinishedRun, platform_run, run_alone, stop, tiny_training
+from trainer.agent.base_model import fetch_base_model
 from trainer.agent.supervisor import NodeConfig, Supervisor
 from trainer.client.http import PlatformClient
 from trainer.contract.encryption import Encryptor, new_keyset
@@ -24,6 +28,8 @@ from trainer.export.read import StoredWeights, load_exported
 from trainer.parallel.mesh import Mesh
 from trainer.resilience.assignment import HttpConnection
 from trainer.standalone.job_file import read_job
+from trainer.storage.encrypted import encrypt_file
+from trainer.storage.folder import FolderStorage
 
 MOE = {
     "hidden_size": 32, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 64,
@@ -194,3 +200,54 @@ def test_a_node_gets_the_model_from_the_store(origin: str, first: FinishedRun, t
         losses = first.series("train/loss")
         assert api.losses()[1] < losses[1] - 1.0
         assert len(list((tmp_path / "cache" / "models").iterdir())) == 1
+
+
+def test_a_new_model_takes_over_the_tokenizer_and_another_shape(first: FinishedRun, tmp_path: Path) -> None:
+    data, base = first.output.parent / "tiny.txt", str(first.output / "model")
+    wider = {**tiny_training().model.resolve().model_dump(), "hidden_size": 48, "num_heads": 3, "num_kv_heads": 3}
+    fields: dict[str, Any] = {"steps": 2, "schedule": {"warmup_steps": 1}, "sequence_length": 16}
+    for name, shape in (("same", None), ("wider", wider)):
+        model = {"base": base, "weights": "random", **({"shape": shape} if shape is not None else {})}
+        training = going_on(first, model=model, **fields)
+        assert training.model.resolve().hidden_size == (48 if shape else 32)
+        assert training.optimizer.learning_rate == tiny_training().optimizer.learning_rate
+        run = run_alone(tmp_path / name, training, data=data)
+        assert run.end_class is EndClass.COMPLETED, run.end["message"]
+        assert run.series("evaluation/loss")[0] == pytest.approx(math.log(300), abs=0.2), "random weights"
+        assert (run.output / "model/tokenizer.json").read_bytes() == (
+            first.output / "model/tokenizer.json"
+        ).read_bytes()
+        config = json.loads((run.output / "model/config.json").read_text())
+        assert (config["max_position_embeddings"], config["hidden_size"]) == (16, training.model.resolve().hidden_size)
+        assert not run.events("sequence.longer")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model": {"preset": "llama-1m", "weights": "random"}}, "weights `random` belongs to a base"),
+        ({"model": {"base": "model:x", "weights": "random"}, "lora": {}}, "lora adapts a trained model"),
+        ({"model": {"base": "model:x", "preset": "llama-1m"}}, "give either preset or base"),
+    ],
+)
+def test_weights_that_contradict_the_model_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        tiny_training(tokenizer={}, **fields)
+
+
+def test_the_weights_of_a_base_are_not_fetched_for_a_new_model(first: FinishedRun, tmp_path: Path) -> None:
+    keyset, storage = new_keyset(), FolderStorage(tmp_path / "store")
+    encryptor = Encryptor(keyset)
+    paths = sorted((first.output / "model").iterdir())
+    files = [encrypt_file(storage, encryptor, "base/", path.name, path) for path in paths]
+    source = BaseModelSource(name="model:x", origin="sealed", files=files)
+    fetched = []
+    for weights in ("random", "base"):
+        training = going_on(first, model={"base": str(first.output / "model"), "weights": weights})
+        run, keys, _ = platform_run(training)
+        run, keys = run.model_copy(update={"base": source}), keys.model_copy(update={"base": keyset})
+        folder = fetch_base_model(tmp_path / "cache", run, keys, storage)
+        assert folder is not None
+        fetched.append({path.name for path in folder.iterdir()})
+    assert fetched[1] - fetched[0] == {"model.safetensors"}
+    assert fetched[0] >= {"tokenizer.json", "config.json"}

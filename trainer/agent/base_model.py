@@ -12,6 +12,8 @@ from trainer.contract.run import BaseModelSource, DataKeys, RunConfig
 from trainer.storage.base import Storage
 from trainer.storage.encrypted import decrypt_to_file
 
+WEIGHTS_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+
 
 def fetch_base_model(root: Path, run: RunConfig, keys: DataKeys, storage: Storage) -> Path | None:
     """Return the folder of the base model's files, downloading them if needed; None if training starts from scratch.
@@ -24,13 +26,17 @@ def fetch_base_model(root: Path, run: RunConfig, keys: DataKeys, storage: Storag
         return None
     if run.base is None:
         return Path(run.training.model.base)
-    folder = root / hashlib.sha256(run.base.model_dump_json().encode()).hexdigest()[:32]
+    base = run.base
+    if run.training.model.is_new:  # only its tokenizer is needed
+        files = [file for file in base.files if not file.path.endswith(WEIGHTS_SUFFIXES)]
+        base = base.model_copy(update={"files": files})
+    folder = root / hashlib.sha256(base.model_dump_json().encode()).hexdigest()[:32]
     if not folder.exists():
         building = folder.with_name(f"{folder.name}.{socket.gethostname()}.{os.getpid()}.building")
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir(parents=True)
-        for file in run.base.files:
-            _download(run.base, file, keys, storage, building / file.path)
+        for file in base.files:
+            _download(base, file, keys, storage, building / file.path)
         try:
             building.rename(folder)
         except OSError:

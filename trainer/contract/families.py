@@ -37,7 +37,8 @@ class Family:
 
     `always`: values of features that all of its models have. `entries`: the entry of `config.json` that has the value
     of a feature. All other features have their defaults. `defaults`: what a missing entry of `config.json` means.
-    `restrictions`: which models of it are refused.
+    `restrictions`: which models of it are refused. `text_part_of`: the model type of models for images and text whose
+    text part is of this family; `part_defaults`: what a missing entry of that part means besides.
     """
 
     model_type: Layout
@@ -48,6 +49,8 @@ class Family:
     entries: dict[str, str] = field(default_factory=dict)
     defaults: dict[str, Any] = field(default_factory=dict)
     restrictions: str = ""
+    text_part_of: str = ""
+    part_defaults: dict[str, Any] = field(default_factory=dict)
 
     def required(self, feature: str) -> object:
         """Return the only value of a feature that the family can express. Not for one with an entry."""
@@ -97,7 +100,7 @@ FAMILIES = (
         "exported as model type olmo2",
     ),
     Family(
-        "gemma3_text", "Gemma3ForCausalLM", "Gemma 3 for text (270M, 1B)",
+        "gemma3_text", "Gemma3ForCausalLM", "Gemma 3 (270M, 1B; the text part of 4B, 12B and 27B)",
         always={
             "qk_norm": True, "norm_position": "both", "offset_norms": True, "activation": "gelu_tanh",
             "scale_embeddings": True,
@@ -111,8 +114,10 @@ FAMILIES = (
             "sliding_window_pattern": 6, "rope_theta": 1e6, "rope_local_base_freq": 1e4, "num_key_value_heads": 4,
             "query_pre_attn_scalar": 256, "tie_word_embeddings": True, "final_logit_softcapping": None,
         },
-        restrictions="no biases, no images, no soft caps, no ring attention with a `sliding_window` below "
-        "`sequence_length`",
+        restrictions="no biases, no soft caps, no ring attention with a `sliding_window` below `sequence_length`; of "
+        "models for images and text (`gemma3`), the text part is read, trained and exported as a model of its own, "
+        "without `lora.export: adapter`",
+        text_part_of="gemma3", part_defaults={"vocab_size": 262_208, "num_attention_heads": 8},
     ),
     Family(
         "phi3", "Phi3ForCausalLM", "Phi-3, Phi-4",
@@ -157,6 +162,8 @@ FAMILIES = (
     ),
 )  # fmt: skip
 BY_TYPE: dict[str, Family] = {family.model_type: family for family in FAMILIES}
+BY_WHOLE: dict[str, Family] = {family.text_part_of: family for family in FAMILIES if family.text_part_of}
+"""The family of the text part, by the model type of models for images and text."""
 
 
 def family_of(shape: ModelShape) -> Family:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainer.contract.families import BY_TYPE, Layout, family_of
+from trainer.contract.families import BY_TYPE, BY_WHOLE, Layout, family_of
 from trainer.contract.models import MAX_LAYERS, ModelShape, MoEShape, RopeScaling
 
 CONFIG_NAME, TOKENIZER_NAME = "config.json", "tokenizer.json"
@@ -34,6 +34,8 @@ _ONLY: dict[str, Any] = {
 """Entries that would change what is computed, and the only value for which they do not."""
 
 
+_OUTER_ENTRIES = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
+"""Entries that a model for images and text has beside the configuration of its text part."""
 LOCAL_BASE = "rope_local_base_freq"
 _SCALING_ENTRIES: dict[str, dict[str, str]] = {
     "linear": {"factor": "factor"},
@@ -137,6 +139,20 @@ def hugging_face_config(
     return config
 
 
+def is_of_images_too(config: dict[str, Any]) -> bool:
+    """Return whether a configuration is of a model for images and text whose text part is known."""
+    return isinstance(config.get("text_config"), dict) and config.get("model_type") in BY_WHOLE
+
+
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of the text part of a model for images and text; any other one unchanged."""
+    if not is_of_images_too(config):
+        return config
+    family = BY_WHOLE[config["model_type"]]
+    outer = {entry: config[entry] for entry in _OUTER_ENTRIES if config.get(entry) is not None}
+    return {**family.part_defaults, **config["text_config"], **outer, "model_type": family.model_type}
+
+
 def shape_of_config(config: dict[str, Any]) -> ModelShape:
     """Return the shape of a configuration. Raises ValueError that names the entry this decoder does not support."""
     try:
@@ -156,7 +172,7 @@ def _shape(config: dict[str, Any]) -> ModelShape:
     kind = config.get("model_type")
     family = BY_TYPE.get(kind) if isinstance(kind, str) else None
     if family is None:
-        raise _refused("model_type", kind, f"it must be one of {', '.join(BY_TYPE)}")
+        raise _refused("model_type", kind, f"it must be one of {', '.join([*BY_TYPE, *BY_WHOLE])}")
     config = {"num_key_value_heads": config.get("num_attention_heads"), **family.defaults, **config}
     for entry in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
         found = config.get(entry)

@@ -31,7 +31,8 @@ PresetName = Literal["llama-1m", "llama-10m", "llama-100m", "llama-1b", "llama-8
 
 
 class ModelSpec(CheckedModel):
-    """The model to train: give one of `preset`, `shape` and `base`."""
+    """The model to train: give one of `preset`, `shape` and `base`; with `weights: random`, a `base` and perhaps
+    another shape."""
 
     preset: PresetName | None = None
     """Name of a built-in model shape. Its weights start from random values."""
@@ -45,12 +46,27 @@ class ModelSpec(CheckedModel):
     model by its id), or `s3://bucket/prefix` with a model in Hugging Face's layout, in a bucket that an administrator
     has granted to the team. In a standalone run, a folder. Shape and tokenizer come with it. What it refers to is fixed
     when the job is submitted."""
+    weights: Annotated[Literal["base", "random"], Field(exclude_if=lambda value: value == "base")] = "base"
+    """What training with a `base` starts from: `base` its weights; `random` a new model, which takes over the tokenizer
+    and, unless `preset` or `shape` gives another one, the shape."""
 
     def _conflicts(self) -> Iterator[FieldConflict]:
-        if self.base is not None and self.preset is not None:
+        if self.base is None and self.weights == "random":
+            yield FieldConflict("weights", "weights `random` belongs to a base; every other model is new: leave it out")
+        if self.base is not None and self.preset is not None and (self.weights == "base" or self.shape is not None):
             yield FieldConflict("", "base comes with its own shape; give either preset or base")
         if self.base is None and (self.preset is None) == (self.shape is None):
             yield FieldConflict("", "give exactly one of preset and shape, or base to start from a trained model")
+
+    @property
+    def has_own_shape(self) -> bool:
+        """Whether the shape is known without the base."""
+        return self.shape is not None or self.preset is not None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether training starts from random weights."""
+        return self.base is None or self.weights == "random"
 
     def resolve(self) -> ModelShape:
         """Of a base it is known once `TrainingSpec.with_base` has filled it in."""
@@ -170,8 +186,9 @@ class TrainingSpec(CheckedModel):
 
     @model_validator(mode="after")
     def _choose_learning_rate(self) -> Self:
-        if self.optimizer.learning_rate is None:
-            new = self.model.resolve().num_parameters(vocab_size=0) if self.model.base is None else None
+        is_known = not self.model.is_new or self.model.has_own_shape  # else once the base is looked up
+        if self.optimizer.learning_rate is None and is_known:
+            new = self.model.resolve().num_parameters(vocab_size=0) if self.model.is_new else None
             rate = default_learning_rate(new, adapters=self.lora is not None)
             self.__dict__["optimizer"] = self.optimizer.model_copy(update={"learning_rate": rate})
         return self
@@ -208,7 +225,7 @@ class TrainingSpec(CheckedModel):
         if pad is not None and pad >= self.tokenizer.vocab_size:
             message = f"pad_token_id {pad} is not below tokenizer.vocab_size {self.tokenizer.vocab_size}; lower it"
             yield FieldConflict("model.shape.pad_token_id", message, ("tokenizer.vocab_size",))
-        if self.lora is not None and self.model.base is None:
+        if self.lora is not None and self.model.is_new:
             yield FieldConflict("lora", "lora adapts a trained model; name it in model.base", ("model",))
         if self.lora is not None and self.model.shape is not None:
             try:
@@ -222,11 +239,21 @@ class TrainingSpec(CheckedModel):
 
     def with_base(self, base: str, shape: ModelShape, vocab_size: int, tokenizer_digest: str) -> "TrainingSpec":
         """With all that follows from `model.base`, now known as `base`. Raises ValueError for a shape that differs."""
-        if self.model.shape is not None and self.model.shape != shape:
-            raise ValueError("model.shape is not that of model.base; leave shape out")
-        model = {"base": base, "shape": shape.model_dump()}
+        if self.model.weights == "random":
+            shape = self.model.resolve() if self.model.has_own_shape else shape
+        elif self.model.shape is not None and self.model.shape != shape:
+            raise ValueError("model.shape is not that of model.base; leave shape out, or set model.weights to random")
+        model = {"base": base, "shape": shape.model_dump(), "weights": self.model.weights}
         tokenizer = {"kind": "model", "vocab_size": vocab_size, "digest": tokenizer_digest}
         return TrainingSpec.model_validate({**self.model_dump(), "model": model, "tokenizer": tokenizer})
+
+    def check_text_part(self) -> None:
+        """Raise ValueError if the text part of a base model for images and text cannot be trained so."""
+        if self.lora is not None and self.lora.export == "adapter":
+            raise ValueError(
+                "lora.export adapter: the base is a model for images and text, of which the text part is trained and "
+                "exported as a model of its own; set lora.export to merged"
+            )
 
     @property
     def batch_size_schedule(self) -> BatchSizeSchedule:

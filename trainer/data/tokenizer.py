@@ -8,7 +8,7 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from trainer.contract.data import END_OF_TEXT, TokenizerSpec
-from trainer.contract.hugging_face import CONFIG_NAME, TOKENIZER_NAME, end_of_text_id
+from trainer.contract.hugging_face import CONFIG_NAME, TOKENIZER_NAME, end_of_text_id, text_config
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ExistingTokenizer:
             raise ValueError(
                 f"{folder}: the tokenizer has {tokenizer.get_vocab_size()} entries, more than the model's {vocab_size}"
             )
-        end_of_text = end_of_text_id(json.loads((folder / CONFIG_NAME).read_text()))
+        end_of_text = end_of_text_id(text_config(json.loads((folder / CONFIG_NAME).read_text())))
         if end_of_text is None:
             end_of_text = tokenizer.token_to_id(END_OF_TEXT)
         if end_of_text is None:

@@ -8,7 +8,9 @@ from trainer.contract.hugging_face import (
     CONFIG_NAME,
     DESCRIBING_FILES,
     TOKENIZER_NAME,
+    is_of_images_too,
     shape_of_config,
+    text_config,
     tokenizer_digest,
 )
 from trainer.contract.models import ModelShape
@@ -18,8 +20,9 @@ from trainer.errors import TrainerError
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the model's configuration. Raises TrainerError (USER_ERROR) if there is none."""
-    return _read_json(folder, CONFIG_NAME)
+    """Return the model's configuration, of a model for images and text that of its text part. Raises TrainerError
+    (USER_ERROR) if there is none."""
+    return text_config(_read_json(folder, CONFIG_NAME))
 
 
 def read_shape(folder: Path) -> ModelShape:
@@ -38,6 +41,8 @@ def with_base(training: TrainingSpec, folder: Path) -> TrainingSpec:
         raise user_error(f"{folder} has no {TOKENIZER_NAME}: give the folder of an exported model")
     contents = {name: (folder / name).read_bytes() for name in DESCRIBING_FILES if (folder / name).is_file()}
     try:
+        if is_of_images_too(_read_json(folder, CONFIG_NAME)):
+            training.check_text_part()
         return training.with_base(str(folder), shape, config["vocab_size"], tokenizer_digest(config, contents))
     except ValueError as error:
         raise TrainerError(EndClass.BAD_SPEC, f"training.model.base {folder}: {error}") from error

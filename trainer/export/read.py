@@ -35,6 +35,10 @@ class StoredWeights:
         else:
             paths = sorted(path.name for path in folder.glob("*.safetensors"))
             self._where = {name: path for path in paths for name in self._open(path).keys()}  # noqa: SIM118
+        # Models for images and text have their text part under a prefix, which differs between versions.
+        self._stored_name = {name: name for name in self._where} | {
+            _name_in_text_part(name): name for name in self._where if name != _name_in_text_part(name)
+        }
         if not self._where:
             raise user_error(f"{folder} has no *.safetensors: give the folder of an exported model")
 
@@ -62,9 +66,10 @@ class StoredWeights:
         return self.part(name, (0,) * len(shape), shape, shape)
 
     def _box(self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], full_shape: tuple[int, ...]) -> Tensor:
-        if name not in self._where:
+        if name not in self._stored_name:
             raise user_error(f"{self._folder} has no tensor {name}, which its {CONFIG_NAME} requires")
-        stored = self._open(self._where[name]).get_slice(name)
+        stored_name = self._stored_name[name]
+        stored = self._open(self._where[stored_name]).get_slice(stored_name)
         if tuple(stored.get_shape()) != tuple(full_shape):
             raise TrainerError(
                 EndClass.BAD_SPEC,
@@ -80,6 +85,13 @@ class StoredWeights:
             except (OSError, SafetensorError) as error:
                 raise user_error(f"{self._folder / file} cannot be read: {error}") from error
         return self._files[file]
+
+
+def _name_in_text_part(name: str) -> str:
+    """Return the name without the prefix of the text part, `language_model.` or `model.language_model.`."""
+    if name.startswith("model.language_model."):
+        return "model." + name.removeprefix("model.language_model.")
+    return name.removeprefix("language_model.")
 
 
 def _weight_map(index: Path) -> dict[str, str]:

@@ -189,7 +189,7 @@ def _report_eager_blocks(training: TrainingSpec, vocab_size: int, mesh: Mesh, re
 
 def _report_long_sequences(assignment: Assignment, reporter: Reporter) -> None:
     """Report sequences that are longer than those the base model knows."""
-    if assignment.base_folder is None:
+    if assignment.base_folder is None or assignment.training.model.is_new:
         return
     length = assignment.training.sequence_length
     known = read_config(assignment.base_folder).get("max_position_embeddings", length)
@@ -236,9 +236,12 @@ def _base(assignment: Assignment) -> StoredWeights | None:
 
     A resumed run needs it only with LoRA: a checkpoint contains the trained parameters, not the frozen ones.
     """
-    if assignment.base_folder is None or (assignment.run.resume is not None and assignment.training.lora is None):
+    training = assignment.training
+    if assignment.base_folder is None or training.model.is_new:
         return None
-    return StoredWeights(assignment.base_folder, assignment.training.model.resolve())
+    if assignment.run.resume is not None and training.lora is None:
+        return None
+    return StoredWeights(assignment.base_folder, training.model.resolve())
 
 
 def _prepare(stage: Decoder, training: TrainingSpec, mesh: Mesh) -> None:

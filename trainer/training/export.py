@@ -102,7 +102,9 @@ def _write_description(state: TrainState, folder: Path) -> None:
     config = hugging_face_config(state.training.model.resolve(), state.index.vocab_size, length, dtype, end_of_text)
     base = state.assignment.base_folder
     if base is not None:
-        config |= _base_token_ids(read_config(base), length)
+        config |= _base_token_ids(read_config(base))
+        if not state.training.model.is_new:
+            config["max_position_embeddings"] = max(length, read_config(base).get("max_position_embeddings", 0))
     write_json(folder / CONFIG_NAME, config)
 
 
@@ -139,10 +141,9 @@ def _write_tokenizer(state: TrainState, folder: Path) -> int | None:
     return end_of_text
 
 
-def _base_token_ids(base: dict[str, Any], sequence_length: int) -> dict[str, Any]:
-    """Return the entries that the configuration takes over from the base model's."""
-    kept = {name: base[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in base}
-    return kept | {"max_position_embeddings": max(sequence_length, base.get("max_position_embeddings", 0))}
+def _base_token_ids(base: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries on its tokenizer that the configuration takes over from the base model's."""
+    return {name: base[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in base}
 
 
 def _write_tokenizer_settings(folder: Path, end_of_text: int, length: int) -> None:

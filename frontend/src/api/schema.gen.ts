@@ -5974,7 +5974,8 @@ export interface components {
         };
         /**
          * ModelSpec
-         * @description The model to train: give one of `preset`, `shape` and `base`.
+         * @description The model to train: give one of `preset`, `shape` and `base`; with `weights: random`, a `base` and perhaps
+         *     another shape.
          */
         ModelSpec: {
             /**
@@ -5999,6 +6000,13 @@ export interface components {
              * @example model:llama-1m-baseline
              */
             base: string | null;
+            /**
+             * Weights
+             * @description What training with a `base` starts from: `base` its weights; `random` a new model, which takes over the tokenizer
+             *     and, unless `preset` or `shape` gives another one, the shape.
+             * @default base
+             */
+            weights: components["schemas"]["WeightsEnum"];
         };
         /**
          * MuonSpec
@@ -9348,6 +9356,8 @@ export interface components {
              */
             overlap_seconds: number;
         };
+        /** @enum {string} */
+        WeightsEnum: "base" | "random";
         /** @description An admission cycle with everything that it considered and decided. */
         WholeDecision: {
             /** @description Number of the admission cycle. */

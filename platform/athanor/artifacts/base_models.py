@@ -13,7 +13,9 @@ from trainer.contract.hugging_face import (
     CONFIG_NAME,
     DESCRIBING_FILES,
     TOKENIZER_NAME,
+    is_of_images_too,
     shape_of_config,
+    text_config,
     tokenizer_digest,
 )
 from trainer.contract.run import BaseModelSource
@@ -90,7 +92,10 @@ def _filled(training: TrainingSpec, pinned: str, read: Read) -> TrainingSpec:
         if name not in contents:
             raise _refused("base_incomplete", f"{training.model.base} has no {name}: give a model in that layout")
     try:
-        config = json.loads(contents[CONFIG_NAME])
+        whole = json.loads(contents[CONFIG_NAME])
+        if is_of_images_too(whole):
+            training.check_text_part()
+        config = text_config(whole)
         digest = tokenizer_digest(config, contents)
         return training.with_base(pinned, shape_of_config(config), config["vocab_size"], digest)
     except ValidationError as error:

@@ -278,6 +278,9 @@ TargetsEnum: TypeAlias = Literal['query', 'key', 'value', 'output', 'gate', 'up'
 TokenizerSpecKindEnum: TypeAlias = Literal['bpe', 'model']
 
 
+WeightsEnum: TypeAlias = Literal['base', 'random']
+
+
 ActivationEnum: TypeAlias = Literal['silu', 'gelu_tanh']
 
 
@@ -659,6 +662,7 @@ class ModelSpec(TypedDict):
     preset: NotRequired[Literal['llama-1m', 'llama-10m', 'llama-100m', 'llama-1b', 'llama-8b', 'llama-70b', 'llama-405b', 'moe-1m'] | None]
     shape: NotRequired[ModelShape | None]
     base: NotRequired[str | None]
+    weights: NotRequired[WeightsEnum]
 
 
 class Plan(TypedDict):
