@@ -7,7 +7,8 @@ INTRODUCTION = """
 Models of these families, in Hugging Face's layout, can be the base of a training (`training.model.base`), and a
 finished model is exported in the layout of its family, so that `transformers` loads it with equal logits. The model
 type is that of `config.json`; the features are fields of [`training.model.shape`](spec.md). Every family has positions
-without scaling, and those of types `linear`, `llama3` and `yarn` unless the last column says otherwise.
+without scaling, and those of types `linear`, `llama3` and `yarn` unless the last column says otherwise. `longrope` has
+other factors for long sequences: a run uses them if its `sequence_length` is above the original length.
 
 All weights are trained, embeddings and biases too. Only the row of the embeddings that `pad_token_id` names gets no
 gradient from the tokens of the input, as in `transformers`. With LoRA, only adapters are trained: beside the matrices

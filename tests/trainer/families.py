@@ -48,6 +48,20 @@ SHAPES = {
     "phi4-mini": ModelShape(
         **SIZES, fused_projections=True, tie_embeddings=True, head_dim=16, rotary_fraction=0.75, pad_token_id=9
     ),
+    "phi3-long": ModelShape(
+        **SIZES, fused_projections=True,
+        rope_scaling=RopeScaling(
+            kind="longrope", factor=8.0, original_length=16, short_factors=(1.0, 1.1, 1.2, 1.3),
+            long_factors=(1.5, 2.5, 5.0, 9.0),
+        ),
+    ),
+    "phi4-mini-short": ModelShape(
+        **SIZES, fused_projections=True, tie_embeddings=True, rotary_fraction=0.75,
+        rope_scaling=RopeScaling(
+            kind="longrope", factor=2.0, original_length=64, short_factors=(1.0, 1.2, 1.4),
+            long_factors=(1.5, 5.0, 13.0),
+        ),
+    ),
     "olmo3": ModelShape(
         **{**SIZES, "num_layers": 4}, wide_qk_norm=True, norm_position="after", sliding_window=9,
         full_attention_every=2, rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_length=24),

@@ -159,7 +159,9 @@ def test_gemma_as_published_before_positions_had_types_is_read() -> None:
 
 def test_a_scaling_that_phi_does_not_know_is_refused() -> None:
     shape = SHAPES["phi3"].model_copy(update={"rope_scaling": RopeScaling(kind="linear", factor=2.0)})
-    with pytest.raises(ValueError, match="rope_scaling linear cannot be exported to Hugging Face: phi3 knows none"):
+    with pytest.raises(
+        ValueError, match="rope_scaling linear cannot be exported to Hugging Face: phi3 knows only longrope"
+    ):
         layout_of(shape)
 
 
@@ -189,7 +191,7 @@ def test_a_part_of_a_stored_tensor_is_that_part(name: str, tmp_path: Path) -> No
         ({"attention_bias": True}, "attention_bias is True; only False"),
         ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 8}, "sliding_window is 8"),
         ({"model_type": "gemma2"}, "model_type is 'gemma2'; it must be one of llama, mistral"),
-        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling is 'longrope'; only default, linear, llama3, yarn"),
+        ({"rope_scaling": {"rope_type": "dynamic"}}, "rope_scaling is 'dynamic'; only default, linear"),
         ({"rope_scaling": {"rope_type": "yarn", "original_max_position_embeddings": 8}}, "rope_scaling.factor is miss"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}, "rope_scaling.low_freq_factor is missing"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
@@ -258,7 +260,8 @@ def test_what_yarn_leaves_out_is_what_transformers_takes(entries: dict[str, floa
     model = transformers.LlamaModel(theirs)
     assert model.rotary_emb.attention_scaling == pytest.approx(found.amplitude, rel=1e-6)
     torch.testing.assert_close(
-        model.rotary_emb.inv_freq, rotary_frequencies(SHAPES["llama"].model_copy(update={"rope_scaling": found}))
+        model.rotary_emb.inv_freq,
+        rotary_frequencies(SHAPES["llama"].model_copy(update={"rope_scaling": found}), LENGTH),
     )
 
 

@@ -126,8 +126,8 @@ FAMILIES = (
         defaults={
             "rms_norm_eps": 1e-5, "sliding_window": None, "partial_rotary_factor": 1.0, "pad_token_id": 32000,
         },
-        restrictions="no scaled positions, no adapters without their model (`lora.export: adapter`), no "
-        "ring attention with a `sliding_window` below `sequence_length`",
+        restrictions="positions scaled by `longrope` alone, which no other family has; no adapters without their model "
+        "(`lora.export: adapter`), no ring attention with a `sliding_window` below `sequence_length`",
     ),
     Family(
         "qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3 mixtures of experts", experts="softmax",

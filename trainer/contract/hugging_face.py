@@ -53,12 +53,20 @@ _SCALING_ENTRIES: dict[str, dict[str, str]] = {
         "attention_factor": "attention_factor",
         "truncate": "truncate",
     },
+    "longrope": {
+        "short_factors": "short_factor",
+        "long_factors": "long_factor",
+        "factor": "factor",
+        "original_length": "original_max_position_embeddings",
+        "attention_factor": "attention_factor",
+    },
 }
 """The entry for each field of a scaling, by its kind."""
 _REQUIRED_SCALING = {
     "linear": ("factor",),
     "llama3": tuple(_SCALING_ENTRIES["llama3"]),
     "yarn": ("factor", "original_length"),
+    "longrope": ("short_factors", "long_factors", "original_length"),
 }
 
 
@@ -72,10 +80,11 @@ def layout_of(shape: ModelShape) -> Layout:
             f"model.shape.rope_scaling {shape.rope_scaling.kind} cannot be exported to Hugging Face: {name} scales the "
             "positions of layers with full attention alone; set full_attention_every, or leave rope_scaling out"
         )
-    if name == "phi3" and shape.rope_scaling is not None:
+    kind = shape.rope_scaling.kind if shape.rope_scaling is not None else "longrope"
+    if (name == "phi3") != (kind == "longrope") and shape.rope_scaling is not None:
+        knows = "only longrope" if name == "phi3" else "no longrope"
         raise ValueError(
-            f"model.shape.rope_scaling {shape.rope_scaling.kind} cannot be exported to Hugging Face: phi3 knows none; "
-            "leave it out"
+            f"model.shape.rope_scaling {kind} cannot be exported to Hugging Face: {name} knows {knows}; leave it out"
         )
     if moe is None:
         return name
@@ -131,6 +140,8 @@ def hugging_face_config(
     config |= {entry: getattr(shape, feature) for feature, entry in family.entries.items()}
     if "full_attention_every" in family.entries:
         config |= _layer_types_config(shape)
+    if shape.rope_scaling is not None and shape.rope_scaling.kind == "longrope":
+        config |= _longrope_config(shape.rope_scaling)
     if layout == "gemma3_text":
         del config["hidden_act"]
         config["hidden_activation"] = "gelu_pytorch_tanh"
@@ -310,6 +321,23 @@ def _scaling_config(scaling: RopeScaling | None) -> dict[str, Any] | None:
     }
 
 
+def _longrope_config(scaling: RopeScaling) -> dict[str, Any]:
+    """Return the entries of Phi-3: the factor of the length follows from two of them."""
+    assert scaling.original_length is not None, "kind longrope needs it"
+    entries: dict[str, Any] = {
+        "type": "longrope",
+        "short_factor": scaling.short_factors,
+        "long_factor": scaling.long_factors,
+    }
+    if scaling.attention_factor is not None:
+        entries["attention_factor"] = scaling.attention_factor
+    return {
+        "rope_scaling": entries,
+        "original_max_position_embeddings": scaling.original_length,
+        "max_position_embeddings": round(scaling.factor * scaling.original_length),
+    }
+
+
 def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> RopeScaling | None:
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
@@ -318,6 +346,12 @@ def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> RopeScaling | None
         raise _refused("rope_scaling", kind, f"only default, {', '.join(_SCALING_ENTRIES)} are computed")
     entries = _SCALING_ENTRIES[kind]
     found = {name: rope[entry] for name, entry in entries.items() if rope.get(entry) is not None}
+    if kind == "longrope":
+        found.setdefault("original_length", config.get("original_max_position_embeddings"))
+        if found["original_length"] is None:
+            del found["original_length"]
+        else:
+            found.setdefault("factor", max(1.0, config["max_position_embeddings"] / found["original_length"]))
     if kind == "yarn":
         found.setdefault("original_length", config["max_position_embeddings"])
         if rope.get("mscale") and rope.get("mscale_all_dim"):  # DeepSeek's way to name a factor

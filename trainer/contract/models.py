@@ -1,7 +1,7 @@
 """Decoder shapes: the named Llama-style models, and what follows from a shape by arithmetic alone."""
 
 from collections.abc import Iterable, Iterator
-from math import log
+from math import log, sqrt
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -10,6 +10,10 @@ from trainer.contract.base import CheckedModel, FieldConflict
 
 Dimension = Annotated[int, Field(ge=1)]
 MAX_LAYERS = 1024
+PairFactors = Annotated[
+    tuple[Annotated[float, Field(gt=0)], ...] | None,
+    Field(min_length=1, max_length=4096, exclude_if=lambda value: value is None, examples=[[1.0, 1.1, 4.0]]),
+]
 
 
 class MoEShape(CheckedModel):
@@ -49,22 +53,24 @@ class MoEShape(CheckedModel):
 class RopeScaling(CheckedModel):
     """Scaling of rotary position embeddings to longer sequences. `linear` (Chen et al. 2023) stretches all wavelengths.
     `llama3`, as in Llama 3.1, and `yarn` (Peng et al. 2023) stretch long wavelengths and leave short ones as they are,
-    with a smooth change between two limits."""
+    with a smooth change between two limits. `longrope` (Ding et al. 2024) has a factor for each wavelength."""
 
     kind: Annotated[
-        Literal["llama3", "linear", "yarn"], Field(exclude_if=lambda value: value == "llama3", examples=["yarn"])
+        Literal["llama3", "linear", "yarn", "longrope"],
+        Field(exclude_if=lambda value: value == "llama3", examples=["yarn"]),
     ] = "llama3"
-    """How wavelengths are scaled: `linear` stretches all of them, `llama3` and `yarn` the long ones."""
+    """How wavelengths are scaled: `linear` stretches all of them, `llama3` and `yarn` the long ones, `longrope` each by
+    a factor of its own."""
     factor: Annotated[float, Field(ge=1, examples=[8.0])]
-    """Factor by which long wavelengths are stretched."""
+    """Factor by which long wavelengths are stretched. For `longrope`: by which sequences became longer."""
     low_frequency_factor: Annotated[float, Field(gt=0)] = 1.0
     """For `llama3`: wavelengths longer than `original_length` divided by this factor are stretched fully. Less than
     `high_frequency_factor`."""
     high_frequency_factor: Annotated[float, Field(gt=0)] = 4.0
     """For `llama3`: wavelengths shorter than `original_length` divided by this factor are not stretched."""
     original_length: Annotated[Dimension | None, Field(examples=[8192])] = None
-    """Sequence length that the model was trained on before scaling, in tokens. Required for `llama3` and `yarn`,
-    without effect for `linear`."""
+    """Sequence length that the model was trained on before scaling, in tokens. Required for `llama3`, `yarn` and
+    `longrope`, without effect for `linear`."""
     beta_fast: Annotated[float, Field(gt=0, exclude_if=lambda value: value == 32.0)] = 32.0
     """For `yarn`: what rotates more often than this in `original_length` is not stretched."""
     beta_slow: Annotated[float, Field(gt=0, exclude_if=lambda value: value == 1.0)] = 1.0
@@ -72,9 +78,14 @@ class RopeScaling(CheckedModel):
     attention_factor: Annotated[float | None, Field(gt=0, exclude_if=lambda value: value is None, examples=[1.2])] = (
         None
     )
-    """For `yarn`: factor of cosines and sines. Without it, 0.1 x ln(`factor`) + 1."""
+    """For `yarn` and `longrope`: factor of cosines and sines. Without it, 0.1 x ln(`factor`) + 1 for `yarn`, and
+    sqrt(1 + ln(`factor`) / ln(`original_length`)) for `longrope`."""
     truncate: Annotated[bool, Field(exclude_if=bool)] = True
     """For `yarn`: whether the two limits are rounded to whole pairs of elements."""
+    short_factors: PairFactors = None
+    """For `longrope`: factor of each pair of elements, where `sequence_length` is at most `original_length`."""
+    long_factors: PairFactors = None
+    """For `longrope`: factor of each pair of elements, where `sequence_length` is above `original_length`."""
 
     def _conflicts(self) -> Iterator[FieldConflict]:
         low, high = self.low_frequency_factor, self.high_frequency_factor
@@ -87,25 +98,47 @@ class RopeScaling(CheckedModel):
         if self.kind != "linear" and self.original_length is None:
             message = f"original_length is missing, which kind {self.kind} needs; give the length before scaling"
             yield FieldConflict("original_length", message, ("kind",))
-        for kind, names in _SCALING_FIELDS.items():
-            for name in names:
-                if kind != self.kind and getattr(self, name) != RopeScaling.model_fields[name].default:
-                    yield FieldConflict(
-                        name, f"{name} belongs to kind {kind}, not {self.kind}; leave it out", ("kind",)
-                    )
+        for name, kinds in _SCALING_KINDS.items():
+            if self.kind not in kinds and getattr(self, name) != RopeScaling.model_fields[name].default:
+                message = f"{name} belongs to kind {' and '.join(kinds)}, not {self.kind}; leave it out"
+                yield FieldConflict(name, message, ("kind",))
+        if self.kind == "longrope":
+            for name in ("short_factors", "long_factors"):
+                if getattr(self, name) is None:
+                    message = f"{name} is missing, which kind longrope needs; give one for each pair of elements"
+                    yield FieldConflict(name, message, ("kind",))
+            if self.original_length == 1:
+                yield FieldConflict("original_length", "original_length 1 has no logarithm to divide by; it is longer")
 
     @property
     def amplitude(self) -> float:
         """Return the factor of cosines and sines."""
-        if self.kind != "yarn":
-            return 1.0
-        return 0.1 * log(self.factor) + 1.0 if self.attention_factor is None else self.attention_factor
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.kind == "longrope":
+            assert self.original_length is not None, "kind longrope needs it"
+            return sqrt(1.0 + log(self.factor) / log(self.original_length))
+        return 0.1 * log(self.factor) + 1.0 if self.kind == "yarn" else 1.0
+
+    def pair_factors(self, sequence_length: int) -> tuple[float, ...]:
+        """Return the factor of each pair of elements, for kind `longrope`."""
+        assert self.original_length is not None, "kind longrope needs it"
+        found = self.long_factors if sequence_length > self.original_length else self.short_factors
+        assert found is not None, "kind longrope needs both"
+        return found
 
 
-_SCALING_FIELDS = {
-    "llama3": ("low_frequency_factor", "high_frequency_factor"),
-    "yarn": ("beta_fast", "beta_slow", "attention_factor", "truncate"),
+_SCALING_KINDS = {
+    "low_frequency_factor": ("llama3",),
+    "high_frequency_factor": ("llama3",),
+    "beta_fast": ("yarn",),
+    "beta_slow": ("yarn",),
+    "truncate": ("yarn",),
+    "attention_factor": ("yarn", "longrope"),
+    "short_factors": ("longrope",),
+    "long_factors": ("longrope",),
 }
+"""The kinds of scaling that a field belongs to."""
 
 
 class ModelShape(CheckedModel):
@@ -202,6 +235,12 @@ class ModelShape(CheckedModel):
         if self.full_attention_every is not None and self.sliding_window is None:
             message = "full_attention_every needs a sliding_window; leave it out, since all layers attend to all tokens"
             yield FieldConflict("full_attention_every", message, ("sliding_window",))
+        scaling = self.rope_scaling
+        for name in ("short_factors", "long_factors") if scaling is not None else ():
+            factors = getattr(scaling, name)
+            if factors is not None and len(factors) != self.rotary_size // 2:
+                message = f"{name} has {len(factors)} factors for {self.rotary_size // 2} pairs of rotated elements"
+                yield FieldConflict(f"rope_scaling.{name}", f"{message}; give one for each")
         if self.rotary_fraction < 1.0 and (self.rotary_size % 2 or not self.rotary_size):
             message = (
                 f"rotary_fraction {self.rotary_fraction} of the head size {self.head_size} rotates {self.rotary_size} "

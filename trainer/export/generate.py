@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer
 
 from trainer.contract.data import END_OF_TEXT
-from trainer.contract.hugging_face import end_of_text_id
+from trainer.contract.hugging_face import TOKENIZER_NAME, end_of_text_id
 from trainer.contract.run import EXIT_STATUS
 from trainer.data.tokenizer import ids_before_text
 from trainer.errors import TrainerError
@@ -74,7 +74,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     try:
-        model, tokenizer = load_exported(arguments.model)
+        model, tokenizer = load_exported(arguments.model, _needed_length(arguments))
     except TrainerError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_STATUS[error.end_class]
@@ -90,6 +90,18 @@ def main() -> int:
     )
     sys.stdout.write(arguments.prompt + tokenizer.decode(new) + "\n")
     return 0
+
+
+def _needed_length(arguments: argparse.Namespace) -> int | None:
+    """Return the positions of prompt and continuation, at most those of the model; positions may be scaled by them.
+
+    None if there is no tokenizer: `load_exported` names what is missing.
+    """
+    path = arguments.model / TOKENIZER_NAME
+    if not path.is_file():
+        return None
+    asked = len(Tokenizer.from_file(str(path)).encode(arguments.prompt).ids) + 1 + arguments.tokens
+    return int(min(asked, read_config(arguments.model)["max_position_embeddings"]))
 
 
 def _positive(text: str) -> int:

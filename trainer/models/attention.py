@@ -27,7 +27,7 @@ class Rotary:
 
     def __init__(self, shape: ModelShape, sequence_length: int) -> None:
         positions = torch.arange(sequence_length, dtype=torch.float32, device="cpu")
-        angles = torch.outer(positions, rotary_frequencies(shape))
+        angles = torch.outer(positions, rotary_frequencies(shape, sequence_length))
         angles_SR = torch.cat([angles, angles], dim=-1)
         cosine_SR, sine_SR = angles_SR.cos(), angles_SR.sin()
         if shape.rope_scaling is not None and shape.rope_scaling.amplitude != 1.0:
@@ -49,13 +49,15 @@ class Rotary:
         return cosine[positions_BS][:, None].to(like.dtype), sine[positions_BS][:, None].to(like.dtype)
 
 
-def rotary_frequencies(shape: ModelShape) -> Tensor:
+def rotary_frequencies(shape: ModelShape, sequence_length: int) -> Tensor:
     """Return the rotation of each pair in radians per position, [R / 2], in fp32 on the CPU."""
     powers = torch.arange(0, shape.rotary_size, 2, dtype=torch.float32, device="cpu") / shape.rotary_size
     frequencies = 1.0 / shape.rope_theta**powers
     scaling = shape.rope_scaling
     if scaling is None:
         return frequencies
+    if scaling.kind == "longrope":
+        return frequencies / torch.tensor(scaling.pair_factors(sequence_length), dtype=torch.float32, device="cpu")
     if scaling.original_length is None or scaling.kind == "linear":
         return frequencies / scaling.factor
     if scaling.kind == "llama3":

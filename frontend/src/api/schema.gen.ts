@@ -7932,19 +7932,20 @@ export interface components {
          * RopeScaling
          * @description Scaling of rotary position embeddings to longer sequences. `linear` (Chen et al. 2023) stretches all wavelengths.
          *     `llama3`, as in Llama 3.1, and `yarn` (Peng et al. 2023) stretch long wavelengths and leave short ones as they are,
-         *     with a smooth change between two limits.
+         *     with a smooth change between two limits. `longrope` (Ding et al. 2024) has a factor for each wavelength.
          */
         RopeScaling: {
             /**
              * Kind
-             * @description How wavelengths are scaled: `linear` stretches all of them, `llama3` and `yarn` the long ones.
+             * @description How wavelengths are scaled: `linear` stretches all of them, `llama3` and `yarn` the long ones, `longrope` each by
+             *     a factor of its own.
              * @default llama3
              * @example yarn
              */
             kind: components["schemas"]["RopeScalingKindEnum"];
             /**
              * Factor
-             * @description Factor by which long wavelengths are stretched.
+             * @description Factor by which long wavelengths are stretched. For `longrope`: by which sequences became longer.
              * @example 8
              */
             factor: number;
@@ -7963,8 +7964,8 @@ export interface components {
             high_frequency_factor: number;
             /**
              * Original Length
-             * @description Sequence length that the model was trained on before scaling, in tokens. Required for `llama3` and `yarn`,
-             *     without effect for `linear`.
+             * @description Sequence length that the model was trained on before scaling, in tokens. Required for `llama3`, `yarn` and
+             *     `longrope`, without effect for `linear`.
              * @default null
              * @example 8192
              */
@@ -7983,7 +7984,8 @@ export interface components {
             beta_slow: number;
             /**
              * Attention Factor
-             * @description For `yarn`: factor of cosines and sines. Without it, 0.1 x ln(`factor`) + 1.
+             * @description For `yarn` and `longrope`: factor of cosines and sines. Without it, 0.1 x ln(`factor`) + 1 for `yarn`, and
+             *     sqrt(1 + ln(`factor`) / ln(`original_length`)) for `longrope`.
              * @default null
              * @example 1.2
              */
@@ -7994,9 +7996,31 @@ export interface components {
              * @default true
              */
             truncate: boolean;
+            /**
+             * Short Factors
+             * @description For `longrope`: factor of each pair of elements, where `sequence_length` is at most `original_length`.
+             * @default null
+             * @example [
+             *       1,
+             *       1.1,
+             *       4
+             *     ]
+             */
+            short_factors: number[] | null;
+            /**
+             * Long Factors
+             * @description For `longrope`: factor of each pair of elements, where `sequence_length` is above `original_length`.
+             * @default null
+             * @example [
+             *       1,
+             *       1.1,
+             *       4
+             *     ]
+             */
+            long_factors: number[] | null;
         };
         /** @enum {string} */
-        RopeScalingKindEnum: "llama3" | "linear" | "yarn";
+        RopeScalingKindEnum: "llama3" | "linear" | "yarn" | "longrope";
         /** @enum {string} */
         ScaleEnum: "rms" | "spectral";
         /**

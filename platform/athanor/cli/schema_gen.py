@@ -290,10 +290,16 @@ CompressionSpecKindEnum: TypeAlias = Literal['none', 'powersgd', 'int8', 'fp8']
 NormPositionEnum: TypeAlias = Literal['before', 'after', 'both']
 
 
+ShortFactor: TypeAlias = float
+
+
+LongFactor: TypeAlias = float
+
+
 ScaleEnum: TypeAlias = Literal['rms', 'spectral']
 
 
-RopeScalingKindEnum: TypeAlias = Literal['llama3', 'linear', 'yarn']
+RopeScalingKindEnum: TypeAlias = Literal['llama3', 'linear', 'yarn', 'longrope']
 
 
 ScoringEnum: TypeAlias = Literal['softmax', 'sigmoid']
@@ -507,6 +513,8 @@ class RopeScaling(TypedDict):
     beta_slow: NotRequired[float]
     attention_factor: NotRequired[float | None]
     truncate: NotRequired[bool]
+    short_factors: NotRequired[list[ShortFactor] | None]
+    long_factors: NotRequired[list[LongFactor] | None]
 
 
 class ArtifactPage(TypedDict):
