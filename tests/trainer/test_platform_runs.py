@@ -21,7 +21,7 @@ from trainer.contract.encryption import Encryptor, authenticate, new_keyset
 from trainer.contract.manifest import CheckpointManifest, DatasetManifest, StoredFile
 from trainer.contract.node_rendezvous import JoinReply
 from trainer.contract.run import DataKeys, DatasetSource, EndClass, ProcessLayout, RunConfig, StopRequest
-from trainer.data.prepare import prepare
+from trainer.data.prepare import Preparation
 from trainer.resilience.assignment import HttpConnection
 from trainer.storage.cached import CachedStorage, delete_abandoned
 from trainer.storage.folder import FolderStorage
@@ -76,7 +76,7 @@ def test_a_prepared_data_set_is_used_as_it_is_and_gives_the_same_losses(tmp_path
 
 def prepared_with_small_shards(api: AgentApi, work: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     """The run for another attempt, after one whose data was put into shards of 4 KiB."""
-    monkeypatch.setattr("trainer.agent.dataset.prepare", partial(prepare, shard_bytes=4096))
+    monkeypatch.setattr("trainer.agent.dataset.Preparation", partial(Preparation, shard_bytes=4096))
     assert supervisor_for(api, work).run() is EndClass.COMPLETED
     fields = {**api.run.model_dump(), "resume": None, "attempt_number": 2}
     return RunConfig.model_validate(fields)

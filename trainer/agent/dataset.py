@@ -43,6 +43,8 @@ from trainer.storage.base import Storage
 from trainer.storage.encrypted import decrypt_to_file, encrypt_file
 
 _POLL_SECONDS = 1.0
+_REQUESTS_PER_SECOND = 30
+"""How often all nodes of a run together ask whether its data is prepared, at most."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,9 @@ class DatasetPreparer:
         self.newly_prepared: list[int] = []
         self._found: dict[int, PreparedSource] = {}
         self._helped: set[str] = set()
+        self._lost: set[str] = set()
+        nodes = run.layout.nodes + run.spare_nodes
+        self._poll_seconds = max(_POLL_SECONDS, nodes / _REQUESTS_PER_SECOND) if self._helps else _POLL_SECONDS
         self.locations: list[PreparedSource] = []
 
     def fetch_or_prepare(self, local_files: list[Path]) -> None:
@@ -178,12 +183,18 @@ class DatasetPreparer:
                     self._helped.add(reply.store)
                     self._help(number, reply.store)
                     continue
+                if reply.store is not None and reply.store in self._lost:
+                    raise TrainerError(
+                        EndClass.COLLECTIVE_TIMEOUT,
+                        f"this node lost the connection to the node that leads the preparation ({reply.store}); check "
+                        "the network between the nodes",
+                    )
                 is_of_other = reply.job_id != self._run.job_id
                 if reports and is_of_other and reply.job_id != announced:
                     announced = reply.job_id
                     self._report_event("dataset.waiting", source=self._parts[number].source, job=reply.job_id)
                 self.is_waiting = reports and is_of_other
-                self._pause(_POLL_SECONDS)
+                self._pause(self._poll_seconds)
         finally:
             if self.is_waiting:
                 self.is_waiting = False
@@ -285,9 +296,11 @@ class DatasetPreparer:
         store, address = start_store(self._processes.address, nodes * local + 1)
         try:
             if token is not None:
-                claim.offer_help(f"{address.host}:{address.port}")
+                claim.offer_work(f"{address.host}:{address.port}")
             task = self._task(number, address, tokenizer, folder, local_files, prefix)
             files = PreparationGroup(task, local, leads=True, follow=self._processes.follow).wait(self._is_stopping)
+            if token is not None:
+                claim.offer_work(None)
         finally:
             store.process.kill()
             store.process.join()
@@ -310,11 +323,22 @@ class DatasetPreparer:
         units = len(read_units(self._parts[number], source, self._storage, encryptor, [], UNIT_BYTES))
         folder = self._scratch(self._root / self._recipes[number], "units")
         task = self._task(number, StoreAddress(host, int(port)), self._tokenizer(number), folder, [], "")
+        next_look = time.monotonic() + self._poll_seconds
+
+        def is_over() -> bool:
+            nonlocal next_look
+            if time.monotonic() < next_look:
+                return False
+            next_look = time.monotonic() + self._poll_seconds
+            return self._claims[self._recipes[number]].ask().store != store
+
         try:
             group = PreparationGroup(task, num_processes(units), leads=False, follow=self._processes.follow)
-            group.wait(self._is_stopping)
+            group.wait(self._is_stopping, is_over)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+        if group.has_lost_store:
+            self._lost.add(store)
 
     def _task(
         self,

@@ -31,8 +31,8 @@ class PreparationClaim:
             threading.Thread(target=self._renew, args=renewing, name="preparation", daemon=True).start()
         return reply
 
-    def offer_help(self, store: str) -> None:
-        """Report to the other nodes of the attempt that they can help, through the store at HOST:PORT."""
+    def offer_work(self, store: str | None) -> None:
+        """Report to the other nodes of the attempt that they can help, through the store at HOST:PORT, or no longer."""
         self._store = store
         self.ask()
 

@@ -29,6 +29,7 @@ class PreparationGroup:
     ) -> None:
         """Start the processes. `follow` reads their output."""
         self._oom_kills = count_oom_kills()
+        self.has_lost_store = False
         self._forked: list[tuple[ForkedProcess, Connection]] = []
         for number, target in enumerate([lead] * leads + [take_units] * processes):
             reader, writer = make_pipe()
@@ -37,15 +38,16 @@ class PreparationGroup:
             follow(forked, -1)
             self._forked.append((forked, reader))
 
-    def wait(self, is_stopping: Callable[[], bool]) -> list[StoredFile]:
-        """Wait until all have ended. Return the files of the shards that were stored, on the leader's node.
+    def wait(self, is_stopping: Callable[[], bool], is_over: Callable[[], bool] = lambda: False) -> list[StoredFile]:
+        """Wait until all have ended, or the work `is_over`. Return the files of the shards that were stored, on the
+        leader's node. `has_lost_store`: whether a process has lost that of the leader on another node.
 
         Raises TrainerError: of the first process that failed, or STOPPED. No process is left after that.
         """
         files: list[StoredFile] = []
         waiting = {reader: forked for forked, reader in self._forked}
         try:
-            while waiting:
+            while waiting and not is_over():
                 for reader in connection.wait(list(waiting), _POLL_SECONDS):
                     assert isinstance(reader, Connection)
                     files += self._received(reader, waiting.pop(reader))
@@ -69,4 +71,5 @@ class PreparationGroup:
             raise TrainerError(failure.end_class, message) from error
         if isinstance(report, tuple):
             raise TrainerError(*report)
-        return report
+        self.has_lost_store |= report is None
+        return report or []

@@ -64,8 +64,9 @@ class UnitResult:
     lengths: dict[str, list[int]]
 
 
-Report = tuple[EndClass, str] | list[StoredFile]
-"""What a process reports to its agent: an error, or the files of the shards that were stored (of the leader)."""
+Report = tuple[EndClass, str] | list[StoredFile] | None
+"""What a process reports to its agent: an error, the files of the shards that were stored (of the leader), or None
+where it lost the store of the leader, which is on another node."""
 
 
 def lead(task: UnitsTask, report: Connection) -> None:
@@ -99,7 +100,9 @@ def _run(
         values = SharedValues(store, encryptor, task.recipe)
         result = work(task, Preparation(units, part, task.tokenizer, task.folder), values, storage)
     except Exception as error:  # noqa: BLE001 - reported to the agent, which ends the attempt with it
-        if not (task.helps and isinstance(error, DistNetworkError)):
+        if task.helps and isinstance(error, DistNetworkError):
+            result = None
+        else:
             failure = classify_exception(error, rank=-1)
             result = failure.end_class, failure.message
             if values is not None:

@@ -81,7 +81,7 @@ class EvaluationSpec(SpecModel):
 
     every_steps: PositiveInt = 100
     """Interval between evaluations, in steps."""
-    patience: PositiveInt | None = None
+    patience: Annotated[PositiveInt | None, Field(examples=[3])] = None
     """Number of evaluations in a row without a lower loss after which training ends early, with a checkpoint, and with
     the model of that step or, with `checkpoint.keep_best`, the best one. Without it, training runs all steps."""
     sequences: PositiveInt = 64
@@ -158,7 +158,7 @@ class TrainingSpec(CheckedModel):
     compile: bool | Literal["auto"] = "auto"
     """Whether to compile the blocks of the model with `torch.compile`, which makes start-up longer. `auto` compiles
     them on GPUs, and continues without what fails to compile; blocks that cannot be compiled, such as recomputed ones
-    with ring attention, are reported by the event `compile.partial`. True is refused with the pipeline schedules
+    with ring attention, are reported by an event. True is refused with the pipeline schedules
     `interleaved_zero_bubble`, `zbv_zero_bubble` and `dualpipe_v`, with which `auto` does not compile."""
     cuda_graphs: bool = False
     """Whether to record the compiled blocks as CUDA graphs, which saves the time to launch kernels one by one. Needs

@@ -4162,6 +4162,7 @@ export interface components {
              * @description Number of evaluations in a row without a lower loss after which training ends early, with a checkpoint, and with
              *     the model of that step or, with `checkpoint.keep_best`, the best one. Without it, training runs all steps.
              * @default null
+             * @example 3
              */
             patience: number | null;
             /**
@@ -9152,7 +9153,7 @@ export interface components {
              * Compile
              * @description Whether to compile the blocks of the model with `torch.compile`, which makes start-up longer. `auto` compiles
              *     them on GPUs, and continues without what fails to compile; blocks that cannot be compiled, such as recomputed ones
-             *     with ring attention, are reported by the event `compile.partial`. True is refused with the pipeline schedules
+             *     with ring attention, are reported by an event. True is refused with the pipeline schedules
              *     `interleaved_zero_bubble`, `zbv_zero_bubble` and `dualpipe_v`, with which `auto` does not compile.
              * @default auto
              */

@@ -176,7 +176,9 @@ def _wholes(fragment: dict[str, Any]) -> list[dict[str, Any]]:
     wholes = []
     if set(fragment) <= set(JobSpec.model_fields):
         inner = {**base["training"], **fragment.get("training", {})}
-        wholes.append({**base, **fragment, "resources": base["resources"], "training": inner})
+        task = {} if "prepare" in fragment else {"training": inner}
+        rest = {name: part for name, part in base.items() if name != "training"}
+        wholes.append({**rest, **fragment, "resources": base["resources"], **task})
     if set(fragment) <= set(TrainingSpec.model_fields):
         resources = {**base["resources"], "processes_per_node": MESH_RANKS if "parallelism" in fragment else 1}
         if "expert" in fragment.get("parallelism", {}):
