@@ -5217,7 +5217,7 @@ export interface components {
              */
             training: components["schemas"]["TrainingSpec"] | null;
             /**
-             * @description Data to tokenize and store, without training. Takes one process on one node. Give either `training` or
+             * @description Data to tokenize and store, without training. Takes one process on each node. Give either `training` or
              *     `prepare`.
              * @default null
              */

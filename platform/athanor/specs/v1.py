@@ -165,7 +165,7 @@ class JobSpec(OneTask, CheckedModel):
     training: TrainingSpec | None = None
     """What to train, on which data, and how. Give either `training` or `prepare`."""
     prepare: PrepareSpec | None = None
-    """Data to tokenize and store, without training. Takes one process on one node. Give either `training` or
+    """Data to tokenize and store, without training. Takes one process on each node. Give either `training` or
     `prepare`."""
 
     @field_validator("telemetry")
