@@ -27,6 +27,7 @@ class PreparationClaim:
         reply = self._request(held)
         self.token = reply.token
         if reply.token is not None and reply.token != held:
+            self._released.clear()
             renewing = (reply.token, reply.renew_seconds)
             threading.Thread(target=self._renew, args=renewing, name="preparation", daemon=True).start()
         return reply
