@@ -1,7 +1,7 @@
 """Held-out loss after equal tokens: ours with its defaults, against a tuned reference loop of the same shape.
 
 The reference is `transformers`' Llama with its own initial weights and torch's AdamW, written as one does by hand; its
-learning rate is the best of a grid, under the trainer's schedule: a cosine was worse at each rate. Both see the same
+learning rate is the best of a grid, under the trainer's schedule, which did better than a cosine. Both see the same
 sequences in the same order, and are evaluated on the same held-out ones.
 """
 
