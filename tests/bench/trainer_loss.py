@@ -97,7 +97,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     options = parser.parse_args()
-    ours, reference = [], {rate: [] for rate in RATES}  # type: ignore[var-annotated]
+    ours: list[float] = []
+    reference: dict[float, list[float]] = {rate: [] for rate in RATES}
     for seed in options.seeds:
         spec = training_of(options.steps, seed)
         with tempfile.TemporaryDirectory() as folder:

@@ -28,7 +28,7 @@ from trainer.resilience.forking import start_fork_server
 
 TOTAL_BYTES, UNIT_BYTES = 500_000_000, 64 * 2**20
 SYSTEMS = {"one process": 0, "group of 1": 1, "group of 2": 2}
-"""Name -> processes of a group; 0: the agent's own process, whose tokenizer has a thread a core."""
+"""Name -> processes of a group; 0: the agent's own process, with one tokenizer thread for each core."""
 
 
 def write_text(folder: Path, total: int) -> list[Path]:
@@ -49,22 +49,21 @@ def prepare(folder: Path, files: list[Path], processes: int) -> None:
     settings = LocalSettings(TrainingSpec.model_validate(spec), ProcessLayout(), CheckpointPolicy(), 0)
     platform, connection = LocalPlatform(folder, settings), FolderConnection(folder, settings)
     dataset.UNIT_BYTES = UNIT_BYTES
-    dataset.num_processes = lambda units: processes
+    dataset.num_processes = lambda units, nodes: processes
     group = NodeProcesses(connection, 0, "127.0.0.1", lambda forked, rank: None) if processes else None
     run, keys = platform.run(), platform.keys()
     preparer = DatasetPreparer(folder / "cache", run, keys, platform, platform.storage, lambda: False, processes=group)
     preparer.fetch_or_prepare(files)
 
 
-def record_peaks(peaks: dict[int, int]) -> None:
+def record_peaks(peaks: dict[int, int], is_over: threading.Event) -> None:
     """Record the peak memory in bytes of each process of this session, twice a second."""
-    while True:
+    while not is_over.wait(0.5):
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError, StopIteration):
                 if os.getsid(int(folder.name)) == os.getpid():
                     lines = (folder / "status").read_text().splitlines()
                     peaks[int(folder.name)] = 1024 * next(int(line.split()[1]) for line in lines if "VmHWM" in line)
-        time.sleep(0.5)
 
 
 def measure_one(files: list[Path], processes: int, results: Any) -> None:
@@ -72,11 +71,13 @@ def measure_one(files: list[Path], processes: int, results: Any) -> None:
     os.setsid()
     start_fork_server()
     peaks: dict[int, int] = {}
-    threading.Thread(target=record_peaks, args=(peaks,), daemon=True).start()
+    is_over = threading.Event()
+    threading.Thread(target=record_peaks, args=(peaks, is_over), daemon=True).start()
     with tempfile.TemporaryDirectory() as folder:
         begin = time.monotonic()
         prepare(Path(folder), files, processes)
         seconds = time.monotonic() - begin
+    is_over.set()
     results.put((seconds, max(peaks.values())))
 
 

@@ -11,7 +11,7 @@ ROWS = 4096  # of a shard: 16 Mi tokens in sequences of 4,096
 
 
 def corpus_of(weights: list[float], shards: int, window: int) -> Corpus:
-    """Return the order of a mixture whose sources have `shards` shards each, without their files."""
+    """Return the order of a mixture of sources with `shards` shards each, without their files."""
     made = Corpus.__new__(Corpus)
     made._mixture = Mixture(weights)
     made._samplers = [Sampler([ROWS] * shards, 1, str(number), window) for number in range(len(weights))]

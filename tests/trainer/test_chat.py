@@ -152,13 +152,14 @@ def test_tools_and_calls_are_rendered_as_transformers_does_and_calls_are_trained
 def test_a_template_that_leaves_calls_out_is_refused_with_the_place() -> None:
     part = MixturePart(source="dataset:x", format="chat")
     messages = [{**message, "content": message.get("content", "")} for message in TOOL_MESSAGES]
-    for sent, problem in (
-        (messages, "leaves the call of 'weigh' out"),
-        (TOOL_MESSAGES, "cannot render these messages"),
+    for template, sent, problem in (
+        (CHATML, messages, "leaves the calls of message 1 out"),
+        (CHATML, TOOL_MESSAGES, "cannot render these messages"),
+        ("{{ tools | tojson }}" + CHATML, messages, "leaves the calls of message 1 out"),  # it names the function
     ):
-        line = json.dumps({"messages": sent}).encode()
+        line = json.dumps({"messages": sent, "tools": TOOLS}).encode()
         with pytest.raises(TrainerError, match=f"x.jsonl line 1: the chat template {problem}"):
-            list(read_conversations([RawObject.of("x.jsonl", line)], part, ChatTemplate(CHATML, {})))
+            list(read_conversations([RawObject.of("x.jsonl", line)], part, ChatTemplate(template, {})))
 
 
 @pytest.mark.parametrize("template", [CHATML, LLAMA, DEFAULT_TEMPLATE])

@@ -159,3 +159,23 @@ def test_the_best_checkpoint_is_retained_and_exported(tmp_path: Path, processes:
     again = with_base(tiny_training(evaluation=BEST, **fields), run.output / "model")
     seen = run_alone(tmp_path / "seen", again, data=run.output.parent / "tiny.txt")
     assert seen.series("evaluation/loss")[0] == pytest.approx(losses[best], abs=1e-4)
+
+
+def test_a_damaged_best_checkpoint_is_named_and_its_remedy_works(tmp_path: Path) -> None:
+    training = tiny_training(evaluation=BEST, steps=48, optimizer={"learning_rate": 1.0}, schedule={"warmup_steps": 48})
+    settings: dict[str, Any] = {"every_steps": 100, "keep_last": 1}
+    first = run_alone(tmp_path / "run", training, keep_best=True, **settings)
+    assert first.end_class is EndClass.COMPLETED, first.end["message"]
+    (event,) = first.events("export.best")
+    shutil.rmtree(first.output / "model")  # as if the export had been interrupted
+    (part, *_) = sorted(first.checkpoints[0].glob("rank0*"))
+    part.write_bytes(part.read_bytes()[:-1])
+    damaged = run_alone(tmp_path / "run", training, keep_best=True, **settings)
+    assert damaged.end_class is EndClass.STORAGE_ERROR
+    assert (
+        f"the checkpoint of step {event['step']}, which has the lowest held-out loss, is damaged"
+        in (damaged.end["message"])
+    )
+    remedied = run_alone(tmp_path / "run", training, **settings)
+    assert remedied.end_class is EndClass.COMPLETED, remedied.end["message"]
+    assert (remedied.output / "model" / "model.safetensors").exists()

@@ -32,7 +32,7 @@ VISION = {
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
-    """A run whose tokenizer the model for images and text takes over."""
+    """A run; the model for images and text uses its tokenizer."""
     return run_alone(tmp_path_factory.mktemp("first") / "run", tiny_training(steps=4))
 
 

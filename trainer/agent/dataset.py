@@ -77,8 +77,8 @@ class DatasetPreparer:
         report_event: ReportEvent = lambda kind, **data: None,
         processes: NodeProcesses | None = None,
     ) -> None:
-        """Set up for one run; `base` is the folder of the base model, whose tokenizer is used. Without `processes`,
-        this one prepares alone."""
+        """Set up for one run. `base`: folder of the base model, which also has the tokenizer. Without `processes`, this
+        process prepares alone."""
         self._base, self._report_event, self._processes = base, report_event, processes
         self._root, self._run, self._keys, self._platform, self._storage = root, run, keys, platform, storage
         self._parts = run.data.parts
@@ -96,8 +96,8 @@ class DatasetPreparer:
         self._found: dict[int, PreparedSource] = {}
         self._helped: set[str] = set()
         self._lost: set[str] = set()
-        nodes = run.layout.nodes + run.spare_nodes
-        self._poll_seconds = max(_POLL_SECONDS, nodes / _REQUESTS_PER_SECOND) if self._helps else _POLL_SECONDS
+        self._nodes = run.layout.nodes + run.spare_nodes
+        self._poll_seconds = max(_POLL_SECONDS, self._nodes / _REQUESTS_PER_SECOND) if self._helps else _POLL_SECONDS
         self.locations: list[PreparedSource] = []
 
     def fetch_or_prepare(self, local_files: list[Path]) -> None:
@@ -288,12 +288,12 @@ class DatasetPreparer:
         if len(units) == 1 or self._processes is None:
             Preparation([self._until_stopped(unit) for unit in units], part, tokenizer, folder).run()
             return None
-        nodes, local = self._run.layout.nodes + self._run.spare_nodes, num_processes(len(units))
+        local = num_processes(len(units), self._nodes)
         claim = self._claims[self._recipes[number]]
-        token = claim.token if nodes > 1 else None
+        token = claim.token if self._nodes > 1 else None
         prefix = self._prefix(number, token) if token is not None else ""
         folder.mkdir(parents=True)
-        store, address = start_store(self._processes.address, nodes * local + 1)
+        store, address = start_store(self._processes.address, self._nodes * local + 1)
         try:
             if token is not None:
                 claim.offer_work(f"{address.host}:{address.port}")
@@ -333,7 +333,9 @@ class DatasetPreparer:
             return self._claims[self._recipes[number]].ask().store != store
 
         try:
-            group = PreparationGroup(task, num_processes(units), leads=False, follow=self._processes.follow)
+            group = PreparationGroup(
+                task, num_processes(units, self._nodes), leads=False, follow=self._processes.follow
+            )
             group.wait(self._is_stopping, is_over)
         finally:
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,6 +1,5 @@
 """Processes of this node that prepare a data set together with those of other nodes."""
 
-import os
 from collections.abc import Callable
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -9,16 +8,27 @@ from trainer.agent.unit_workers import Report, UnitsTask, lead, take_units
 from trainer.contract.manifest import StoredFile
 from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
+from trainer.resilience.control_groups import available_cores, available_memory
 from trainer.resilience.failures import classify_exit, count_oom_kills
 from trainer.resilience.forking import ForkedProcess, fork, make_pipe
+from trainer.resilience.store_server import max_connections
 
-MAX_PROCESSES = 64  # each has one shard of tokens and one batch of documents in memory
+MAX_PROCESSES = 64
+PROCESS_BYTES = 768 * 2**20
+"""Memory that each process is counted with: tokenising took up to 644 MiB (docs/benchmarks.md)."""
 _POLL_SECONDS = 0.5
 
 
-def num_processes(units: int) -> int:
-    """Return how many processes of this node prepare `units`: one a core at most."""
-    return max(1, min(units, len(os.sched_getaffinity(0)), MAX_PROCESSES))
+def num_processes(units: int, nodes: int) -> int:
+    """Return how many processes of this node prepare its part of `units`, at least 1.
+
+    One for each core that the node, or the limit of its control group, leaves to this job, as far as the memory goes;
+    no more on all `nodes` than the first one's store has connections for, if its limit of open files is this node's.
+    """
+    memory = available_memory()
+    by_memory = MAX_PROCESSES if memory is None else memory // PROCESS_BYTES
+    by_connections = (max_connections() - 1) // nodes  # the leader has one
+    return max(1, min(-(-units // nodes), available_cores(), by_memory, by_connections, MAX_PROCESSES))
 
 
 class PreparationGroup:

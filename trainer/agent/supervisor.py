@@ -161,6 +161,9 @@ class Supervisor:
         preparer.fetch_or_prepare(self._config.local_files)
         self._report_event("phase.finished", phase="data", seconds=time.monotonic() - begin - preparer.seconds_waited)
         training = run.training
+        if training is None and self._config.node.index > 0:  # as a spare node, it only helped: the first one reports
+            self._was_spare = True
+            return Outcome(EndClass.COMPLETED, "", -1, {})
         if training is None:
             return self._register_prepared(preparer)
         if preparer.newly_prepared and self._config.node.index == 0 and isinstance(self._connection, HttpConnection):
@@ -440,7 +443,8 @@ class Supervisor:
         if not self._shipper.finish(DELIVERY_PATIENCE_SECONDS):
             logger.error("the platform did not acknowledge all reports within %.0f s", DELIVERY_PATIENCE_SECONDS)
         self._shipper.finish_sinks(outcome.end_class)
-        if self._rendezvous.reply is None or self._rendezvous.reply.node_rank == 0:
+        is_first = self._rendezvous.reply is None or self._rendezvous.reply.node_rank == 0
+        if is_first and not self._was_spare:
             with _logged("could not store the end of the attempt"):
                 self._put_end_marker(run, keys, end)
         if not self._was_spare:

@@ -31,11 +31,6 @@ def trained_messages(messages: list[JsonObject]) -> list[bool]:
     return [message["role"] == "assistant" and message.get("weight", 1) != 0 for message in messages]
 
 
-def called_functions(messages: list[JsonObject]) -> list[str]:
-    """Return the names of all functions that messages call."""
-    return [_function(call)["name"] for message in messages for call in message.get("tool_calls") or []]
-
-
 def _message_problem(message: Any) -> str:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         return "has no text in 'role'"

@@ -37,8 +37,8 @@ class Family:
 
     `always`: values of features that all of its models have. `entries`: the entry of `config.json` that has the value
     of a feature. All other features have their defaults. `defaults`: what a missing entry of `config.json` means.
-    `restrictions`: which models of it are refused. `text_part_of`: the model type of models for images and text whose
-    text part is of this family; `part_defaults`: what a missing entry of that part means besides.
+    `restrictions`: which models of it are refused. `text_part_of`: the model type of models for images and text that
+    have a text part of this family; `part_defaults`: what a missing entry of that part means besides.
     """
 
     model_type: Layout

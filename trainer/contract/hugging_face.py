@@ -151,8 +151,9 @@ def hugging_face_config(
 
 
 def is_of_images_too(config: dict[str, Any]) -> bool:
-    """Return whether a configuration is of a model for images and text whose text part is known."""
-    return isinstance(config.get("text_config"), dict) and config.get("model_type") in BY_WHOLE
+    """Return whether a configuration is of a model for images and text with a text part of a known family."""
+    kind = config.get("model_type")
+    return isinstance(config.get("text_config"), dict) and isinstance(kind, str) and kind in BY_WHOLE
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -183,7 +184,8 @@ def _shape(config: dict[str, Any]) -> ModelShape:
     kind = config.get("model_type")
     family = BY_TYPE.get(kind) if isinstance(kind, str) else None
     if family is None:
-        raise _refused("model_type", kind, f"it must be one of {', '.join([*BY_TYPE, *BY_WHOLE])}")
+        with_parts = "".join(f", or {each} with a text_config" for each in BY_WHOLE)
+        raise _refused("model_type", kind, f"it must be one of {', '.join(BY_TYPE)}{with_parts}")
     config = {"num_key_value_heads": config.get("num_attention_heads"), **family.defaults, **config}
     for entry in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
         found = config.get(entry)

@@ -103,7 +103,7 @@ def _graph_problems(training: TrainingSpec, sizes: MeshSizes) -> list[MeshProble
         f"zero {sizes.zero}, which gathers weights at new addresses; take zero 0": sizes.zero > 0,
         "tensor or context parallelism, whose exchanges are inside the blocks": sizes.tensor * sizes.context > 1,
         "batch_ramp, which changes the size of micro-batches": training.batch_ramp is not None,
-        "lora.dropout, whose random numbers a recorded graph would repeat": training.lora is not None
+        "lora.dropout, because a recorded graph would repeat its random numbers": training.lora is not None
         and training.lora.dropout > 0,
         "evaluation.prompts, which are generated token by token": bool(training.evaluation.prompts),
     }

@@ -108,7 +108,7 @@ def find_best(checkpoints: Iterable[AnySaved]) -> AnySaved | None:
     that was the best up to then."""
     best: AnySaved | None = None
     for each in checkpoints:
-        is_best_yet = each.metrics.get(BEST_STEP) == each.step
+        is_best_yet = each.metrics.get(BEST_STEP) == each.step and BEST_LOSS in each.metrics
         if is_best_yet and (best is None or each.metrics[BEST_LOSS] < best.metrics[BEST_LOSS]):
             best = each
     return best

@@ -17,7 +17,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from trainer.contract.chat import TOOLS_FIELD, called_functions, conversation_problem, trained_messages
+from trainer.contract.chat import TOOLS_FIELD, conversation_problem, trained_messages
 from trainer.contract.data import MixturePart
 from trainer.contract.hugging_face import TEMPLATE_NAME, TOKENIZER_SETTINGS_NAME
 from trainer.data.documents import RawObject, data_error, json_lines
@@ -108,9 +108,11 @@ class ChatTemplate:
         Raises TemplateError if the template refuses them, ValueError if the text has no target, or lacks a call.
         """
         marked, trained = self._render(messages, tools), trained_messages(messages)
-        missing = [name for name in called_functions(messages) if name not in marked]
-        if missing:
-            raise ValueError(f"the chat template leaves the call of {missing[0]!r} out; use a model that knows tools")
+        for number, message in enumerate(messages):
+            if message.get("tool_calls") and self._leaves_calls_out(messages, tools, number, marked):
+                raise ValueError(
+                    f"the chat template leaves the calls of message {number} out; use one that knows tools"
+                )
         if _BEGIN in marked:
             made = _without_marks(marked)
             answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
@@ -135,6 +137,15 @@ class ChatTemplate:
     def prompt(self, text: str) -> str:
         """Return the prompt that makes a model answer `text`."""
         return self._render([{"role": "user", "content": text}], None, add_generation_prompt=True)
+
+    def _leaves_calls_out(self, messages: Messages, tools: Tools, number: int, text: str) -> bool:
+        """Return whether `text`, rendered from all messages, is the same without the calls of message `number`."""
+        without = {"content": "", **messages[number], "tool_calls": None}
+        without["content"] = without["content"] or ""
+        try:
+            return self._render([*messages[:number], without, *messages[number + 1 :]], tools) == text
+        except TemplateError:  # it cannot do without them
+            return False
 
     def _answer(self, messages: Messages, tools: Tools, number: int, text: str) -> tuple[int, int] | None:
         """Return the span of the assistant's message `number` in the text of all messages; None if the template changes

@@ -13,6 +13,7 @@ from pathlib import Path
 from trainer.contract.encryption import DecryptionError
 from trainer.contract.run import EXIT_STATUS, EndClass
 from trainer.errors import TrainerError
+from trainer.resilience.control_groups import group_folders
 
 RESTARTABLE = frozenset(
     {EndClass.PROCESS_KILLED, EndClass.COLLECTIVE_TIMEOUT, EndClass.INTERNAL_ERROR, EndClass.STORAGE_ERROR}
@@ -154,30 +155,6 @@ def count_oom_kills(root: Path = Path("/")) -> int:
 
 
 def memory_counters(root: Path) -> Iterator[Path]:
-    """Yield the files that may count the OOM kills of this control group.
-
-    The memory controller belongs to one version; on a hybrid host the other is mounted as well, without it. A mount
-    shows the part of the hierarchy below its own root, which in a container is often the group itself.
-    """
-    try:
-        groups = (root / "proc/self/cgroup").read_text().splitlines()
-        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return
-    paths = {}
-    for group in groups:
-        number, controllers, path = group.split(":", 2)
-        if "memory" in controllers.split(","):
-            paths["cgroup"] = path
-        elif number == "0":
-            paths["cgroup2"] = path
-    for mount in mounts:
-        fields, _, kind = mount.partition(" - ")
-        below, point = fields.split()[3:5]
-        kind, _, options = kind.split()
-        if kind not in paths or (kind == "cgroup" and "memory" not in options.split(",")):
-            continue
-        path = paths[kind]
-        inside = path.removeprefix(below.rstrip("/")) if (path + "/").startswith(below.rstrip("/") + "/") else ""
-        file = "memory.oom_control" if kind == "cgroup" else "memory.events"
-        yield root / point.lstrip("/") / inside.lstrip("/") / file
+    """Yield the files that may count the OOM kills of this control group."""
+    for folder, _, version in group_folders("memory", root):
+        yield folder / ("memory.oom_control" if version == 1 else "memory.events")

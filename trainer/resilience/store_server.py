@@ -33,7 +33,7 @@ def start_store(host: str, num_ranks: int) -> tuple[ForkedProcess, StoreAddress]
     Raises TrainerError if it fails, or if this node allows fewer open files than the ranks need.
     """
     needed, allowed = num_ranks + OTHER_DESCRIPTORS, _hard_limit()
-    if needed > allowed:
+    if num_ranks > max_connections():
         raise TrainerError(
             EndClass.INTERNAL_ERROR,
             f"the rendezvous store of {num_ranks:,} ranks needs {needed:,} open files, and this node allows "
@@ -62,6 +62,11 @@ def _serve(host: str, report: Connection) -> None:
     report.send(store.port)
     report.close()
     threading.Event().wait()  # until the agent ends it
+
+
+def max_connections() -> int:
+    """Return how many connections a store on this node takes at most."""
+    return _hard_limit() - OTHER_DESCRIPTORS
 
 
 def _hard_limit() -> int:

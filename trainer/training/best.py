@@ -4,7 +4,7 @@ from trainer.checkpoint.reader import load
 from trainer.checkpoint.state import live_shards
 from trainer.contract.encryption import DecryptionError, check_manifest
 from trainer.contract.manifest import BEST_LOSS, CheckpointManifest
-from trainer.contract.run import EndClass
+from trainer.contract.run import DamagedCheckpoint, EndClass
 from trainer.errors import TrainerError
 from trainer.storage.base import MissingObject
 from trainer.training.build import FinalState, TrainState
@@ -15,8 +15,8 @@ _KEY = "manifest"
 def restore_best(state: TrainState) -> None:
     """Load the best checkpoint, with `checkpoint.keep_best`; a collective.
 
-    The last state stays if no evaluation in training was better than the one before it. Raises TrainerError
-    (STORAGE_ERROR) for a checkpoint that cannot be read.
+    The last state stays if no evaluation in training was better than the one before it. A checkpoint that cannot be
+    read is reported as damaged, so that the platform no longer names it, and raises TrainerError (STORAGE_ERROR).
     """
     assert state.final is not None, "training is over"
     if not state.assignment.run.checkpoint.keep_best:
@@ -32,10 +32,12 @@ def restore_best(state: TrainState) -> None:
             shards = live_shards(weights, state.optimizer)
             load(manifest, shards, weights, state.storage, state.encryptor, manifest.dataset_fingerprint)
         except (DecryptionError, MissingObject) as error:
+            state.platform.report_damaged(DamagedCheckpoint(**manifest.id.model_dump(), because=str(error)[:2000]))
             raise TrainerError(
                 EndClass.STORAGE_ERROR,
                 f"the checkpoint of step {manifest.step}, which has the lowest held-out loss, is damaged: {error}; "
-                "the newest one is intact: fork the job from it, without checkpoint.keep_best",
+                "on the platform, a restart exports the best of the others; standalone, run again without "
+                "checkpoint.keep_best",
             ) from error
     weights.sync_compute_copies()
     state.final = FinalState(manifest.step, manifest.metrics)

@@ -93,6 +93,8 @@ def _filled(training: TrainingSpec, pinned: str, read: Read) -> TrainingSpec:
             raise _refused("base_incomplete", f"{training.model.base} has no {name}: give a model in that layout")
     try:
         whole = json.loads(contents[CONFIG_NAME])
+        if not isinstance(whole, dict):
+            raise ValueError(f"{CONFIG_NAME} is not a JSON object: give a model in that layout")
         if is_of_images_too(whole):
             training.check_text_part()
         config = text_config(whole)

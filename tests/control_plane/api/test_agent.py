@@ -270,9 +270,12 @@ def test_the_checkpoint_with_the_lowest_loss_is_retained_on_request(
         assert agent("POST", "checkpoints", manifest.model_dump(mode="json")).status_code == 201
     kept = Checkpoint.objects.filter(job=attempt.job, retired_at__isnull=True).order_by("step")
     assert [row.step for row in kept] == ([2, 4] if keep_best else [4])
+    part = stored_part(attempt, "checkpoints/5/rank0")
+    without_loss = manifest_of(attempt, 5, [part]).model_copy(update={"metrics": {"evaluation/best_step": 5.0}})
+    assert agent("POST", "checkpoints", without_loss.model_dump(mode="json")).status_code == 201
     run = RunConfig.model_validate(agent("GET", "run").json())
     assert run.resume is not None
-    assert run.resume.step == 4
+    assert run.resume.step == 5
     assert (run.best.step if run.best is not None else None) == (2 if keep_best else None)
 
 

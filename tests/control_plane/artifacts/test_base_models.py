@@ -118,6 +118,9 @@ def test_a_base_that_cannot_be_used_is_refused_by_field(
     [
         ({"config.json": CONFIG}, "has no tokenizer.json"),
         ({**FILES, "config.json": b'{"model_type": "gpt2"}'}, "model_type is 'gpt2'"),
+        ({**FILES, "config.json": b"[]"}, "config.json is not a JSON object"),
+        ({**FILES, "config.json": b'{"model_type": ["gemma3"], "text_config": {}}'}, "model_type is ['gemma3']"),
+        ({**FILES, "config.json": b'{"model_type": "gemma3"}'}, "or gemma3 with a text_config"),
         ({**FILES, "config.json": CONFIG.replace(b'"vocab_size": 512', b'"vocab_size": 12')}, "greater than or equal"),
     ],
 )

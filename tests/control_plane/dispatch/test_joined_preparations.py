@@ -138,7 +138,7 @@ def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a unit of each file, for processes of a fork server."""
     start_fork_server()
     monkeypatch.setattr(agent_dataset, "UNIT_BYTES", 1)
-    monkeypatch.setattr(agent_dataset, "num_processes", lambda units: 1)
+    monkeypatch.setattr(agent_dataset, "num_processes", lambda units, nodes: 1)
 
 
 def upload_files(api: Any, name: str, contents: list[bytes], suffix: str = "txt") -> None:
@@ -168,6 +168,8 @@ def test_nodes_of_a_job_prepare_its_data_together(
     assert stored([attempt]) == {attempt.job_id: made.size_bytes}
     units = [lambda n=n, c=c: [RawObject.of(f"{n}.txt", c)] for n, c in enumerate(files)]
     alone = Preparation(units, MixturePart(source="dataset:several"), TokenizerSpec(vocab_size=300), tmp_path / "alone")
+    events = JobEvent.objects.filter(job=attempt.job_id, type="dataset.prepared")
+    assert [event.data["source"] for event in events] == ["dataset:several"], "the first node reports"
     assert made.manifest["fingerprint"] == prepare_alone(alone).fingerprint
 
 
