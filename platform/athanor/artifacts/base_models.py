@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -92,9 +93,7 @@ def _filled(training: TrainingSpec, pinned: str, read: Read) -> TrainingSpec:
         if name not in contents:
             raise _refused("base_incomplete", f"{training.model.base} has no {name}: give a model in that layout")
     try:
-        whole = json.loads(contents[CONFIG_NAME])
-        if not isinstance(whole, dict):
-            raise ValueError(f"{CONFIG_NAME} is not a JSON object: give a model in that layout")
+        whole = _parsed_config(contents[CONFIG_NAME])
         if is_of_images_too(whole):
             training.check_text_part()
         config = text_config(whole)
@@ -105,6 +104,13 @@ def _filled(training: TrainingSpec, pinned: str, read: Read) -> TrainingSpec:
         raise _refused("base_not_usable", f"{training.model.base}: {detail['msg']} ({detail['input']!r})") from error
     except ValueError as error:
         raise _refused("base_not_usable", f"{training.model.base}: {error}") from error
+
+
+def _parsed_config(content: bytes) -> dict[str, Any]:
+    whole = json.loads(content)
+    if isinstance(whole, dict):
+        return whole
+    raise ValueError(f"{CONFIG_NAME} is not a JSON object: give a model in that layout")
 
 
 def _refused(code: str, detail: str) -> Invalid:
