@@ -106,7 +106,7 @@ class CheckpointPolicy(SpecModel):
     """Number of newest checkpoints to retain. Registering a new one retires the older ones, which are then deleted."""
     keep_best: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """Whether the checkpoint with the lowest loss on held-out data is retained too, and the model exported from it.
-    Each evaluation with a lower loss than all before is followed by a checkpoint."""
+    Each evaluation after a step with a lower loss than all before is followed by a checkpoint."""
 
 
 class TrainingSpec(CheckedModel):

@@ -31,7 +31,10 @@ def restore_best(state: TrainState) -> None:
             check_manifest(manifest, state.encryptor, job_id=state.assignment.run.job_id)
             shards = live_shards(weights, state.optimizer)
             load(manifest, shards, weights, state.storage, state.encryptor, manifest.dataset_fingerprint)
-        except (DecryptionError, MissingObject) as error:
+        except (DecryptionError, MissingObject, TrainerError) as error:
+            if isinstance(error, TrainerError) and error.end_class is not EndClass.CHECKPOINT_DAMAGED:
+                raise
+            # Not CHECKPOINT_DAMAGED: the agent would report the one that it resumed from.
             state.platform.report_damaged(DamagedCheckpoint(**manifest.id.model_dump(), because=str(error)[:2000]))
             raise TrainerError(
                 EndClass.STORAGE_ERROR,

@@ -3561,7 +3561,7 @@ export interface components {
             /**
              * Keep Best
              * @description Whether the checkpoint with the lowest loss on held-out data is retained too, and the model exported from it.
-             *     Each evaluation with a lower loss than all before is followed by a checkpoint.
+             *     Each evaluation after a step with a lower loss than all before is followed by a checkpoint.
              * @default false
              */
             keep_best: boolean;
