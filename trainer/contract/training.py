@@ -106,7 +106,8 @@ class CheckpointPolicy(SpecModel):
     """Number of newest checkpoints to retain. Registering a new one retires the older ones, which are then deleted."""
     keep_best: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """Whether the checkpoint with the lowest loss on held-out data is retained too, and the model exported from it.
-    Each evaluation after a step with a lower loss than all before is followed by a checkpoint."""
+    Each evaluation after a step with a lower loss than all before is followed by a checkpoint. If none is lower than
+    that before the first step, the model is that of the last step."""
 
 
 class TrainingSpec(CheckedModel):
@@ -226,7 +227,8 @@ class TrainingSpec(CheckedModel):
             message = f"pad_token_id {pad} is not below tokenizer.vocab_size {self.tokenizer.vocab_size}; lower it"
             yield FieldConflict("model.shape.pad_token_id", message, ("tokenizer.vocab_size",))
         if self.lora is not None and self.model.is_new:
-            yield FieldConflict("lora", "lora adapts a trained model; name it in model.base", ("model",))
+            message = "lora adapts a trained model; name it in model.base, and leave model.weights out"
+            yield FieldConflict("lora", message, ("model",))
         if self.lora is not None and self.model.shape is not None:
             try:
                 self.lora.check_export(self.model.shape)

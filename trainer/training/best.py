@@ -26,7 +26,7 @@ def restore_best(state: TrainState) -> None:
     if manifest is None or manifest.step == state.final.step:
         return
     weights, reporter = state.model.weights, state.reporter
-    with reporter.phase("load_best", heartbeat_phase="load"):
+    with reporter.phase("best_checkpoint", heartbeat_phase="load"):
         try:
             check_manifest(manifest, state.encryptor, job_id=state.assignment.run.job_id)
             shards = live_shards(weights, state.optimizer)

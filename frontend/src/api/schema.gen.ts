@@ -3561,7 +3561,8 @@ export interface components {
             /**
              * Keep Best
              * @description Whether the checkpoint with the lowest loss on held-out data is retained too, and the model exported from it.
-             *     Each evaluation after a step with a lower loss than all before is followed by a checkpoint.
+             *     Each evaluation after a step with a lower loss than all before is followed by a checkpoint. If none is lower than
+             *     that before the first step, the model is that of the last step.
              * @default false
              */
             keep_best: boolean;

@@ -45,11 +45,12 @@ function figures(job: Job, now: number): Figure[] {
 function headline(job: Job): ReactNode {
   const { progress } = job;
   if (progress === null) return label(job.status);
-  const phase = job.status !== "running" || progress.phase === "" ? "" : ` · ${progress.phase.replaceAll("_", " ")}`;
+  const endedEarly = job.status === "succeeded" && progress.step < progress.steps_total;
+  const activity = endedEarly ? "ended early" : job.status === "running" ? progress.phase.replaceAll("_", " ") : "";
   return (
     <>
       Step {progress.step.toLocaleString("en")} of {progress.steps_total.toLocaleString("en")}
-      <span className="soft">{phase}</span>
+      <span className="soft">{activity === "" ? "" : ` · ${activity}`}</span>
     </>
   );
 }

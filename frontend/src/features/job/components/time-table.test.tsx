@@ -104,6 +104,14 @@ describe("progress of a job", () => {
     expect(figure("Time left")).toBe("1m 00s");
   });
 
+  it.each([
+    [12, 60, true],
+    [60, 60, false],
+  ])("of a job that succeeded at step %i of %i says whether it ended early", (step, steps, early) => {
+    render(<ProgressPanel job={job({ status: "succeeded", progress: progress(step, steps), running_since: null })} />);
+    expect(screen.queryByText(/ended early/) !== null).toBe(early);
+  });
+
   it("of a job that never ran shows none", () => {
     render(<ProgressPanel job={job({ status: "queued", running_since: null })} />);
     expect(figure("Ran for")).toBe(NOTHING);
