@@ -65,14 +65,20 @@ class RankPool:
                 try:
                     is_good, answer = from_rank.recv()
                 except EOFError:
-                    said = _rest(self._ranks[rank][0].stderr)
+                    died = self._died(rank, world_size)
                     self.close()
-                    raise RankDied(f"rank {rank} of {world_size} died: {said}") from None
-                if not is_good:  # the others would wait for it
-                    self.close()
-                    raise RuntimeError(answer)
+                    raise died from None
+                if not is_good:
+                    # A rank that lost its connection to one that died may be heard first.
+                    dead = [waiting[ended] for ended in wait(list(waiting), timeout=1.0) if _has_ended(ended)]
+                    error = self._died(dead[0], world_size) if dead else RuntimeError(answer)
+                    self.close()  # the others would wait for it
+                    raise error
                 answers[rank] = answer
         return [answers[rank] for rank in range(world_size)]
+
+    def _died(self, rank: int, world_size: int) -> RankDied:
+        return RankDied(f"rank {rank} of {world_size} died: {_rest(self._ranks[rank][0].stderr)}")
 
     def close(self) -> None:
         if self._ranks:
@@ -108,6 +114,14 @@ def serve(rank: int, address: StoreAddress, orders: Connection, results: Connect
             results.send((True, answer))
         except BaseException:  # noqa: BLE001 - raised again by `run`
             results.send((False, f"rank {rank} of {world_size}:\n{traceback.format_exc()}"))
+
+
+def _has_ended(results: Connection) -> bool:
+    try:
+        results.recv()
+    except EOFError:
+        return True
+    return False
 
 
 def _rest(pipe: Connection) -> str:
