@@ -109,25 +109,25 @@ def compare(name: str, found: list[Tensor], expected: list[Tensor], dtype: torch
     return worst
 
 
-def attend_in_two_parts(given: list[Tensor], mask: Tensor | None) -> list[Tensor]:
+def attend_in_two_parts(given: list[Tensor], documents: Tensor | None) -> list[Tensor]:
     """Return the result and the gradients of query, key and value by the kernels of ring attention.
 
     The queries are those after the first half of the keys: the second half is causal for them, the first is complete.
-    `mask`: [B, 1, q, k].
+    `documents`: [B, k], the number of each token's document, ascending in the flattened rows; None: each row is one.
     """
     query, key, value, grad = given
     half, length = key.shape[2] - query.shape[2], key.shape[2]
     parts = [(slice(half, length), True), (slice(0, half), False)]
-    masks = [None if mask is None else mask[:, :, :, keys] for keys, _ in parts]
+    bounds = [None if documents is None else bounds_of(documents[:, half:], documents[:, keys]) for keys, _ in parts]
     (mixed, log_sum), rest = (
         partial_attention(query, key[:, :, keys], value[:, :, keys], each, causal=is_causal)
-        for (keys, is_causal), each in zip(parts, masks, strict=True)
+        for (keys, is_causal), each in zip(parts, bounds, strict=True)
     )
     mixed = mixed.float()
     merge_partial(mixed, log_sum, *rest)
     mixed = mixed.to(query.dtype)
     query_grad, key_grad, value_grad = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
-    for (keys, is_causal), each in zip(parts, masks, strict=True):
+    for (keys, is_causal), each in zip(parts, bounds, strict=True):
         found = partial_attention_backward(
             grad, query, key[:, :, keys], value[:, :, keys], mixed, log_sum, each, causal=is_causal
         )
@@ -135,6 +135,12 @@ def attend_in_two_parts(given: list[Tensor], mask: Tensor | None) -> list[Tensor
         key_grad[:, :, keys] += found[1]
         value_grad[:, :, keys] += found[2]
     return [mixed, query_grad, key_grad, value_grad]
+
+
+def bounds_of(*documents: Tensor) -> Tensor:
+    """Return where each document begins in each of the flattened rows, and where the last one ends, [2, N + 1]."""
+    numbers = torch.arange(int(max(each.max() for each in documents)) + 2, device=documents[0].device)
+    return torch.stack([torch.searchsorted(each.flatten(), numbers) for each in documents]).int()
 
 
 def check_ring(device: Device) -> Figures:
@@ -145,17 +151,19 @@ def check_ring(device: Device) -> Figures:
         query, key, value, grad = heads(2, length, 64, 8, 2)
         given = [query[:, :, half:].contiguous(), key, value, grad[:, :, half:].contiguous()]
         seen = torch.ones(2, 1, half, length, dtype=torch.bool).tril(half)
-        mask = None
+        documents = None
         if packed:
-            mask = torch.ones_like(seen)
-            mask[:, :, -30:, : length - 40] = False
-            seen &= mask
+            begins = torch.zeros(2, length, dtype=torch.int64)
+            begins[0, [40, length - 40]] = 1
+            begins[1, [0, 100, 130]] = 1
+            documents = begins.flatten().cumsum(0).view(2, length)
+            seen = seen & (documents[:, None, half:, None] == documents[:, None, None, :])
         masked = partial(functional.scaled_dot_product_attention, attn_mask=seen, enable_gqa=True)
         expected = with_gradients(masked, given)
         for dtype in (torch.float32, torch.bfloat16):
             moved = [each.to(device, dtype) for each in given]
             name = f"{'documents' if packed else 'causal'}, {str(dtype).removeprefix('torch.')}"
-            mine = attend_in_two_parts(moved, None if mask is None else mask.to(device))
+            mine = attend_in_two_parts(moved, None if documents is None else documents.to(device))
             found[name] = compare(name, mine, expected, dtype)
     return found
 

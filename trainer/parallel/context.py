@@ -21,7 +21,7 @@ from torch import Tensor
 
 from trainer.contract.parallelism import ParallelismSpec
 from trainer.data.batch import MicroBatch
-from trainer.models.attention import attend, document_mask
+from trainer.models.attention import attend, document_cu_seqlens, document_mask
 from trainer.models.decoder import Decoder
 from trainer.parallel.attention_kernels import merge_partial, partial_attention, partial_attention_backward
 from trainer.parallel.collectives import all_to_all_equal
@@ -55,7 +55,7 @@ class ContextParallel:
         """Let the model attend over the ranks of the context group."""
         if self._group is None:
             return
-        model.make_mask = self._pass_documents if self._is_ring else document_mask
+        model.make_mask = self._ring_bounds if self._is_ring else document_mask
         for block in model.blocks.values():
             window = block.attention.window  # a ring has none that is shorter than the sequence
             block.attention.attend = self._ring if self._is_ring else partial(self._ulysses, window=window)
@@ -67,15 +67,29 @@ class ContextParallel:
             return torch.arange(self._rank * size, (self._rank + 1) * size, device=device)
         return chunk_positions(self._rank, self._size, length, device)
 
-    @staticmethod
-    def _pass_documents(documents_BW: Tensor | None, _: Tensor) -> Tensor | None:
-        return documents_BW
+    def _ring_bounds(self, documents_BW: Tensor | None, _: Tensor) -> Tensor | None:
+        """Return where documents begin among the queries and keys of each step of the ring, [C, 2, N + 1], as
+        `document_attention` takes it; None: each row is one document."""
+        if documents_BW is None:
+            return None
+        begins_N = document_cu_seqlens(documents_BW).long()
+        places = torch.arange(documents_BW.numel(), device=documents_BW.device).view_as(documents_BW)
+        length = documents_BW.shape[1] // self._size
+        bounds = []
+        for number in range(self._size):
+            owner = (self._rank - number) % self._size
+            step = ring_step(self._rank, owner, length)
+            for rank, tokens in ((self._rank, step.queries), (owner, step.keys)):
+                mine = chunk_positions(rank, self._size, documents_BW.shape[1], documents_BW.device)[tokens]
+                # Positions ascend in each row, so a document's tokens are neighbours in the flattened rows.
+                bounds.append(torch.searchsorted(places[:, mine].flatten(), begins_N))
+        return torch.stack(bounds).view(self._size, 2, -1).int()
 
     @torch.compiler.disable  # torch cannot trace what is sent to one rank only
-    def _ring(self, query: Tensor, key: Tensor, value: Tensor, documents_BW: Tensor | None) -> Tensor:
+    def _ring(self, query: Tensor, key: Tensor, value: Tensor, bounds: Tensor | None) -> Tensor:
         assert self._group is not None
         ring = Ring(self._group, self._peers, self._rank)
-        return _RingAttention.apply(query, key, value, documents_BW, ring)
+        return _RingAttention.apply(query, key, value, bounds, ring)
 
     def _ulysses(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, window: int | None) -> Tensor:
         query, key, value = (self._heads_for_sequence(tensor) for tensor in (query, key, value))
@@ -156,7 +170,7 @@ def ring_step(rank: int, owner: int, length: int) -> RingStep:
 
 class _RingAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, documents_BW: Tensor | None, ring: Ring) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, all_bounds: Tensor | None, ring: Ring) -> Tensor:
         key_value = torch.stack([key, value])
         for number in range(ring.size):
             owner = (ring.rank - number) % ring.size
@@ -164,9 +178,8 @@ class _RingAttention(torch.autograd.Function):
             next_key_value, works = (key_value, []) if is_last else ring.send_receive(key_value)
             step = ring_step(ring.rank, owner, query.shape[2])
             keys, values = key_value[:, :, :, step.keys].unbind()
-            part, part_log_sum = partial_attention(
-                query[:, :, step.queries], keys, values, _mask(documents_BW, ring, owner, step), causal=step.causal
-            )
+            bounds = None if all_bounds is None else all_bounds[number]
+            part, part_log_sum = partial_attention(query[:, :, step.queries], keys, values, bounds, causal=step.causal)
             if number == 0:
                 mixed, log_sum = part.float(), part_log_sum
             else:
@@ -175,7 +188,7 @@ class _RingAttention(torch.autograd.Function):
                 work.wait()
             key_value = next_key_value
         mixed = mixed.to(query.dtype)
-        ctx.save_for_backward(query, key, value, documents_BW, mixed, log_sum)
+        ctx.save_for_backward(query, key, value, all_bounds, mixed, log_sum)
         ctx.ring = ring
         return mixed
 
@@ -185,7 +198,7 @@ class _RingAttention(torch.autograd.Function):
 
         The gradients need one more step than the keys to return to their rank.
         """
-        query, key, value, documents_BW, mixed, log_sum = ctx.saved_tensors
+        query, key, value, all_bounds, mixed, log_sum = ctx.saved_tensors
         ring: Ring = ctx.ring
         key_value = torch.stack([key, value])
         grad_works: list[dist.Work] = []
@@ -196,9 +209,9 @@ class _RingAttention(torch.autograd.Function):
             step = ring_step(ring.rank, owner, query.shape[2])
             grad_q, query_q, mixed_q, log_sum_q = (t[:, :, step.queries] for t in (grad, query, mixed, log_sum))
             keys, values = key_value[:, :, :, step.keys].unbind()
-            mask = _mask(documents_BW, ring, owner, step)
+            bounds = None if all_bounds is None else all_bounds[number]
             query_part, *key_parts = partial_attention_backward(
-                grad_q, query_q, keys, values, mixed_q, log_sum_q, mask, causal=step.causal
+                grad_q, query_q, keys, values, mixed_q, log_sum_q, bounds, causal=step.causal
             )
             if number == 0:
                 grad_query, grads = query_part.float(), torch.stack(key_parts).float()
@@ -216,13 +229,3 @@ class _RingAttention(torch.autograd.Function):
             work.wait()
         grad_key, grad_value = grads.to(query.dtype).unbind()
         return grad_query.to(query.dtype), grad_key, grad_value, None, None
-
-
-def _mask(documents_BW: Tensor | None, ring: Ring, owner: int, step: RingStep) -> Tensor | None:
-    """Return [B, 1, q, k], true where query and key of this step are in the same document; None without documents."""
-    if documents_BW is None:
-        return None
-    length, device = documents_BW.shape[1], documents_BW.device
-    query_documents = documents_BW[:, chunk_positions(ring.rank, ring.size, length, device)[step.queries]]
-    key_documents = documents_BW[:, chunk_positions(owner, ring.size, length, device)[step.keys]]
-    return (query_documents[:, :, None] == key_documents[:, None, :])[:, None]
