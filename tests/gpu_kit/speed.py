@@ -97,6 +97,7 @@ def measure(name: str, results: Path, device: Device) -> Figures:
     return {
         "layers": layers,
         "layers of the preset": int(training(speed, device)["model"]["shape"]["num_layers"]),
+        "attention": settings["attention"],
         "micro_batch_sequences": settings["micro_batch_sequences"],
         "tokens_per_second": median("throughput/tokens_per_second"),
         "mfu_causal": median("throughput/mfu_causal"),

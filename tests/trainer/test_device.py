@@ -6,15 +6,17 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from tests.trainer.runs import run_alone, tiny_training
+from tests.trainer.runs import TINY, run_alone, tiny_training
 from trainer.contract.cost import RankCost
 from trainer.contract.parallelism import MeshSizes
 from trainer.contract.precision import accelerator_has_bf16, fp32_cost
 from trainer.contract.training import TrainingSpec
 from trainer.models.attention import attend
-from trainer.training.device import allow_tf32
+from trainer.training.attention_kernels import attention_kernels
+from trainer.training.device import allow_tf32, prefer_fast_attention
 
 
 @pytest.mark.parametrize(
@@ -35,6 +37,35 @@ def test_a_spec_without_precision_computes_on_cpus_as_one_in_fp32(tmp_path: Path
     assert [run.events("settings.resolved")[0]["precision"] for run in runs] == ["fp32", "fp32"]
     assert runs[0].series("train/loss") == runs[1].series("train/loss")
     assert runs[0].events("precision.slow") == []
+    assert runs[0].events("settings.resolved")[0]["attention"] == "flash"
+
+
+@pytest.mark.parametrize(
+    ("fields", "sizes", "kernels"),
+    [
+        ({}, MeshSizes(), "flash"),
+        ({"data": TINY["data"] | {"packing": "documents"}}, MeshSizes(), "flash"),
+        ({}, MeshSizes(context=2), "flash"),
+        ({}, MeshSizes(context=2, tensor=2), "flash"),
+    ],
+)
+def test_the_kernels_of_attention_are_found(fields: dict[str, Any], sizes: MeshSizes, kernels: str) -> None:
+    assert attention_kernels(tiny_training(**fields), sizes, torch.device("cpu")) == kernels
+
+
+def test_plain_products_are_called_so() -> None:
+    with sdpa_kernel(SDPBackend.MATH):
+        assert attention_kernels(tiny_training(), MeshSizes(), torch.device("cpu")) == "math"
+
+
+def test_cudnn_is_asked_first_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    for capability, expected in (((8, 0), None), ((9, 0), SDPBackend.CUDNN_ATTENTION)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
+        before = torch._C._get_sdp_priority_order()
+        with prefer_fast_attention(torch.device("cuda")):
+            first = torch._C._get_sdp_priority_order()[0]
+        assert first == (before[0] if expected is None else int(expected))
+        assert torch._C._get_sdp_priority_order() == before
 
 
 def test_tf32_is_allowed_on_gpus_and_never_on_cpus() -> None:

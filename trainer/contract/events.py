@@ -137,6 +137,7 @@ AGENT_EVENTS: Mapping[str, EventType] = {
             "device": "Type of the devices: `cpu` or `cuda`.",
             "precision": "Number format of the forward and backward pass.",
             "deterministic": "Whether operations whose results depend on timing are refused.",
+            "attention": "Kernels of attention: `flash`, `cudnn`, `efficient`, or `math` (plain matrix products).",
             "compile": "Whether blocks of the model are compiled.",
             "micro_batch_sequences": "Sequences of a micro-batch of a full step.",
         },

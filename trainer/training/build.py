@@ -37,6 +37,7 @@ from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
 from trainer.storage.base import MissingObject, Storage
 from trainer.training.activation_checkpointing import apply_activation_checkpointing
+from trainer.training.attention_kernels import attention_kernels
 from trainer.training.device import smallest_device_bytes
 from trainer.training.evaluation import HeldOutSet, PromptSampler, make_held_out_set, make_names_unique
 from trainer.training.precision import apply_precision
@@ -95,6 +96,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
         device=mesh.device.type,
         precision=training.precision,
         deterministic=torch.are_deterministic_algorithms_enabled(),
+        attention=attention_kernels(training, mesh.sizes, mesh.device),
         compile=training.compile,
         micro_batch_sequences=part.micro_batch,
     )

@@ -1,16 +1,23 @@
 """What the devices of a run decide, such as its precision, and what is configured before they are used."""
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trainer.parallel.mesh import Mesh
 
 BF16_CAPABILITY = (8, 0)
 """Lowest compute capability whose matrix products have bf16 (Ampere; CUDA C++ Programming Guide, table of
 capabilities)."""
+
+HOPPER_CAPABILITY = (9, 0)
+ATTENTION_ORDER = [
+    SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH,
+]  # fmt: skip
 
 
 def smallest_device_bytes(mesh: Mesh) -> int | None:
@@ -32,6 +39,15 @@ def allow_tf32(device: torch.device) -> None:
     495 instead of 67 TFLOP/s on an H100 SXM (NVIDIA's data sheet, 2023). CPUs compute as before."""
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
+
+
+def prefer_fast_attention(device: torch.device) -> AbstractContextManager[object]:
+    """Let attention on GPUs from Hopper on use cuDNN's kernel where that takes the inputs, otherwise FlashAttention's,
+    the memory-efficient one, or plain products, in this order. Torch itself would ask FlashAttention first, although
+    cuDNN is up to 1.75 times as fast on an H100 (release notes of torch 2.5). Not run on a GPU by this project."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < HOPPER_CAPABILITY:
+        return nullcontext()
+    return sdpa_kernel(ATTENTION_ORDER, set_priority=True)
 
 
 def use_deterministic_algorithms() -> None:

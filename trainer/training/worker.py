@@ -16,6 +16,7 @@ from trainer.training.cpu import reuse_freed_memory, share_cores
 from trainer.training.device import (
     allow_tf32,
     has_bf16,
+    prefer_fast_attention,
     record_collectives,
     smallest_device_bytes,
     tolerate_failed_compilation,
@@ -50,7 +51,8 @@ def work(assignment: Assignment) -> EndClass:
     vocab_size, device_bytes = training.tokenizer.vocab_size, smallest_device_bytes(mesh)
     assignment = assignment.with_training(resolve_parallelism(training, vocab_size, run.layout, device_bytes))
     try:
-        return _train_and_export(assignment, mesh, reporter)
+        with prefer_fast_attention(mesh.device):
+            return _train_and_export(assignment, mesh, reporter)
     finally:
         reporter.enter_phase("done")
         reporter.close()

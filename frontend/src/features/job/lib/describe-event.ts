@@ -79,10 +79,12 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(`Long sequences: ${word("because")}`, "waiting");
     case "memory.micro_batch_halved":
       return described(`Memory ran out: micro-batches of ${number("after")} sequences instead of ${number("before")}`, "waiting");
-    case "settings.resolved":
+    case "settings.resolved": {
+      const attention = word("attention") === "" ? "" : ` with ${word("attention")} attention`;
       return described(
-        `Training on ${word("device")} in ${word("precision")}: micro-batches of ${number("micro_batch_sequences") ?? "?"} sequences`,
+        `Training on ${word("device")} in ${word("precision")}${attention}: micro-batches of ${number("micro_batch_sequences") ?? "?"} sequences`,
       );
+    }
     case "precision.slow":
       return described(word("because"), "waiting");
     case "compile.partial":
