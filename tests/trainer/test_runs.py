@@ -1,5 +1,6 @@
 """Whole tiny runs in real processes: what a run computes, how it ends, and that a resume is invisible."""
 
+import math
 import re
 import signal
 from pathlib import Path
@@ -235,3 +236,24 @@ def test_bad_data_ends_the_run_and_says_where(
     run = run_alone(tmp_path / "run", tiny_training(**changes), data=data)
     assert run.end_class is EndClass.DATA_ERROR
     assert message in run.end["message"]
+
+
+def test_a_run_of_epochs_ends_after_them_and_a_rerun_does_not_continue(tmp_path: Path) -> None:
+    """The schedule is that of the shorter run: warm-up takes a fifth of it at most, and the last rate is the lowest."""
+    training = tiny_training(epochs=0.1, steps=5000, schedule={"warmup_steps": 4000})
+    run = run_alone(tmp_path / "run", training, processes=2)
+    assert run.end_class is EndClass.COMPLETED, run.end["message"]
+    (resolved,) = run.events("steps.resolved")
+    sequences_per_step = training.tokens_per_step // training.sequence_length
+    steps = math.ceil(0.1 * resolved["sequences"] / sequences_per_step)
+    assert steps >= 5
+    assert resolved == {
+        "steps": steps, "warmup_steps": steps // 5, "epochs": 0.1, "sequences": resolved["sequences"],
+    }  # fmt: skip
+    rates = run.series("train/learning_rate")
+    assert max(rates) == steps and rates[steps // 5] == max(rates.values())
+    assert rates[steps] == min(rates.values()) == pytest.approx(0.05 * max(rates.values()))
+    assert [event["step"] for event in run.events("checkpoint.saved") if event["final"]] == [steps]
+    again = run_alone(tmp_path / "run", training, processes=2)
+    assert again.end_class is EndClass.COMPLETED, again.end["message"]
+    assert max(again.series("train/loss")) == steps

@@ -125,3 +125,26 @@ def test_a_learning_rate_that_is_not_given_follows_from_what_is_trained(
     assert TrainingSpec.model_validate(chosen.model_dump()) == chosen
     given = tiny_training(**changes, optimizer={"learning_rate": 0.5, "beta1": 0.8})
     assert given.peak_learning_rate == 0.5
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps", "warmup_steps"), [(1, 13, 2), (0.5, 7, 1), (2.0, 25, 4), (0.0001, 1, 0), (9.0, 100, 4)]
+)
+def test_epochs_are_complete_and_never_more_than_steps(epochs: float, steps: int, warmup_steps: int) -> None:
+    """100 sequences, 8 in a step."""
+    resolved = tiny_training(epochs=epochs, steps=100).with_epochs(100)
+    assert (resolved.steps, resolved.schedule.warmup_steps) == (steps, warmup_steps)
+    assert resolved.with_epochs(100) == resolved  # as the next attempt does, whose spec is the resolved one
+
+
+def test_epochs_follow_a_ramp_of_the_batch_size() -> None:
+    training = tiny_training(epochs=1.0, steps=100, batch_ramp={"start_tokens_per_step": 32, "steps": 8})
+    steps = training.with_epochs(30).steps
+    assert training.batch_size_schedule.sequences_before(steps - 1) < 30
+    assert training.batch_size_schedule.sequences_before(steps) >= 30
+
+
+def test_epochs_of_a_mixture_are_refused_with_what_to_do() -> None:
+    mixture = {"mixture": [{"source": "dataset:a", "weight": 1}, {"source": "dataset:b", "weight": 2}]}
+    with pytest.raises(ValidationError, match="leave epochs out and set steps"):
+        tiny_training(epochs=2.0, data=mixture)

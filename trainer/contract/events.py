@@ -23,6 +23,8 @@ _BECAUSE = "The cause, as text."
 WAIT_FOR_DATA = "wait_for_data"
 """The phase in which another job prepares the data that this one needs."""
 
+STEPS_RESOLVED = "steps.resolved"
+
 AGENT_EVENTS: Mapping[str, EventType] = {
     "checkpoint.saved": EventType(
         "A checkpoint is complete in the object store.",
@@ -153,6 +155,15 @@ AGENT_EVENTS: Mapping[str, EventType] = {
     "step.skipped": EventType(
         "A step changed no weights, because its loss or gradient was not finite, or its gradient was an outlier.",
         {"step": _STEP, "because": _BECAUSE},
+    ),
+    STEPS_RESOLVED: EventType(
+        "The steps that `training.epochs` takes are known.",
+        {
+            "steps": "Steps of the run.",
+            "warmup_steps": "Steps of its warm-up.",
+            "epochs": "Passes over the data, from the spec.",
+            "sequences": "Sequences of the training data.",
+        },
     ),
     "training.ended_early": EventType(
         "Training ended before its last step: the loss on held-out data became no lower (`evaluation.patience`).",

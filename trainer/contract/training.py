@@ -4,6 +4,7 @@ Everything here changes the numbers of a run or the cost of a step; where a run 
 may be retried are the platform's (`athanor.specs`).
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -120,7 +121,12 @@ class TrainingSpec(CheckedModel):
     tokenizer: TokenizerSpec = TokenizerSpec()
     """How text becomes tokens. Leave it out with `model.base`, which brings its own tokenizer."""
     steps: Annotated[PositiveInt, Field(examples=[1000])]
-    """Number of optimizer steps of the whole run, including the steps before a resume."""
+    """Number of optimizer steps of the whole run, including the steps before a resume. With `epochs`, the largest
+    number."""
+    epochs: Annotated[float | None, Field(gt=0.0, examples=[3.0], exclude_if=lambda value: value is None)] = None
+    """Passes over the training data after which the run ends, if these take fewer than `steps` steps. The schedule is
+    then that of the shorter run, with at most a fifth of it as warm-up. The number of steps is known, and written to
+    the resolved spec, once the data is prepared; plans before that count `steps`. Needs a single data source."""
     tokens_per_step: Annotated[PositiveInt, Field(examples=[16_384])]
     """Global batch size: tokens of one step over all data ranks and micro-batches. Must be a multiple of
     `sequence_length`, and give every data rank at least one sequence."""
@@ -205,6 +211,11 @@ class TrainingSpec(CheckedModel):
         if self.recompute_layers is not None and self.activation_checkpointing == "none":
             message = "recompute_layers needs activation_checkpointing selective or full"
             yield FieldConflict("recompute_layers", message, ("activation_checkpointing",))
+        if self.epochs is not None and len(self.data.parts) > 1:
+            message = (
+                "epochs counts passes over one source, and data.mixture has several; leave epochs out and set steps"
+            )
+            yield FieldConflict("epochs", message, ("data.mixture",))
         if self.schedule.warmup_steps > self.steps:
             message = f"warmup_steps {self.schedule.warmup_steps} exceeds steps {self.steps}"
             yield FieldConflict("schedule.warmup_steps", message, ("steps",))
@@ -262,6 +273,18 @@ class TrainingSpec(CheckedModel):
         """Return the batch size of each step in sequences. `tokens_at` has it in tokens."""
         ramp = self.batch_ramp.model_dump() if self.batch_ramp is not None else None
         return batch_size_schedule(self.tokens_per_step, self.sequence_length, ramp)
+
+    def with_epochs(self, num_sequences: int) -> Self:
+        """Return the spec with the steps that `epochs` passes over `num_sequences` training sequences take, each
+        complete, if these are fewer than `steps`."""
+        if self.epochs is None:
+            return self
+        sequences_before = self.batch_size_schedule.sequences_before
+        steps = bisect_left(range(self.steps), self.epochs * num_sequences, lo=1, key=sequences_before)
+        if steps >= self.steps:
+            return self
+        schedule = self.schedule.model_copy(update={"warmup_steps": min(self.schedule.warmup_steps, steps // 5)})
+        return self.model_copy(update={"steps": steps, "schedule": schedule})
 
     def flops_per_token(self, vocab_size: int, *, causal: bool) -> int:
         """Return the training FLOPs of one token (`ModelShape.flops_per_token`). `model` is resolved."""

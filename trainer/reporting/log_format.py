@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+from trainer.contract.events import STEPS_RESOLVED
 from trainer.contract.run import MetricPoint, ProgressEvent
 
 
@@ -15,6 +16,8 @@ class LogFormatter:
 
     def event(self, event: ProgressEvent) -> None:
         """Print an event as a line."""
+        if event.type == STEPS_RESOLVED:
+            self._steps = int(event.data["steps"])
         if event.type == "phase.finished":
             self._write_line(f"{event.data['phase']}: {event.data['seconds']:.2f} s")
         else:

@@ -11,6 +11,7 @@ from trainer.checkpoint.state import live_shards
 from trainer.checkpoint.writer import CheckpointWriter, Identity
 from trainer.client.platform import Platform
 from trainer.contract.encryption import DecryptionError, Encryptor, check_manifest
+from trainer.contract.events import STEPS_RESOLVED
 from trainer.contract.launch_plan import micro_batch_size, plan_mesh
 from trainer.contract.micro_batch import find_largest_micro_batch
 from trainer.contract.precision import fp32_cost
@@ -89,6 +90,8 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
     corpus = Corpus(assignment.sources, training, storage)
     for source in corpus.sources:
         source.on_corrupt = make_skip_reporter(reporter)
+    assignment = _resolve_epochs(assignment, corpus, reporter)
+    training = assignment.training
     mesh, part = _plan_mesh(training, mesh, index.vocab_size, assignment.largest_micro_batch)
     reporter.report_micro_batch(part.micro_batch)
     reporter.event(
@@ -187,6 +190,19 @@ def _report_eager_blocks(training: TrainingSpec, vocab_size: int, mesh: Mesh, re
     eager = [reason for reason in reasons if reason is not None]
     if eager:
         reporter.event("compile.partial", blocks=len(eager), of=len(reasons), because=eager[0])
+
+
+def _resolve_epochs(assignment: Assignment, corpus: Corpus, reporter: Reporter) -> Assignment:
+    training = assignment.training
+    if training.epochs is None:
+        return assignment
+    sequences = corpus.sources[0].num_rows  # the only one: `epochs` is refused with several
+    resolved = training.with_epochs(sequences)
+    reporter.event(
+        STEPS_RESOLVED, steps=resolved.steps, warmup_steps=resolved.schedule.warmup_steps, epochs=training.epochs,
+        sequences=sequences,
+    )  # fmt: skip
+    return assignment.with_training(resolved)
 
 
 def _report_long_sequences(assignment: Assignment, reporter: Reporter) -> None:

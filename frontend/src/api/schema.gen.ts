@@ -9011,10 +9011,20 @@ export interface components {
             tokenizer: components["schemas"]["TokenizerSpec"];
             /**
              * Steps
-             * @description Number of optimizer steps of the whole run, including the steps before a resume.
+             * @description Number of optimizer steps of the whole run, including the steps before a resume. With `epochs`, the largest
+             *     number.
              * @example 1000
              */
             steps: number;
+            /**
+             * Epochs
+             * @description Passes over the training data after which the run ends, if these take fewer than `steps` steps. The schedule is
+             *     then that of the shorter run, with at most a fifth of it as warm-up. The number of steps is known, and written to
+             *     the resolved spec, once the data is prepared; plans before that count `steps`. Needs a single data source.
+             * @default null
+             * @example 3
+             */
+            epochs: number | null;
             /**
              * Tokens Per Step
              * @description Global batch size: tokens of one step over all data ranks and micro-batches. Must be a multiple of

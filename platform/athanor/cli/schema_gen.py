@@ -689,6 +689,7 @@ class TrainingSpec(TypedDict):
     data: DataSpec
     tokenizer: NotRequired[TokenizerSpec]
     steps: int
+    epochs: NotRequired[float | None]
     tokens_per_step: int
     sequence_length: int
     optimizer: NotRequired[OptimizerSpec]

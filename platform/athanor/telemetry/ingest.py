@@ -5,10 +5,11 @@ stored, and times are limited to between the attempt's creation and the present.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import isfinite
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from django.db import connection, transaction
 from django.db.models import F
@@ -22,7 +23,7 @@ from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
 from athanor.telemetry import codec, compaction
 from athanor.telemetry.models import Heartbeat, LogChunk, MetricChunk, Progress, Writer
-from trainer.contract.events import AGENT_EVENT_TYPES
+from trainer.contract.events import AGENT_EVENT_TYPES, STEPS_RESOLVED
 from trainer.contract.run import Batch, LogLine, MetricPoint, ProgressEvent
 from trainer.contract.run import Heartbeat as HeartbeatMessage
 
@@ -281,9 +282,25 @@ def _store_events(attempt: Attempt, job: Job, items: list[ProgressEvent]) -> Non
     for item in items:
         if item.type in AGENT_EVENT_TYPES:
             events.append(job, item.type, actor=attempt.id, data=item.data, time=clock.bounded(item.time))
+        if item.type == STEPS_RESOLVED:
+            _resolve_steps(job, item.data)
     if refused:
         names = [name[:MAX_NAME_LENGTH] for name in dict.fromkeys(refused)][:MAX_REFUSED_NAMES]
         message = f"The attempt sent events of types that it may not send; they were dropped: {', '.join(names)}."
         facts = {"attempt": attempt.id, "types": names, "count": len(refused)}
         events.append(job, REFUSED, actor="platform", message=message, data=facts)
     job.save(update_fields=["event_seq", "updated_at"])
+
+
+def _resolve_steps(job: Job, data: Mapping[str, Any]) -> None:
+    """Write the steps that `training.epochs` takes to the resolved spec, which progress and remaining time follow.
+
+    An agent can only shorten the run, and only of a job that has `epochs`.
+    """
+    training = job.resolved_spec["training"]
+    steps, warmup_steps = data.get("steps"), data.get("warmup_steps")
+    if training is None or training.get("epochs") is None or type(steps) is not int or type(warmup_steps) is not int:
+        return
+    if 1 <= steps < training["steps"] and 0 <= warmup_steps <= min(steps, training["schedule"]["warmup_steps"]):
+        training["steps"], training["schedule"]["warmup_steps"] = steps, warmup_steps
+        job.save(update_fields=["resolved_spec"])

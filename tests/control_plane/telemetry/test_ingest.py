@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from athanor.core.errors import Conflict, Invalid
 from athanor.jobs.models import Attempt, Job, JobEvent
+from athanor.specs.v1 import JobSpec
 from athanor.telemetry import curves, ingest
 from athanor.telemetry.models import MetricChunk, Progress
 from tests.control_plane import drive
@@ -123,3 +125,45 @@ def test_progress_events_are_stored_in_order(attempt: Attempt) -> None:
     ]  # fmt: skip
     seqs = list(JobEvent.objects.filter(job=attempt.job).order_by("seq").values_list("seq", flat=True))
     assert seqs == list(range(1, len(seqs) + 1))
+
+
+def test_the_steps_of_epochs_are_written_to_the_resolved_spec(submit: Callable[..., Job], spec: dict[str, Any]) -> None:
+    attempt = drive.start(
+        submit(training={**spec["training"], "epochs": 2.0, "steps": 500, "schedule": {"warmup_steps": 100}})
+    )
+    send_steps(attempt, 0, {"steps": 120, "warmup_steps": 24, "epochs": 2.0, "sequences": 480})
+    job = Job.objects.get(pk=attempt.job_id)
+    training = job.resolved_spec["training"]
+    assert (training["steps"], training["schedule"]["warmup_steps"]) == (120, 24)
+    assert job.spec["training"]["steps"] == 500
+    JobSpec.model_validate(job.resolved_spec)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {}, {"steps": 120}, {"steps": 501, "warmup_steps": 10}, {"steps": 0, "warmup_steps": 0},
+        {"steps": 10, "warmup_steps": 11}, {"steps": 120.0, "warmup_steps": 10}, {"steps": True, "warmup_steps": 0},
+        {"steps": [1], "warmup_steps": "0"}, {"steps": 120, "warmup_steps": -1},
+    ],
+)  # fmt: skip
+def test_an_agent_cannot_write_other_steps(
+    submit: Callable[..., Job], spec: dict[str, Any], data: dict[str, Any]
+) -> None:
+    attempt = drive.start(
+        submit(training={**spec["training"], "epochs": 2.0, "steps": 500, "schedule": {"warmup_steps": 100}})
+    )
+    before = attempt.job.resolved_spec
+    send_steps(attempt, 0, data)
+    assert Job.objects.get(pk=attempt.job_id).resolved_spec == before
+
+
+def test_an_agent_cannot_shorten_a_job_without_epochs(attempt: Attempt) -> None:
+    before = attempt.job.resolved_spec
+    send_steps(attempt, 0, {"steps": 1, "warmup_steps": 0})
+    assert Job.objects.get(pk=attempt.job_id).resolved_spec == before
+
+
+def send_steps(attempt: Attempt, sequence: int, data: dict[str, Any]) -> None:
+    event = ProgressEvent(time=NOW, type="steps.resolved", data=data)
+    ingest.ingest(attempt, "progress", Batch(writer="agent", sequence=sequence, events=[event]))

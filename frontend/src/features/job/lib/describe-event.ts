@@ -71,6 +71,10 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(
         `The vocabulary has ${number("made") ?? "?"} entries instead of ${number("asked") ?? "?"}: ${word("because")}`, "waiting",
       );
+    case "steps.resolved":
+      return described(
+        `Trains for ${number("steps") ?? "?"} steps; ${number("epochs") ?? "?"} passes over ${number("sequences") ?? "?"} sequences at most`,
+      );
     case "training.ended_early":
       return described(
         `Ended early after step ${step ?? "?"}: no lower held-out loss since step ${number("best_step") ?? "?"}`,
