@@ -194,6 +194,7 @@ class RankCost:
     def _of_layer(self, layer: int) -> ParameterCounts:
         shape, tensor = self._shape, self._sizes.tensor
         norms, attention = shape.norm_parameters(), shape.attention_parameters() + shape.bias_parameters()
+        norms, attention = norms + shape.compression_parameters(), attention - shape.compression_parameters()
         if shape.moe is None or not shape.is_moe_layer(layer):
             return ParameterCounts(tensor_split=(attention + shape.mlp_parameters(layer)) // tensor, replicated=norms)
         moe, hidden = shape.moe, shape.hidden_size

@@ -65,21 +65,23 @@ class LayerCache:
 
     def __init__(self, cache: KeyValueCache, window: int | None) -> None:
         self._cache, self._window = cache, window
-        self._cached_2BKWE: Tensor | None = None
+        self._cached_BKWE: tuple[Tensor, Tensor] | None = None  # keys and values, whose sizes may differ
 
     def attend(self, query_BHNE: Tensor, key_BKNE: Tensor, value_BKNE: Tensor, _: Tensor | None) -> Tensor:
         """Return the attention of the new tokens over themselves and all earlier ones, [B, H, N, E]."""
         cache = self._cache
-        batch, heads, _, size = key_BKNE.shape
-        if self._cached_2BKWE is None:
-            self._cached_2BKWE = key_BKNE.new_zeros(2, batch, heads, cache.max_tokens, size)
-        index = cache.positions_BN[:, None, :, None].expand_as(key_BKNE)
-        for cached, new in zip(self._cached_2BKWE, (key_BKNE, value_BKNE), strict=True):
-            cached.scatter_(2, index, new)
-        key, value = self._cached_2BKWE[:, :, :, : cache.end]
-        grouped = query_BHNE.shape[1] != heads
+        if self._cached_BKWE is None:
+            self._cached_BKWE = self._allocate(key_BKNE), self._allocate(value_BKNE)
+        for cached, new in zip(self._cached_BKWE, (key_BKNE, value_BKNE), strict=True):
+            cached.scatter_(2, cache.positions_BN[:, None, :, None].expand_as(new), new)
+        key, value = (cached[:, :, : cache.end] for cached in self._cached_BKWE)
+        grouped = query_BHNE.shape[1] != key.shape[1]
         mask = cache.masks[self._window]
         return functional.scaled_dot_product_attention(query_BHNE, key, value, attn_mask=mask, enable_gqa=grouped)
+
+    def _allocate(self, new_BKNE: Tensor) -> Tensor:
+        batch, heads, _, size = new_BKNE.shape
+        return new_BKNE.new_zeros(batch, heads, self._cache.max_tokens, size)
 
 
 @contextmanager

@@ -57,8 +57,9 @@ def add_adapters(model: Decoder, spec: LoraSpec) -> None:
     Call it before the parameters are sharded.
     """
     model.requires_grad_(requires_grad=False)
+    chosen = model.shape.adapted_matrices(spec.targets)
     for name, module in list(model.named_modules()):
-        if isinstance(module, nn.Linear) and name.startswith("blocks.") and name.split(".")[-1] in spec.targets:
+        if isinstance(module, nn.Linear) and name.startswith("blocks.") and name.split(".")[-1] in chosen:
             owner, _, attribute = name.rpartition(".")
             setattr(model.get_submodule(owner), attribute, LoRALinear(module, spec.rank, spec.scale, spec.dropout))
 
