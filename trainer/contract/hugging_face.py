@@ -22,7 +22,6 @@ _ONLY: dict[str, Any] = {
     "attention_bias": False,
     "mlp_bias": False,
     "partial_rotary_factor": 1.0,
-    "quantization_config": None,
     "decoder_sparse_step": 1,
     "moe_layer_freq": 1,
     "rope_interleave": True,
@@ -37,6 +36,8 @@ _ONLY: dict[str, Any] = {
 _OUTER_ENTRIES = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
 """Entries that a model for images and text has beside the configuration of its text part."""
 LOCAL_BASE = "rope_local_base_freq"
+QUANTIZATION_BLOCK = 128
+"""Rows and columns of a matrix in fp8 that have a scale together."""
 _SCALING_ENTRIES: dict[str, dict[str, str]] = {
     "linear": {"factor": "factor"},
     "llama3": {
@@ -214,6 +215,7 @@ def _shape(config: dict[str, Any]) -> ModelShape:
     for entry, only in _ONLY.items():
         if entry not in {*features, *family.entries.values()} and config.get(entry, only) not in (only, None):
             raise _refused(entry, config[entry], f"only {only!r} is computed")
+    _refuse_unknown_quantization(config.get("quantization_config"))
     theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
     if "full_attention_every" in family.entries:
         features |= _windows(config)
@@ -453,6 +455,15 @@ def _rope_of_full_attention(rope: dict[str, Any], config: dict[str, Any]) -> dic
         raise _refused("rope_parameters.sliding_attention", windowed, why)
     config[LOCAL_BASE] = other
     return dict(full)
+
+
+def _refuse_unknown_quantization(found: object) -> None:
+    """Refuse weights that are stored in another way than unquantized, or as DeepSeek-V3 in blocks of fp8."""
+    block = [QUANTIZATION_BLOCK] * 2
+    is_known = isinstance(found, dict) and (found.get("quant_method"), found.get("weight_block_size")) == ("fp8", block)
+    if found is not None and not is_known:
+        why = f"only quant_method fp8 with weight_block_size {block} is read"
+        raise _refused("quantization_config", found, why)
 
 
 def _refuse_windows(config: dict[str, Any]) -> None:

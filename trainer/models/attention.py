@@ -189,7 +189,8 @@ def _attend_varlen(
 
 def pad_heads(x_BHSE: Tensor, size: int) -> Tensor:
     """Return the heads with zeros up to `size` elements."""
-    return functional.pad(x_BHSE, (0, size - x_BHSE.shape[-1]))
+    missing = size - x_BHSE.shape[-1]
+    return functional.pad(x_BHSE, (0, missing)) if missing else x_BHSE
 
 
 class OffsetNorm(nn.Module):
