@@ -325,6 +325,8 @@ def _moe_shape(config: dict[str, Any]) -> MoEShape | None:
         scoring = BY_TYPE[kind].experts
         if config.get("scoring_func", scoring) != scoring:
             raise _refused("scoring_func", config["scoring_func"], f"only {scoring!r} is computed")
+        if kind == "deepseek_v2" and config["norm_topk_prob"]:  # `transformers` would not normalize them
+            raise _refused("norm_topk_prob", config["norm_topk_prob"], "only False is computed")
         has_groups = _has_groups(kind, config.get("topk_method"))
         return MoEShape(
             num_experts=config["n_routed_experts"],
