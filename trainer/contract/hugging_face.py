@@ -95,12 +95,10 @@ def layout_of(shape: ModelShape) -> Layout:
         raise _no_layout("shared_experts", 0, f"{name} needs at least 1")
     if moe.scoring == "sigmoid":
         return name
+    limits: dict[str, object] = {"shared_experts": 0, "balance_rate": 0.0, "weight_scale": 1.0, "num_groups": 1}
     if name == "deepseek_v2":
-        for field, only in (("balance_rate", 0.0), ("normalise_weights", False)):
-            if getattr(moe, field) != only:
-                raise _no_layout(field, getattr(moe, field), f"{name} knows only {only}; scoring `sigmoid` has a layout")
-        return name
-    for field, only in (("shared_experts", 0), ("balance_rate", 0.0), ("weight_scale", 1.0), ("num_groups", 1)):
+        limits = {"balance_rate": 0.0, "normalise_weights": False}
+    for field, only in limits.items():
         if getattr(moe, field) != only:
             raise _no_layout(field, getattr(moe, field), f"{name} knows only {only}; scoring `sigmoid` has a layout")
     if name == "mixtral":

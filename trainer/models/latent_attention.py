@@ -1,4 +1,4 @@
-"""Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1), with keys and values expanded for each head.
+"""Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1): keys and values are expanded for each head.
 
 Shape suffixes as in `attention`; C compressed keys and values.
 """

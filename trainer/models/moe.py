@@ -1,7 +1,7 @@
 """Mixture of experts: a router sends each token to its best experts; nothing is dropped.
 
-Shape suffixes: T tokens, D hidden, N experts, G groups of experts, M experts of a group, K experts of one token, I width
-of an expert, R rows (a row is one token at one of its experts).
+Shape suffixes: T tokens, D hidden, N experts, G groups of experts, M experts of a group, K experts of one token,
+I width of an expert, R rows (a row is one token at one of its experts).
 """
 
 from collections.abc import Callable
