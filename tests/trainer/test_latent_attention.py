@@ -1,5 +1,6 @@
 """DeepSeek's latent attention and groups of experts, beyond what all families of models have in common."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,15 @@ from tests.trainer.families import LENGTH, SHAPES, TOKENS, VOCABULARY, export, e
 from tests.trainer.runs import FinishedRun, run_alone, tiny_training
 from trainer.contract.hugging_face import hugging_face_config, layout_of, shape_of_config
 from trainer.contract.models import MLAShape, ModelShape, MoEShape, RopeScaling
+from trainer.contract.optimisation import LoraSpec
 from trainer.contract.run import EndClass
 from trainer.contract.training import TrainingSpec
 from trainer.errors import TrainerError
 from trainer.export.folder import with_base
 from trainer.export.read import StoredWeights, load_decoder, load_exported
 from trainer.models.attention import attend
+from trainer.models.cache import use_kv_cache
+from trainer.models.lora import add_adapters, is_adapter
 
 MLA = {"q_lora_rank": 20, "kv_lora_rank": 24, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
 SHAPE: dict[str, Any] = {
@@ -251,6 +255,43 @@ def quantized(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelShape, Pat
         meant[name] = tensor
     save_file(tensors, folder / "model.safetensors")
     return shape, folder, meant
+
+
+def recording(remember: Any, sizes: list[torch.Size]) -> Callable[[torch.Tensor], list[torch.Tensor]]:
+    """Return `remember` that notes the sizes of what it is given."""
+
+    def noted(new: torch.Tensor) -> list[torch.Tensor]:
+        sizes.append(new.shape)
+        return remember(new)
+
+    return noted
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "moonlight"])
+def test_the_cache_has_compressed_keys_and_values(name: str) -> None:
+    """Of all heads together; with adapters too, whose matrices are no part of the cached numbers."""
+    shape, device = SHAPES[name], torch.device("cpu")
+    assert shape.mla is not None
+    model = our_model(shape)
+    add_adapters(model, LoraSpec(rank=2))
+    generator = torch.Generator().manual_seed(6)
+    sizes: list[torch.Size] = []
+    with torch.no_grad(), use_kv_cache([model], LENGTH) as cache:
+        for parameter_name, parameter in model.named_parameters():
+            if is_adapter(parameter_name):
+                parameter.normal_(0, 0.3, generator=generator)
+        for block in model.blocks.values():
+            block.attention.remember = recording(block.attention.remember, sizes)
+        cache.prefill([5, 9], device)
+        model(TOKENS[:, :9], positions_BS=cache.positions_BN)
+        cache.step()
+        found = model(TOKENS[:, 9:10], positions_BS=cache.positions_BN)[:, 0]
+    assert set(sizes) == {(2, 1, count, shape.mla.kv_lora_rank + shape.mla.qk_rope_head_dim) for count in (9, 1)}
+    with torch.no_grad():
+        alone = [
+            model(torch.cat([row[:count], row[9:10]])[None])[0, -1] for row, count in zip(TOKENS, (5, 9), strict=True)
+        ]
+    torch.testing.assert_close(found, torch.stack(alone), rtol=1e-4, atol=1e-5)
 
 
 def test_weights_in_blocks_of_fp8_are_read(quantized: tuple[ModelShape, Path, dict[str, torch.Tensor]]) -> None:

@@ -33,6 +33,11 @@ class LoRALinear(nn.Module):
         self.register_parameter("bias", linear.bias)  # behind the adapter, which `merge_adapters` adds to the weight
         self._scale, self._dropout = scale, dropout
 
+    @property
+    def adapted_weight(self) -> Tensor:
+        """Return the weight with the adapter added to it."""
+        return self.weight + self._scale * (self.lora_b @ self.lora_a)
+
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output, [..., out]."""
         seen = functional.dropout(x, self._dropout) if self._dropout and torch.is_grad_enabled() else x
