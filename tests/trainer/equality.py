@@ -42,6 +42,12 @@ MODELS: dict[str, dict[str, Any]] = {
         "moe": {"num_experts": 4, "experts_per_token": 2, "expert_size": 16, "shared_experts": 1, "scoring": "sigmoid"},
     },
     "mistral": {**DENSE, "sliding_window": 9},
+    "deepseek": {
+        **DENSE, "num_kv_heads": 8, "head_dim": None,
+        "mla": {"q_lora_rank": 20, "kv_lora_rank": 24, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 10},
+        "moe": {"num_experts": 8, "experts_per_token": 3, "expert_size": 16, "num_groups": 4, "groups_per_token": 2,
+                "shared_experts": 1, "first_dense_layers": 1, "scoring": "sigmoid", "balance_rate": 0.01},
+    },
 }  # fmt: skip
 
 

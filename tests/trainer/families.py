@@ -7,13 +7,14 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from trainer.contract.hugging_face import hugging_face_config, layout_of
-from trainer.contract.models import ModelShape, MoEShape, RopeScaling
+from trainer.contract.hugging_face import hugging_face_config
+from trainer.contract.models import MLAShape, ModelShape, MoEShape, RopeScaling
 from trainer.export.write import exported_tensors, file_name, split_tensors, write_index
 from trainer.models.decoder import Decoder, initialise
 
 VOCABULARY, LENGTH = 96, 48
 SIZES = {"hidden_size": 32, "num_layers": 3, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 56}
+LATENT = {**SIZES, "num_kv_heads": 4}
 SOFTMAX = MoEShape(num_experts=4, experts_per_token=2, expert_size=24)
 STRETCHED = RopeScaling(factor=8.0, original_length=16)
 GEMMA3 = {
@@ -78,7 +79,7 @@ SHAPES = {
         **SIZES,
         moe=MoEShape(
             num_experts=4, experts_per_token=2, expert_size=24, shared_experts=2, first_dense_layers=1,
-            scoring="sigmoid", weight_scale=1.5,
+            scoring="sigmoid", weight_scale=1.5, num_groups=2,
         ),
     ),
     "glm-4.5": ModelShape(
@@ -90,6 +91,41 @@ SHAPES = {
         moe=MoEShape(
             num_experts=4, experts_per_token=2, expert_size=24, shared_experts=1, first_dense_layers=1,
             scoring="sigmoid", weight_scale=2.5,
+        ),
+    ),
+    "deepseek-v3": ModelShape(
+        **LATENT, norm_epsilon=1e-6,
+        mla=MLAShape(q_lora_rank=20, kv_lora_rank=24, qk_nope_head_dim=10, qk_rope_head_dim=6, v_head_dim=12),
+        rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_length=24, mscale=1.0, mscale_all_dim=0.7),
+        moe=MoEShape(
+            num_experts=8, experts_per_token=3, expert_size=24, num_groups=4, groups_per_token=2, shared_experts=1,
+            first_dense_layers=1, scoring="sigmoid", weight_scale=2.5,
+        ),
+    ),
+    "moonlight": ModelShape(
+        **LATENT,
+        mla=MLAShape(kv_lora_rank=24, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16),
+        moe=MoEShape(
+            num_experts=4, experts_per_token=2, expert_size=24, shared_experts=2, first_dense_layers=1,
+            scoring="sigmoid", weight_scale=2.4,
+        ),
+    ),
+    "deepseek-v2": ModelShape(
+        **LATENT, norm_epsilon=1e-6,
+        mla=MLAShape(q_lora_rank=20, kv_lora_rank=24, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=24),
+        rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_length=24, mscale=0.7, mscale_all_dim=0.7),
+        moe=MoEShape(
+            num_experts=8, experts_per_token=3, expert_size=24, num_groups=4, groups_per_token=2, shared_experts=2,
+            first_dense_layers=1, normalise_weights=False, weight_scale=4.0,
+        ),
+    ),
+    "deepseek-v2-lite": ModelShape(
+        **LATENT, norm_epsilon=1e-6,
+        mla=MLAShape(kv_lora_rank=24, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16),
+        rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_length=24, mscale_all_dim=0.7),
+        moe=MoEShape(
+            num_experts=4, experts_per_token=2, expert_size=24, shared_experts=2, first_dense_layers=1,
+            normalise_weights=False,
         ),
     ),
 }  # fmt: skip
@@ -106,7 +142,7 @@ def our_model(shape: ModelShape) -> Decoder:
         for parameter in model.parameters():
             parameter += torch.empty_like(parameter).normal_(0, 0.1, generator=generator)
         for name, buffer in model.named_buffers():
-            if name.endswith("balance") and layout_of(shape) == "glm4_moe":
+            if name.endswith("balance") and shape.moe is not None and shape.moe.scoring == "sigmoid":
                 buffer.normal_(0, 0.3, generator=generator)
     return model.eval()
 

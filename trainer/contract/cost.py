@@ -194,6 +194,7 @@ class RankCost:
     def _of_layer(self, layer: int) -> ParameterCounts:
         shape, tensor = self._shape, self._sizes.tensor
         norms, attention = shape.norm_parameters(), shape.attention_parameters() + shape.bias_parameters()
+        norms, attention = norms + shape.compression_parameters(), attention - shape.compression_parameters()
         if shape.moe is None or not shape.is_moe_layer(layer):
             return ParameterCounts(tensor_split=(attention + shape.mlp_parameters(layer)) // tensor, replicated=norms)
         moe, hidden = shape.moe, shape.hidden_size
@@ -268,7 +269,8 @@ class RankCost:
             case "muon" if self._training.lora is not None:  # adapters are matrices of blocks
                 return self._sharded(trained)
             case "muon":
-                not_muons = self._ends + ParameterCounts(replicated=self._blocks.replicated)
+                matrices = len(self.layers) * self._shape.compression_parameters()
+                not_muons = self._ends + ParameterCounts(replicated=self._blocks.replicated - matrices)
                 return self._sharded(trained) + self._sharded(not_muons)
             case unknown:
                 assert_never(unknown)
@@ -297,16 +299,18 @@ class RankCost:
     def _values_of_layer(self, layer: int) -> float:
         """Return how many values a layer stores per token for its backward pass.
 
-        Hidden states before and after each of two norms; queries, keys and values as attention takes them, its output
-        and that output in the layout of the output matrix; gate and up, the activated gate and the product. In fp32 on
-        a GPU, keys and values are repeated for all heads (`trainer.models.attention.attend`).
+        Hidden states before and after each of two norms, and so compressed queries, keys and values; queries, keys and
+        values as attention takes them, its output and that output in the layout of the output matrix; gate and up, the
+        activated gate and the product. In fp32 on a GPU, keys and values are repeated for all heads
+        (`trainer.models.attention.attend`).
         """
         shape, tensor = self._shape, self._sizes.tensor
-        hidden, width = shape.hidden_size, shape.num_heads * shape.head_size
-        kv_width = shape.num_kv_heads * shape.head_size
+        hidden, kv_heads = shape.hidden_size, shape.num_kv_heads
         if self._on_gpu and not self._training.computes_in_bf16:
-            kv_width = width
-        values = 2 * hidden / tensor + 2 * hidden + (3 * width + 2 * kv_width) / tensor
+            kv_heads = shape.num_heads
+        heads = shape.num_heads * (shape.head_size + 2 * shape.value_size)
+        heads += kv_heads * (shape.head_size + shape.value_size)
+        values = 2 * hidden / tensor + 2 * hidden + 2 * shape.compressed_width() + heads / tensor
         if shape.moe is None or not shape.is_moe_layer(layer):
             return values + 4 * shape.intermediate_size / tensor
         moe = shape.moe
@@ -323,12 +327,15 @@ class RankCost:
                 most = max(most, values)
                 values = shape.hidden_size / self._sizes.tensor
                 if self._training.activation_checkpointing == "selective":
-                    width = 2 * (shape.num_heads + shape.num_kv_heads) * shape.head_size
+                    matrices = shape.attention_matrices()  # all products but that of the output are stored
+                    whole = sum(rows for name, (rows, _) in matrices.items() if name.endswith("_a"))
+                    width = sum(rows for rows, _ in matrices.values()) - whole - shape.hidden_size
+                    width += shape.num_heads * shape.value_size
                     moe = shape.moe if shape.is_moe_layer(layer) else None
                     middle = shape.intermediate_size
                     if moe is not None:
                         middle = moe.expert_size * (moe.experts_per_token + moe.shared_experts)
-                    values += 2 * shape.hidden_size + (width + 2 * middle) / self._sizes.tensor
+                    values += 2 * shape.hidden_size + whole + (width + 2 * middle) / self._sizes.tensor
             kept += count * values
         return int((kept * self._in_flight + most) * self._tokens) * self._width
 
@@ -436,14 +443,15 @@ class RankCost:
         sizes, shape = self._sizes, self._shape
         if sizes.context == 1:
             return []
-        layers, tokens = len(self.layers), self._tokens_of_step
-        kv_values = 2 * tokens * shape.num_kv_heads * shape.head_size // sizes.tensor
+        layers, tokens, kv_heads = len(self.layers), self._tokens_of_step, shape.num_kv_heads
+        queries, keys = (tokens * heads * shape.head_size // sizes.tensor for heads in (shape.num_heads, kv_heads))
         passes = 2 * layers + len(self._repeated)
         if self._training.parallelism.context_attention == "ring":
             turns = sizes.context - 1
-            sent = passes * turns * self._width * kv_values + layers * sizes.context * 4 * kv_values
+            # Values are padded to the size of keys.
+            sent = passes * turns * self._width * 2 * keys + layers * sizes.context * 4 * 2 * keys
             return [Traffic("context", "send", sent)]
-        values = kv_values + 2 * tokens * shape.num_heads * shape.head_size // sizes.tensor
+        values = (queries + keys) * (shape.head_size + shape.value_size) // shape.head_size
         return [Traffic("context", "all_to_all", _part(passes * self._width * values, sizes.context))]
 
     def _expert(self) -> list[Traffic]:

@@ -11,8 +11,9 @@ from typing import Any, Literal
 from trainer.contract.models import ModelShape
 
 Layout = Literal[
-    "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe", "mixtral", "olmo2", "olmo3", "phi3", "gemma3_text"
-]
+    "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe", "mixtral", "olmo2", "olmo3", "phi3", "gemma3_text",
+    "deepseek_v2", "deepseek_v3",
+]  # fmt: skip
 FEATURES = (
     "qk_norm",
     "attention_bias",
@@ -27,6 +28,7 @@ FEATURES = (
     "window_rope_theta",
     "fused_projections",
     "full_attention_every",
+    "mla",
 )
 """Fields of a shape that not every family can express."""
 
@@ -158,7 +160,32 @@ FAMILIES = (
             "first_k_dense_replace": 1, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1,
             "use_qk_norm": False, "attention_bias": False,
         },
-        restrictions="one group of experts; layers that predict further tokens are not read, trained or exported",
+        restrictions="layers that predict further tokens are not read, trained or exported",
+    ),
+    Family(
+        "deepseek_v3", "DeepseekV3ForCausalLM", "DeepSeek-V3, R1, and others of model type deepseek_v3",
+        experts="sigmoid", entries={"mla": "kv_lora_rank"},
+        defaults={
+            "rms_norm_eps": 1e-6, "norm_topk_prob": True, "n_routed_experts": 256, "n_shared_experts": 1,
+            "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "first_k_dense_replace": 3,
+            "routed_scaling_factor": 2.5, "n_group": 8, "topk_group": 4, "topk_method": "noaux_tc",
+            "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
+            "v_head_dim": 128,
+        },
+        restrictions="no biases, only rotary elements in pairs of neighbours (`rope_interleave`); layers that predict "
+        "further tokens are not read, trained or exported",
+    ),
+    Family(
+        "deepseek_v2", "DeepseekV2ForCausalLM", "DeepSeek-V2, V2-Lite", experts="softmax",
+        entries={"mla": "kv_lora_rank"},
+        defaults={
+            "rms_norm_eps": 1e-6, "norm_topk_prob": False, "n_routed_experts": 64, "n_shared_experts": 2,
+            "num_experts_per_tok": None, "moe_intermediate_size": 1407, "first_k_dense_replace": 0,
+            "routed_scaling_factor": 1.0, "n_group": None, "topk_group": None, "topk_method": "greedy",
+            "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
+            "v_head_dim": 128,
+        },
+        restrictions="no biases, no normalized weights of experts (`norm_topk_prob`)",
     ),
 )  # fmt: skip
 BY_TYPE: dict[str, Family] = {family.model_type: family for family in FAMILIES}

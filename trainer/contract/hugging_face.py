@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainer.contract.families import BY_TYPE, BY_WHOLE, Layout, family_of
-from trainer.contract.models import MAX_LAYERS, ModelShape, MoEShape, RopeScaling
+from trainer.contract.models import MAX_LAYERS, MLAShape, ModelShape, MoEShape, RopeScaling
 
 CONFIG_NAME, TOKENIZER_NAME = "config.json", "tokenizer.json"
 TOKENIZER_SETTINGS_NAME, TEMPLATE_NAME = "tokenizer_config.json", "chat_template.jinja"
@@ -22,10 +22,9 @@ _ONLY: dict[str, Any] = {
     "attention_bias": False,
     "mlp_bias": False,
     "partial_rotary_factor": 1.0,
-    "quantization_config": None,
     "decoder_sparse_step": 1,
-    "n_group": 1,
-    "topk_group": 1,
+    "moe_layer_freq": 1,
+    "rope_interleave": True,
     "hidden_activation": "gelu_pytorch_tanh",
     "attn_logit_softcapping": None,
     "final_logit_softcapping": None,
@@ -37,6 +36,8 @@ _ONLY: dict[str, Any] = {
 _OUTER_ENTRIES = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
 """Entries that a model for images and text has beside the configuration of its text part."""
 LOCAL_BASE = "rope_local_base_freq"
+QUANTIZATION_BLOCK = 128
+"""Rows and columns of a matrix in fp8 that have a scale together."""
 _SCALING_ENTRIES: dict[str, dict[str, str]] = {
     "linear": {"factor": "factor"},
     "llama3": {
@@ -52,6 +53,8 @@ _SCALING_ENTRIES: dict[str, dict[str, str]] = {
         "beta_slow": "beta_slow",
         "attention_factor": "attention_factor",
         "truncate": "truncate",
+        "mscale": "mscale",
+        "mscale_all_dim": "mscale_all_dim",
     },
     "longrope": {
         "short_factors": "short_factor",
@@ -88,11 +91,14 @@ def layout_of(shape: ModelShape) -> Layout:
         )
     if moe is None:
         return name
+    if moe.shared_experts == 0 and (moe.scoring == "sigmoid" or shape.mla is not None):
+        raise _no_layout("shared_experts", 0, f"{name} needs at least 1")
     if moe.scoring == "sigmoid":
-        if moe.shared_experts == 0:
-            raise _no_layout("shared_experts", 0, "glm4_moe needs at least 1")
         return name
-    for field, only in (("shared_experts", 0), ("balance_rate", 0.0), ("weight_scale", 1.0)):
+    limits: dict[str, object] = {"shared_experts": 0, "balance_rate": 0.0, "weight_scale": 1.0, "num_groups": 1}
+    if name == "deepseek_v2":
+        limits = {"balance_rate": 0.0, "normalise_weights": False}
+    for field, only in limits.items():
         if getattr(moe, field) != only:
             raise _no_layout(field, getattr(moe, field), f"{name} knows only {only}; scoring `sigmoid` has a layout")
     if name == "mixtral":
@@ -140,6 +146,9 @@ def hugging_face_config(
     config |= {entry: getattr(shape, feature) for feature, entry in family.entries.items()}
     if "full_attention_every" in family.entries:
         config |= _layer_types_config(shape)
+    if shape.mla is not None:
+        del config["head_dim"]
+        config |= shape.mla.model_dump()
     if shape.rope_scaling is not None and shape.rope_scaling.kind == "longrope":
         config |= _longrope_config(shape.rope_scaling)
     if layout == "gemma3_text":
@@ -204,6 +213,7 @@ def _shape(config: dict[str, Any]) -> ModelShape:
     for entry, only in _ONLY.items():
         if entry not in {*features, *family.entries.values()} and config.get(entry, only) not in (only, None):
             raise _refused(entry, config[entry], f"only {only!r} is computed")
+    _refuse_unknown_quantization(config.get("quantization_config"))
     theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
     if "full_attention_every" in family.entries:
         features |= _windows(config)
@@ -214,6 +224,10 @@ def _shape(config: dict[str, Any]) -> ModelShape:
     if features.get("window_rope_theta") == theta or features.get("full_attention_every") is None:
         features.pop("window_rope_theta", None)
     moe, head_dim = _moe_shape(config), config.get("head_dim")
+    if "mla" in family.entries:
+        features["mla"], head_dim = MLAShape(**{name: config[name] for name in MLAShape.model_fields}), None
+        if config["num_key_value_heads"] is None:
+            config["num_key_value_heads"] = config["num_attention_heads"]
     sparse_size = moe.expert_size if moe is not None and kind == "mixtral" else config["intermediate_size"]
     return ModelShape(
         hidden_size=config["hidden_size"],
@@ -269,15 +283,21 @@ def _moe_config(moe: MoEShape, layout: Layout) -> dict[str, Any]:
             "decoder_sparse_step": 1,
             "mlp_only_layers": list(range(moe.first_dense_layers)),
         }
-    return config | {
+    config |= {
         "n_routed_experts": moe.num_experts,
         "n_shared_experts": moe.shared_experts,
         "first_k_dense_replace": moe.first_dense_layers,
         "routed_scaling_factor": moe.weight_scale,
-        "n_group": 1,
-        "topk_group": 1,
-        "num_nextn_predict_layers": 0,
+        "n_group": moe.num_groups,
+        "topk_group": moe.groups_per_token,
     }
+    if layout == "deepseek_v2":
+        method = "group_limited_greedy" if moe.num_groups > 1 else "greedy"
+        return config | {"scoring_func": "softmax", "topk_method": method}
+    config["num_nextn_predict_layers"] = 0
+    if layout == "deepseek_v3":
+        config |= {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "rope_interleave": True}
+    return config
 
 
 def _moe_shape(config: dict[str, Any]) -> MoEShape | None:
@@ -299,18 +319,34 @@ def _moe_shape(config: dict[str, Any]) -> MoEShape | None:
             first_dense_layers=len(dense),
             normalise_weights=config["norm_topk_prob"],
         )
-    if kind == "glm4_moe":
+    if kind in ("glm4_moe", "deepseek_v2", "deepseek_v3"):
+        scoring = BY_TYPE[kind].experts
+        if config.get("scoring_func", scoring) != scoring:
+            raise _refused("scoring_func", config["scoring_func"], f"only {scoring!r} is computed")
+        if kind == "deepseek_v2" and config["norm_topk_prob"]:  # `transformers` would not normalize them
+            raise _refused("norm_topk_prob", config["norm_topk_prob"], "only False is computed")
+        has_groups = _has_groups(kind, config.get("topk_method"))
         return MoEShape(
             num_experts=config["n_routed_experts"],
             experts_per_token=per_token,
             expert_size=config["moe_intermediate_size"],
+            num_groups=(config["n_group"] if has_groups else None) or 1,
+            groups_per_token=(config["topk_group"] if has_groups else None) or 1,
             shared_experts=config["n_shared_experts"],
             first_dense_layers=config["first_k_dense_replace"],
-            scoring="sigmoid",
+            scoring=scoring,
             normalise_weights=config["norm_topk_prob"],
             weight_scale=config["routed_scaling_factor"],
         )
     return None
+
+
+def _has_groups(kind: str, method: object) -> bool:
+    """Return whether experts are chosen by `n_group` and `topk_group`. Raises ValueError for an unknown method."""
+    methods = {"deepseek_v2": ("greedy", "group_limited_greedy"), "deepseek_v3": ("noaux_tc",)}.get(kind, (None,))
+    if method not in methods:
+        raise _refused("topk_method", method, f"only {', '.join(map(str, methods))} is computed")
+    return method != "greedy"
 
 
 def _scaling_config(scaling: RopeScaling | None) -> dict[str, Any] | None:
@@ -356,8 +392,12 @@ def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> RopeScaling | None
             found.setdefault("factor", max(1.0, config["max_position_embeddings"] / found["original_length"]))
     if kind == "yarn":
         found.setdefault("original_length", config["max_position_embeddings"])
-        if rope.get("mscale") and rope.get("mscale_all_dim"):  # DeepSeek's way to name a factor
-            above, below = (0.1 * rope[name] * log(rope["factor"]) + 1.0 for name in ("mscale", "mscale_all_dim"))
+        scales = {name: scale for name in ("mscale", "mscale_all_dim") if (scale := found.pop(name, None))}
+        if "kv_lora_rank" in config:  # DeepSeek's scores of attention depend on one of them
+            has_both = len(scales) == 2 and "attention_factor" not in found
+            found |= scales if has_both else {name: scale for name, scale in scales.items() if name != "mscale"}
+        elif len(scales) == 2:
+            above, below = (0.1 * scale * log(rope["factor"]) + 1.0 for scale in scales.values())
             found.setdefault("attention_factor", above / below)
     if missing := [entries[name] for name in _REQUIRED_SCALING[kind] if name not in found]:
         raise KeyError(f"rope_scaling.{missing[0]}")
@@ -415,6 +455,15 @@ def _rope_of_full_attention(rope: dict[str, Any], config: dict[str, Any]) -> dic
         raise _refused("rope_parameters.sliding_attention", windowed, why)
     config[LOCAL_BASE] = other
     return dict(full)
+
+
+def _refuse_unknown_quantization(found: object) -> None:
+    """Refuse weights that are stored in another way than unquantized, or as DeepSeek-V3 in blocks of fp8."""
+    block = [QUANTIZATION_BLOCK] * 2
+    is_known = isinstance(found, dict) and (found.get("quant_method"), found.get("weight_block_size")) == ("fp8", block)
+    if found is not None and not is_known:
+        why = f"only quant_method fp8 with weight_block_size {block} is read"
+        raise _refused("quantization_config", found, why)
 
 
 def _refuse_windows(config: dict[str, Any]) -> None:

@@ -18,9 +18,10 @@ PairFactors = Annotated[
 
 class MoEShape(CheckedModel):
     """Mixture of experts in place of the feed-forward part of layers. No token is dropped. A shape is refused if no
-    Hugging Face layout can express it: with scoring `sigmoid` it is GLM-4 MoE, which needs at least 1 shared expert;
-    with `softmax` it is Qwen3 MoE (with `qk_norm`) or Mixtral (without), which have neither shared experts, balancing,
-    a scale nor biases, and Mixtral no dense layers and only normalized weights."""
+    Hugging Face layout can express it: with scoring `sigmoid` it is GLM-4 MoE or, with `mla`, DeepSeek-V3, which need
+    at least 1 shared expert; with `softmax` it is Qwen3 MoE (with `qk_norm`) or Mixtral (without), which have neither
+    shared experts, balancing, a scale, groups nor biases, and Mixtral no dense layers and only normalized weights, or
+    with `mla` DeepSeek-V2, which needs at least 1 shared expert and has neither balancing nor normalized weights."""
 
     num_experts: Annotated[int, Field(ge=2, le=4096, examples=[64])]
     """Number of routed experts in a layer."""
@@ -28,6 +29,12 @@ class MoEShape(CheckedModel):
     """Number of routed experts that each token is sent to. At most `num_experts`."""
     expert_size: Annotated[Dimension, Field(examples=[1408])]
     """Intermediate size of an expert's feed-forward network."""
+    num_groups: Annotated[int, Field(ge=1, exclude_if=lambda value: value == 1, examples=[8])] = 1
+    """Number of groups of routed experts of which only the best are considered for a token, as in DeepSeek-V3. Divides
+    `num_experts`. The score of a group is the sum of its two highest scores with scoring `sigmoid`, its highest score
+    with `softmax`."""
+    groups_per_token: Annotated[int, Field(ge=1, exclude_if=lambda value: value == 1, examples=[4])] = 1
+    """Number of groups that the experts of a token are chosen from. At most `num_groups`."""
     shared_experts: Annotated[int, Field(ge=0)] = 0
     """Number of additional experts that process every token, computed as one network of `shared_experts` x
     `expert_size`."""
@@ -48,6 +55,54 @@ class MoEShape(CheckedModel):
         if self.experts_per_token > self.num_experts:
             message = f"experts_per_token {self.experts_per_token} exceeds num_experts {self.num_experts}"
             yield FieldConflict("experts_per_token", message, ("num_experts",))
+        if self.num_experts % self.num_groups:
+            message = f"num_groups {self.num_groups} does not divide num_experts {self.num_experts}; take a divisor"
+            yield FieldConflict("num_groups", message, ("num_experts",))
+            return
+        size = self.num_experts // self.num_groups
+        if self.num_groups > 1 and self.scoring == "sigmoid" and size < 2:
+            message = f"num_groups {self.num_groups} leaves 1 expert in a group, of which two give its score; lower it"
+            yield FieldConflict("num_groups", message, ("num_experts",))
+        if self.groups_per_token > self.num_groups:
+            message = f"groups_per_token {self.groups_per_token} exceeds num_groups {self.num_groups}"
+            yield FieldConflict("groups_per_token", message, ("num_groups",))
+        elif self.experts_per_token > self.groups_per_token * size:
+            message = (
+                f"groups_per_token {self.groups_per_token} of {size} experts each are too few for experts_per_token "
+                f"{self.experts_per_token}; raise it"
+            )
+            yield FieldConflict("groups_per_token", message, ("experts_per_token", "num_groups", "num_experts"))
+
+
+class MLAShape(CheckedModel):
+    """Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2): keys and values of all heads are computed from one
+    compressed vector, and rotary positions have elements of their own, whose key all heads share. The fields have the
+    names of Hugging Face's layout."""
+
+    q_lora_rank: Annotated[Dimension | None, Field(examples=[1536])] = None
+    """Width of compressed queries. Without it, queries are projected from the hidden state directly."""
+    kv_lora_rank: Annotated[Dimension, Field(examples=[512])]
+    """Width of compressed keys and values."""
+    qk_nope_head_dim: Annotated[Dimension, Field(examples=[128])]
+    """Number of elements of a query or key head that are not rotated by position."""
+    qk_rope_head_dim: Annotated[Dimension, Field(examples=[64])]
+    """Number of elements of a query or key head that are rotated by position, in pairs of neighbours. An even
+    number."""
+    v_head_dim: Annotated[Dimension, Field(examples=[128])]
+    """Width of a value head. At most the width of a key head, `qk_nope_head_dim` + `qk_rope_head_dim`."""
+
+    def _conflicts(self) -> Iterator[FieldConflict]:
+        if self.qk_rope_head_dim % 2:
+            message = f"qk_rope_head_dim {self.qk_rope_head_dim} must be even for RoPE"
+            yield FieldConflict("qk_rope_head_dim", message)
+        if self.v_head_dim > self.head_size:
+            message = f"v_head_dim {self.v_head_dim} exceeds the {self.head_size} elements of a key head; lower it"
+            yield FieldConflict("v_head_dim", message, ("qk_nope_head_dim", "qk_rope_head_dim"))
+
+    @property
+    def head_size(self) -> int:
+        """Return the width of a query or key head."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim
 
 
 class RopeScaling(CheckedModel):
@@ -80,6 +135,11 @@ class RopeScaling(CheckedModel):
     )
     """For `yarn` and `longrope`: factor of cosines and sines. Without it, 0.1 x ln(`factor`) + 1 for `yarn`, and
     sqrt(1 + ln(`factor`) / ln(`original_length`)) for `longrope`."""
+    mscale: Annotated[float | None, Field(gt=0, exclude_if=lambda value: value is None, examples=[1.0])] = None
+    """For `yarn` with `mla`: cosines and sines are multiplied by 0.1 x this x ln(`factor`) + 1, and divided by the same
+    of `mscale_all_dim`. Needs that one; not with `attention_factor`."""
+    mscale_all_dim: Annotated[float | None, Field(gt=0, exclude_if=lambda value: value is None, examples=[1.0])] = None
+    """For `yarn` with `mla`: scores of attention are multiplied by the square of 0.1 x this x ln(`factor`) + 1."""
     truncate: Annotated[bool, Field(exclude_if=bool)] = True
     """For `yarn`: whether the two limits are rounded to whole pairs of elements."""
     short_factors: PairFactors = None
@@ -98,6 +158,9 @@ class RopeScaling(CheckedModel):
         if self.kind != "linear" and self.original_length is None:
             message = f"original_length is missing, which kind {self.kind} needs; give the length before scaling"
             yield FieldConflict("original_length", message, ("kind",))
+        if self.mscale is not None and (self.mscale_all_dim is None or self.attention_factor is not None):
+            message = f"mscale {self.mscale} needs mscale_all_dim, and no attention_factor; set mscale_all_dim alone"
+            yield FieldConflict("mscale", message, ("mscale_all_dim", "attention_factor"))
         for name, kinds in _SCALING_KINDS.items():
             if self.kind not in kinds and getattr(self, name) != RopeScaling.model_fields[name].default:
                 message = f"{name} belongs to kind {' and '.join(kinds)}, not {self.kind}; leave it out"
@@ -118,7 +181,17 @@ class RopeScaling(CheckedModel):
         if self.kind == "longrope":
             assert self.original_length is not None, "kind longrope needs it"
             return sqrt(1.0 + log(self.factor) / log(self.original_length))
-        return 0.1 * log(self.factor) + 1.0 if self.kind == "yarn" else 1.0
+        if self.mscale is not None and self.mscale_all_dim is not None:
+            return self._yarn_scale(self.mscale) / self._yarn_scale(self.mscale_all_dim)
+        return self._yarn_scale(1.0) if self.kind == "yarn" else 1.0
+
+    @property
+    def score_factor(self) -> float:
+        """Return the factor of the scores of attention."""
+        return 1.0 if self.mscale_all_dim is None else self._yarn_scale(self.mscale_all_dim) ** 2
+
+    def _yarn_scale(self, weight: float) -> float:
+        return 0.1 * weight * log(self.factor) + 1.0
 
     def pair_factors(self, sequence_length: int) -> tuple[float, ...]:
         """Return the factor of each pair of elements, for kind `longrope`."""
@@ -134,11 +207,20 @@ _SCALING_KINDS = {
     "beta_fast": ("yarn",),
     "beta_slow": ("yarn",),
     "truncate": ("yarn",),
+    "mscale": ("yarn",),
+    "mscale_all_dim": ("yarn",),
     "attention_factor": ("yarn", "longrope"),
     "short_factors": ("longrope",),
     "long_factors": ("longrope",),
 }
 """The kinds of scaling that a field belongs to."""
+
+
+_NOT_WITH_MLA = (
+    "head_dim", "rotary_fraction", "qk_norm", "wide_qk_norm", "attention_bias", "fused_projections",
+    "query_pre_attn_scalar",
+)  # fmt: skip
+"""Fields of queries and keys that multi-head latent attention has no place for."""
 
 
 class ModelShape(CheckedModel):
@@ -210,6 +292,10 @@ class ModelShape(CheckedModel):
     pad_token_id: Annotated[int | None, Field(ge=0, exclude_if=lambda value: value is None, examples=[0])] = None
     """Id of a padding token. Its embedding gets no gradient from the tokens of the input, as in Hugging Face's models
     with an entry of this name. Must be below the size of the vocabulary. Without it, all embeddings are trained."""
+    mla: Annotated[MLAShape | None, Field(exclude_if=lambda value: value is None)] = None
+    """Multi-head latent attention in place of grouped-query attention, as in DeepSeek-V2 and V3. Needs `num_kv_heads`
+    equal to `num_heads`, and neither `head_dim` nor other features of queries and keys. Without it, attention is
+    grouped-query attention."""
     moe: MoEShape | None = None
     """Mixture of experts in place of dense feed-forward networks. Without it all layers are dense."""
 
@@ -220,7 +306,7 @@ class ModelShape(CheckedModel):
         if self.num_heads % self.num_kv_heads:
             message = f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
             yield FieldConflict("num_kv_heads", message, ("num_heads",))
-        if self.head_size % 2:
+        if self.mla is None and self.head_size % 2:
             message = f"head size {self.head_size} (head_dim, or hidden_size / num_heads) must be even for RoPE"
             yield FieldConflict("head_dim", message, ("hidden_size", "num_heads"))
         if self.qk_norm and self.wide_qk_norm:
@@ -247,21 +333,39 @@ class ModelShape(CheckedModel):
                 "elements, which must be an even number of at least 2; take another fraction"
             )
             yield FieldConflict("rotary_fraction", message, ("head_dim", "hidden_size", "num_heads"))
+        if self.mla is not None:
+            yield from self._mla_conflicts()
+        elif self.rope_scaling is not None and self.rope_scaling.mscale_all_dim is not None:
+            yield FieldConflict("rope_scaling.mscale_all_dim", "mscale_all_dim needs mla; leave it out", ("mla",))
         if self.moe is not None and self.moe.first_dense_layers >= self.num_layers:
             dense = self.moe.first_dense_layers
             field, layers = "moe.first_dense_layers", self.num_layers
             message = f"{field} {dense} leaves none of num_layers {layers} with experts; lower it or leave moe out"
             yield FieldConflict(field, message, ("num_layers",))
 
+    def _mla_conflicts(self) -> Iterator[FieldConflict]:
+        if self.num_kv_heads != self.num_heads:
+            message = f"mla has a key and a value for each head: num_kv_heads {self.num_kv_heads} must be num_heads"
+            yield FieldConflict("num_kv_heads", f"{message} {self.num_heads}", ("num_heads", "mla"))
+        for name in _NOT_WITH_MLA:
+            if getattr(self, name) != ModelShape.model_fields[name].default:
+                yield FieldConflict(name, f"{name} is not computed with mla; leave it out", ("mla",))
+
     @property
     def head_size(self) -> int:
-        """Return the size of an attention head."""
-        return self.head_dim or self.hidden_size // self.num_heads
+        """Return the size of a query or key head."""
+        return self.mla.head_size if self.mla is not None else self.head_dim or self.hidden_size // self.num_heads
+
+    @property
+    def value_size(self) -> int:
+        """Return the size of a value head."""
+        return self.mla.v_head_dim if self.mla is not None else self.head_size
 
     @property
     def rotary_size(self) -> int:
-        """Return the number of a head's elements that are rotated by position, the first ones of the head."""
-        return int(self.head_size * self.rotary_fraction)
+        """Return the number of a head's elements that are rotated by position: the first ones of the head, the last
+        ones with `mla`."""
+        return self.mla.qk_rope_head_dim if self.mla is not None else int(self.head_size * self.rotary_fraction)
 
     def window_of(self, layer: int) -> int | None:
         """Return the number of tokens that a token attends to in a layer; None: all earlier ones."""
@@ -272,9 +376,43 @@ class ModelShape(CheckedModel):
         """Return whether a layer is a mixture of experts."""
         return self.moe is not None and layer >= self.moe.first_dense_layers
 
+    def attention_matrices(self) -> dict[str, tuple[int, int]]:
+        """Return (outputs, inputs) of the matrices of a layer's attention by name."""
+        hidden, heads, mla = self.hidden_size, self.num_heads, self.mla
+        query, output = (heads * self.head_size, hidden), (hidden, heads * self.value_size)
+        if mla is None:
+            width = self.num_kv_heads * self.head_size
+            return {"query": query, "key": (width, hidden), "value": (width, hidden), "output": output}
+        queries = {"query": query}
+        if mla.q_lora_rank is not None:
+            queries = {"query_a": (mla.q_lora_rank, hidden), "query_b": (query[0], mla.q_lora_rank)}
+        return queries | {
+            "key_value_a": (mla.kv_lora_rank + mla.qk_rope_head_dim, hidden),
+            "key_value_b": (heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank),
+            "output": output,
+        }
+
+    def adapted_matrices(self, targets: Iterable[str]) -> set[str]:
+        """Return the names of the matrices that low-rank adapters with these targets have: with `mla`, `query` is all
+        matrices of queries, and `key` as `value` all those of keys and values."""
+        chosen = set(targets)
+        if self.mla is None:
+            return chosen
+        if "query" in chosen:
+            chosen |= {"query_a", "query_b"}
+        return chosen | {"key_value_a", "key_value_b"} if chosen & {"key", "value"} else chosen
+
     def attention_parameters(self) -> int:
         """Of one layer, norms and biases left out: what matrix products use."""
-        return self.hidden_size * self.head_size * (2 * self.num_heads + 2 * self.num_kv_heads)
+        return sum(rows * columns for rows, columns in self.attention_matrices().values())
+
+    def compression_parameters(self) -> int:
+        """Return those of `attention_parameters` that no head has for itself: what compresses with `mla`."""
+        return sum(rows * columns for name, (rows, columns) in self.attention_matrices().items() if name.endswith("_a"))
+
+    def compressed_width(self) -> int:
+        """Return the width of the compressed queries, keys and values of a layer that are normalized."""
+        return (self.mla.q_lora_rank or 0) + self.mla.kv_lora_rank if self.mla is not None else 0
 
     def bias_parameters(self) -> int:
         """Return the number of biases of one layer, of its queries, keys and values."""
@@ -283,7 +421,8 @@ class ModelShape(CheckedModel):
     def norm_parameters(self) -> int:
         """Return the number of weights of one layer's norms."""
         heads = self.num_heads + self.num_kv_heads if self.wide_qk_norm else 2 * self.qk_norm
-        return (4 if self.norm_position == "both" else 2) * self.hidden_size + self.head_size * heads
+        outer = (4 if self.norm_position == "both" else 2) * self.hidden_size
+        return outer + self.head_size * heads + self.compressed_width()
 
     def mlp_parameters(self, layer: int, *, active: bool = False) -> int:
         """Of one layer's feed-forward; `active`: only what one token passes through."""
@@ -304,11 +443,9 @@ class ModelShape(CheckedModel):
 
     def adapter_parameters(self, rank: int, targets: Iterable[str]) -> int:
         """Of low-rank adapters beside these matrices of every layer; routed experts have none."""
-        width, kv_width = self.num_heads * self.head_size, self.num_kv_heads * self.head_size
-        attention = {"query": width, "key": kv_width, "value": kv_width, "output": width}
-        chosen, total = set(targets), 0
+        chosen, total = self.adapted_matrices(targets), 0
         for layer in range(self.num_layers):
-            total += sum(rank * (self.hidden_size + size) for name, size in attention.items() if name in chosen)
+            total += sum(rank * sum(sizes) for name, sizes in self.attention_matrices().items() if name in chosen)
             middle = self.intermediate_size
             if self.moe is not None and self.is_moe_layer(layer):
                 middle = self.moe.shared_experts * self.moe.expert_size
@@ -322,9 +459,10 @@ class ModelShape(CheckedModel):
         """Return the training FLOPs (forward and backward) of one token.
 
         6 per matmul parameter that the token passes through plus attention scores, `12 * layers * heads * head size *
-        sequence` as PaLM (Chowdhery et al. 2022, appendix B) counts them; `causal` halves the attention term, since
-        a causal kernel computes half of the square, and with a sliding window counts only the part of the square that
-        is in the window. The embedding look-up is no matmul.
+        sequence` as PaLM (Chowdhery et al. 2022, appendix B) counts them, where the head size is the mean of those of
+        keys and values; `causal` halves the attention term, since a causal kernel computes half of the square, and
+        with a sliding window counts only the part of the square that is in the window. The embedding look-up is no
+        matmul.
 
         `trained_adapters`: the number of adapter parameters, if only they are trained (LoRA). A frozen parameter has no
         gradient of its own, so it counts 4: forward, and the gradient of its input. Adapters count 6.
@@ -333,7 +471,7 @@ class ModelShape(CheckedModel):
             self.attention_parameters() + self.mlp_parameters(layer, active=True) for layer in range(self.num_layers)
         )
         matmul += vocab_size * self.hidden_size  # the output head
-        scores = 12 * self.num_heads * self.head_size * sequence_length
+        scores = 6 * self.num_heads * (self.head_size + self.value_size) * sequence_length
         products = 6 * matmul if trained_adapters is None else 4 * matmul + 6 * trained_adapters
         if not causal:
             return products + self.num_layers * scores

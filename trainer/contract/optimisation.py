@@ -135,7 +135,8 @@ class LoraSpec(SpecModel):
         "up",
         "down",
     ]
-    """Matrices of each block that get an adapter. Routed experts get none."""
+    """Matrices of each block that get an adapter. Routed experts get none. In a model with `mla`, `query` is all
+    matrices of queries, and `key` as `value` both matrices that keys and values are computed with."""
     export: Literal["merged", "adapter"] = "merged"
     """What the job exports: `merged` is a complete model with the adapters added to its weights, `adapter` the adapters
     alone in PEFT's layout. `adapter` is refused for a mixture of experts with `gate`, `up` or `down` among the targets

@@ -4,6 +4,7 @@ The layout follows from the model's shape (`contract.hugging_face.layout_of`). `
 in one tensor; the layouts have one tensor for each expert.
 """
 
+from trainer.contract.families import BY_TYPE
 from trainer.contract.hugging_face import layout_of
 from trainer.contract.models import ModelShape
 
@@ -21,6 +22,12 @@ _ATTENTION = {
     "attention.query.bias": "self_attn.q_proj.bias",
     "attention.key.bias": "self_attn.k_proj.bias",
     "attention.value.bias": "self_attn.v_proj.bias",
+    "attention.query_a.weight": "self_attn.q_a_proj.weight",
+    "attention.query_a_norm.weight": "self_attn.q_a_layernorm.weight",
+    "attention.query_b.weight": "self_attn.q_b_proj.weight",
+    "attention.key_value_a.weight": "self_attn.kv_a_proj_with_mqa.weight",
+    "attention.key_value_a_norm.weight": "self_attn.kv_a_layernorm.weight",
+    "attention.key_value_b.weight": "self_attn.kv_b_proj.weight",
     "attention.output.weight": "self_attn.o_proj.weight",
     "attention.query_norm.weight": "self_attn.q_norm.weight",
     "attention.key_norm.weight": "self_attn.k_norm.weight",
@@ -75,14 +82,14 @@ def hugging_face_names(name: str, shape: ModelShape) -> list[str]:
     [`model.layers.3.mlp.up_proj.weight`].
 
     A stack of experts has one name for each expert, in their order. The list is empty for the bias that balances
-    experts in layouts other than glm4_moe: they have no tensor for it, and `layout_of` refuses shapes that train it.
+    experts in layouts with softmax scoring: they have no tensor for it, and `layout_of` refuses shapes that train it.
     """
     if name in _OUTER:
         return [_OUTER[name]]
     layout = layout_of(shape)
     _, layer, inner = name.split(".", 2)
     sparse = _MIXTRAL if layout == "mixtral" else _SPARSE
-    if inner == "mlp.balance" and layout != "glm4_moe":
+    if inner == "mlp.balance" and BY_TYPE[layout].experts != "sigmoid":
         return []
     of_layout = {"olmo2": _OLMO2, "olmo3": _OLMO2, "phi3": _FUSED, "gemma3_text": _GEMMA3}.get(layout, {})
     pattern = f"model.layers.{layer}.{(_ATTENTION | _DENSE | sparse | of_layout)[inner]}"

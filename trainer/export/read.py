@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from trainer.contract.hugging_face import CONFIG_NAME, TOKENIZER_NAME
+from trainer.contract.hugging_face import CONFIG_NAME, QUANTIZATION_BLOCK, TOKENIZER_NAME
 from trainer.contract.manifest import is_file_name
 from trainer.contract.models import ModelShape
 from trainer.contract.run import EndClass
@@ -43,8 +43,8 @@ class StoredWeights:
             raise user_error(f"{folder} has no *.safetensors: give the folder of an exported model")
 
     def part(self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], full_shape: tuple[int, ...]) -> Tensor:
-        """Return the box at `offsets` of tensor `name`, in its stored precision; `full_shape` is the shape it must
-        have.
+        """Return the box at `offsets` of tensor `name`, in its stored precision, or in fp32 if that is fp8;
+        `full_shape` is the shape it must have.
 
         Raises TrainerError: USER_ERROR where the tensor is missing, BAD_SPEC where it has another shape.
         """
@@ -76,7 +76,18 @@ class StoredWeights:
                 f"{name} in {self._folder} has the shape {stored.get_shape()}, but its {CONFIG_NAME} requires "
                 f"{list(full_shape)}",
             )
-        return stored[tuple(slice(low, low + size) for low, size in zip(offsets, sizes, strict=True))]
+        box: Tensor = stored[tuple(slice(low, low + size) for low, size in zip(offsets, sizes, strict=True))]
+        return self._dequantized(name, box, offsets, full_shape) if box.dtype == torch.float8_e4m3fn else box
+
+    def _dequantized(self, name: str, box: Tensor, offsets: tuple[int, ...], full_shape: tuple[int, ...]) -> Tensor:
+        """Return a box in fp32 of a matrix that is stored in fp8, each of whose blocks has a scale."""
+        block = QUANTIZATION_BLOCK
+        first = tuple(low // block for low in offsets)
+        counts = tuple(-(-(low + size) // block) - low // block for low, size in zip(offsets, box.shape, strict=True))
+        scales = self._box(f"{name}_scale_inv", first, counts, tuple(-(-size // block) for size in full_shape)).float()
+        for dimension, (low, size) in enumerate(zip(offsets, box.shape, strict=True)):
+            scales = scales.repeat_interleave(block, dimension).narrow(dimension, low % block, size)
+        return box.float() * scales
 
     def _open(self, file: str) -> Any:
         if file not in self._files:

@@ -95,6 +95,12 @@ def apply_rotary_embedding(x_BHSE: Tensor, rope_cache: RopeCache) -> Tensor:
     return x_BHSE * cosine + torch.cat([-second, first], dim=-1) * sine
 
 
+def apply_rotary_embedding_to_neighbours(x_BHSR: Tensor, rope_cache: RopeCache) -> Tensor:
+    """Rotate elements whose pairs are neighbours, as DeepSeek has them. The result has the first elements of all pairs
+    before the second ones: for queries and keys alike, so that their products are the same."""
+    return apply_rotary_embedding(torch.cat([x_BHSR[..., ::2], x_BHSR[..., 1::2]], dim=-1), rope_cache)
+
+
 def document_mask(documents_BS: Tensor | None, like: Tensor) -> Tensor | None:
     """Return the mask that restricts attention to documents, for inputs on the device and in the precision of `like`.
 
@@ -173,12 +179,18 @@ def _attend_varlen(
 ) -> Tensor:
     """Attend within documents by torch's variable-length kernel. This project's tests have not run it on a GPU."""
     batch, _, length, size = query.shape
-    padding = -size % 8  # the kernel needs head sizes that are multiples of 8; zeros do not change the products
-    rows = [functional.pad(x, (0, padding)).transpose(1, 2).flatten(0, 1) for x in (query, key, value)]
+    width = size + -size % 8  # the kernel needs equal head sizes, multiples of 8; zeros do not change the products
+    rows = [pad_heads(x, width).transpose(1, 2).flatten(0, 1) for x in (query, key, value)]
     before = -1 if window is None else window - 1
     heads = {"enable_gqa": grouped} if _VARLEN_ASKS_FOR_GROUPS else {}
     mixed = varlen_attn(*rows, bounds, bounds, length, length, scale=size**-0.5, window_size=(before, 0), **heads)
-    return mixed[..., :size].unflatten(0, (batch, length)).transpose(1, 2)
+    return mixed[..., : value.shape[-1]].unflatten(0, (batch, length)).transpose(1, 2)
+
+
+def pad_heads(x_BHSE: Tensor, size: int) -> Tensor:
+    """Return the heads with zeros up to `size` elements."""
+    missing = size - x_BHSE.shape[-1]
+    return functional.pad(x_BHSE, (0, missing)) if missing else x_BHSE
 
 
 class OffsetNorm(nn.Module):
@@ -219,12 +231,15 @@ class WideNorm(nn.Module):
         return (scaled_BSW * self.weight).to(x_BSW.dtype)
 
 
-class Attention(nn.Module):
-    """Grouped-query attention with rotary positions, and RMSNorm of queries and keys where `qk_norm` is set.
+class AttentionLayer(nn.Module):
+    """What all kinds of attention have: queries, keys and values attend, and an output matrix mixes the heads.
 
     `attend` computes softmax(Q K^T) V; context parallelism and generation replace it. `num_heads` and `num_kv_heads`
-    are those of this rank. `project_in` (queries, keys, values) and `project_out` are replaced as in `FeedForward`.
+    are those of this rank. `project_in` (what has the hidden states as input) and `project_out` are replaced as in
+    `FeedForward`.
     """
+
+    output: nn.Module
 
     def __init__(self, shape: ModelShape, layer: int) -> None:
         super().__init__()
@@ -233,6 +248,24 @@ class Attention(nn.Module):
         self.attend: Attend = attend if self.window is None else partial(attend, window=self.window)
         self.project_in: InputProjection = apply_linears
         self.project_out: OutputProjection = apply_linear
+        scalar = shape.query_pre_attn_scalar or shape.head_size
+        self._query_factor = (shape.head_size / scalar) ** 0.5  # the kernels divide by the root of the head size
+        if shape.rope_scaling is not None:
+            self._query_factor *= shape.rope_scaling.score_factor
+
+    def mix(self, query_BHSE: Tensor, key_BKSE: Tensor, value_BKSE: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the attention's output, [B, S, D]. `mask`: as `attend` takes it; None for causal attention."""
+        if self._query_factor != 1.0:
+            query_BHSE = query_BHSE * self._query_factor
+        mixed_BHSE = self.attend(query_BHSE, key_BKSE, value_BKSE, mask)
+        return self.project_out(mixed_BHSE.transpose(1, 2).flatten(2), self.output)
+
+
+class Attention(AttentionLayer):
+    """Grouped-query attention with rotary positions, and RMSNorm of queries and keys where `qk_norm` is set."""
+
+    def __init__(self, shape: ModelShape, layer: int) -> None:
+        super().__init__(shape, layer)
         width, kv_width = shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
         self.query = nn.Linear(shape.hidden_size, width, bias=shape.attention_bias)
         self.key = nn.Linear(shape.hidden_size, kv_width, bias=shape.attention_bias)
@@ -243,8 +276,6 @@ class Attention(nn.Module):
         if shape.wide_qk_norm:
             self.query_wide_norm = WideNorm(width, shape.norm_epsilon)
             self.key_wide_norm = WideNorm(kv_width, shape.norm_epsilon)
-        scalar = shape.query_pre_attn_scalar or shape.head_size
-        self._query_factor = (shape.head_size / scalar) ** 0.5  # the kernels divide by the root of the head size
         self._normalises, self._normalises_wide = shape.qk_norm, shape.wide_qk_norm
 
     def forward(self, x_BSD: Tensor, rope_cache: RopeCache, mask: Tensor | None) -> Tensor:
@@ -262,7 +293,4 @@ class Attention(nn.Module):
             apply_rotary_embedding(query_BSHE.transpose(1, 2), rope_cache),
             apply_rotary_embedding(key_BSKE.transpose(1, 2), rope_cache),
         )
-        if self._query_factor != 1.0:
-            query_BHSE = query_BHSE * self._query_factor
-        mixed_BHSE = self.attend(query_BHSE, key_BKSE, value_BSKE.transpose(1, 2), mask)
-        return self.project_out(mixed_BHSE.transpose(1, 2).reshape(batch, length, -1), self.output)
+        return self.mix(query_BHSE, key_BKSE, value_BSKE.transpose(1, 2), mask)

@@ -1,6 +1,7 @@
 """The key-value cache of text generation: a new token is computed from its own position and the cached keys and values.
 
-The cache replaces `attend` of every layer, so generation runs the decoder that is trained.
+The cache replaces `attend` of every layer, so generation runs the decoder that is trained. Layers with latent attention
+have their compressed keys and values cached.
 
 Shape suffixes: B rows, N new tokens, W positions of a row, H heads, K key-value heads, E head size.
 """
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainer.models.decoder import Decoder
+from trainer.models.latent_attention import LatentAttention
 
 
 class KeyValueCache:
@@ -61,25 +63,32 @@ class KeyValueCache:
 
 
 class LayerCache:
-    """One layer's keys and values. `window`: as `KeyValueCache` has it."""
+    """One layer's keys and values, or what they are computed from. `window`: as `KeyValueCache` has it."""
 
     def __init__(self, cache: KeyValueCache, window: int | None) -> None:
         self._cache, self._window = cache, window
-        self._cached_2BKWE: Tensor | None = None
+        self._cached_BKWE: list[Tensor] = []  # keys and values, whose sizes may differ
 
     def attend(self, query_BHNE: Tensor, key_BKNE: Tensor, value_BKNE: Tensor, _: Tensor | None) -> Tensor:
         """Return the attention of the new tokens over themselves and all earlier ones, [B, H, N, E]."""
+        key_BKWE, value_BKWE = self.remember(key_BKNE, value_BKNE)
+        return self.attend_to(query_BHNE, key_BKWE, value_BKWE)
+
+    def attend_to(self, query_BHNE: Tensor, key_BKWE: Tensor, value_BKWE: Tensor, _: Tensor | None = None) -> Tensor:
+        """Return the attention of the new tokens over the given keys and values of all of them."""
+        grouped, mask = query_BHNE.shape[1] != key_BKWE.shape[1], self._cache.masks[self._window]
+        return functional.scaled_dot_product_attention(
+            query_BHNE, key_BKWE, value_BKWE, attn_mask=mask, enable_gqa=grouped
+        )
+
+    def remember(self, *new_BKNE: Tensor) -> list[Tensor]:
+        """Store what belongs to the new tokens, and return what belongs to all of them, [B, K, W, E] each."""
         cache = self._cache
-        batch, heads, _, size = key_BKNE.shape
-        if self._cached_2BKWE is None:
-            self._cached_2BKWE = key_BKNE.new_zeros(2, batch, heads, cache.max_tokens, size)
-        index = cache.positions_BN[:, None, :, None].expand_as(key_BKNE)
-        for cached, new in zip(self._cached_2BKWE, (key_BKNE, value_BKNE), strict=True):
-            cached.scatter_(2, index, new)
-        key, value = self._cached_2BKWE[:, :, :, : cache.end]
-        grouped = query_BHNE.shape[1] != heads
-        mask = cache.masks[self._window]
-        return functional.scaled_dot_product_attention(query_BHNE, key, value, attn_mask=mask, enable_gqa=grouped)
+        if not self._cached_BKWE:
+            self._cached_BKWE = [new.new_zeros(*new.shape[:2], cache.max_tokens, new.shape[3]) for new in new_BKNE]
+        for cached, new in zip(self._cached_BKWE, new_BKNE, strict=True):
+            cached.scatter_(2, cache.positions_BN[:, None, :, None].expand_as(new), new)
+        return [cached[:, :, : cache.end] for cached in self._cached_BKWE]
 
 
 @contextmanager
@@ -96,7 +105,11 @@ def use_kv_cache(stages: Iterable[Decoder], max_tokens: int) -> Iterator[KeyValu
             overrides.enter_context(override_attribute(stage, "gather_head_input", cache.select_last))
         for attention in attentions:
             layer = LayerCache(cache, attention.window)
-            overrides.enter_context(override_attribute(attention, "attend", layer.attend))
+            if isinstance(attention, LatentAttention):
+                overrides.enter_context(override_attribute(attention, "remember", layer.remember))
+                overrides.enter_context(override_attribute(attention, "attend", layer.attend_to))
+            else:
+                overrides.enter_context(override_attribute(attention, "attend", layer.attend))
         yield cache
 
 

@@ -1,4 +1,4 @@
-"""Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU or a mixture of experts.
+"""Llama-style decoder: RMSNorm, rotary positions, grouped-query or latent attention, SwiGLU or a mixture of experts.
 
 Plain single-device mathematics. `trainer.parallel` shards the parameters and replaces the functions `gather_input`,
 `reduce_output`, `gather_head_input`, `attend`, `run_experts`, `project_in`, `project_out` and `all_reduce`, which do
@@ -18,6 +18,7 @@ from torch.nn import functional
 from trainer.contract.models import ModelShape
 from trainer.models.attention import Attention, RopeCache, Rotary, document_mask, make_norm
 from trainer.models.feed_forward import FeedForward, identity
+from trainer.models.latent_attention import LatentAttention
 from trainer.models.loss import AllReduce, linear_cross_entropy
 from trainer.models.moe import MixtureOfExperts
 from trainer.models.normal_numbers import draw_box
@@ -103,7 +104,8 @@ class Block(nn.Module):
         inputs, outputs = shape.norm_position != "after", shape.norm_position != "before"
         self.attention_norm, self.mlp_norm = (_norm_if(inputs, shape) for _ in range(2))
         self.attention_output_norm, self.mlp_output_norm = (_norm_if(outputs, shape) for _ in range(2))
-        self.attention = Attention(shape, layer)
+        self.attention: Attention | LatentAttention
+        self.attention = Attention(shape, layer) if shape.mla is None else LatentAttention(shape, layer)
         self.mlp: FeedForward | MixtureOfExperts
         if shape.moe is not None and shape.is_moe_layer(layer):
             self.mlp = MixtureOfExperts(shape.moe, shape.hidden_size)

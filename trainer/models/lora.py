@@ -33,6 +33,11 @@ class LoRALinear(nn.Module):
         self.register_parameter("bias", linear.bias)  # behind the adapter, which `merge_adapters` adds to the weight
         self._scale, self._dropout = scale, dropout
 
+    @property
+    def adapted_weight(self) -> Tensor:
+        """Return the weight with the adapter added to it."""
+        return self.weight + self._scale * (self.lora_b @ self.lora_a)
+
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output, [..., out]."""
         seen = functional.dropout(x, self._dropout) if self._dropout and torch.is_grad_enabled() else x
@@ -57,8 +62,9 @@ def add_adapters(model: Decoder, spec: LoraSpec) -> None:
     Call it before the parameters are sharded.
     """
     model.requires_grad_(requires_grad=False)
+    chosen = model.shape.adapted_matrices(spec.targets)
     for name, module in list(model.named_modules()):
-        if isinstance(module, nn.Linear) and name.startswith("blocks.") and name.split(".")[-1] in spec.targets:
+        if isinstance(module, nn.Linear) and name.startswith("blocks.") and name.split(".")[-1] in chosen:
             owner, _, attribute = name.rpartition(".")
             setattr(model.get_submodule(owner), attribute, LoRALinear(module, spec.rank, spec.scale, spec.dropout))
 

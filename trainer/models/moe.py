@@ -1,7 +1,7 @@
 """Mixture of experts: a router sends each token to its best experts; nothing is dropped.
 
-Shape suffixes: T tokens, D hidden, N experts, K experts of one token, I width of an expert, R rows (a row is one token
-at one of its experts).
+Shape suffixes: T tokens, D hidden, N experts, G groups of experts, M experts of a group, K experts of one token,
+I width of an expert, R rows (a row is one token at one of its experts).
 """
 
 from collections.abc import Callable
@@ -29,11 +29,23 @@ class Router(nn.Module):
         """Return (weights in fp32, chosen experts), [T, K] each. `balance_N` is added to the scores only to choose."""
         logits_TN = functional.linear(x_TD.float(), self.weight.float())
         scores_TN = logits_TN.softmax(-1) if self._shape.scoring == "softmax" else logits_TN.sigmoid()
-        chosen_TK = (scores_TN + balance_N).topk(self._shape.experts_per_token, dim=-1).indices
+        chosen_TK = self._limit_to_groups(scores_TN + balance_N).topk(self._shape.experts_per_token, dim=-1).indices
         weights_TK = scores_TN.gather(-1, chosen_TK)
         if self._shape.normalise_weights:
             weights_TK = weights_TK / (weights_TK.sum(-1, keepdim=True) + 1e-20)
         return weights_TK * self._shape.weight_scale, chosen_TK
+
+    def _limit_to_groups(self, scores_TN: Tensor) -> Tensor:
+        """Return the scores, with -inf for experts outside of a token's best groups (DeepSeek-AI 2024, DeepSeek-V2 and
+        V3)."""
+        if self._shape.num_groups == 1:
+            return scores_TN
+        scores_TGM = scores_TN.unflatten(-1, (self._shape.num_groups, -1))
+        highest = 2 if self._shape.scoring == "sigmoid" else 1
+        groups_TG = scores_TGM.topk(highest, dim=-1).values.sum(-1)
+        best = groups_TG.topk(self._shape.groups_per_token, dim=-1).indices
+        is_out_TG = torch.ones_like(groups_TG, dtype=torch.bool).scatter_(-1, best, value=False)
+        return scores_TGM.masked_fill(is_out_TG[..., None], float("-inf")).flatten(-2)
 
 
 class GroupedExperts(nn.Module):

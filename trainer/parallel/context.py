@@ -21,7 +21,7 @@ from torch import Tensor
 
 from trainer.contract.parallelism import ParallelismSpec
 from trainer.data.batch import MicroBatch
-from trainer.models.attention import attend, document_cu_seqlens, document_mask
+from trainer.models.attention import attend, document_cu_seqlens, document_mask, pad_heads
 from trainer.models.decoder import Decoder
 from trainer.parallel.attention_kernels import merge_partial, partial_attention, partial_attention_backward
 from trainer.parallel.collectives import all_to_all_equal
@@ -69,7 +69,7 @@ class ContextParallel:
 
     def _ring_bounds(self, documents_BW: Tensor | None, _: Tensor) -> Tensor | None:
         """Return where documents begin among the queries and keys of each step of the ring, [C, 2, N + 1], as
-        `document_attention` takes it; None: each row is one document."""
+        `partial_attention` takes it; None: each row is one document."""
         if documents_BW is None:
             return None
         begins_N = document_cu_seqlens(documents_BW).long()
@@ -89,7 +89,8 @@ class ContextParallel:
     def _ring(self, query: Tensor, key: Tensor, value: Tensor, bounds: Tensor | None) -> Tensor:
         assert self._group is not None
         ring = Ring(self._group, self._peers, self._rank)
-        return _RingAttention.apply(query, key, value, bounds, ring)
+        padded = pad_heads(value, key.shape[-1])  # keys and values travel together
+        return _RingAttention.apply(query, key, padded, bounds, ring)[..., : value.shape[-1]]
 
     def _ulysses(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, window: int | None) -> Tensor:
         query, key, value = (self._heads_for_sequence(tensor) for tensor in (query, key, value))

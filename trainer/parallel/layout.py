@@ -20,6 +20,7 @@ _SHARDED_DIM_0 = (
     "query.weight", "key.weight", "value.weight", "gate.weight", "up.weight", "embedding.weight", "head.weight",
     "query_wide_norm.weight", "key_wide_norm.weight", "query.bias", "key.bias", "value.bias",
     "query.lora_b", "key.lora_b", "value.lora_b", "gate.lora_b", "up.lora_b",
+    "query_b.weight", "key_value_b.weight", "query_b.lora_b", "key_value_b.lora_b",
 )  # fmt: skip
 _SHARDED_DIM_1 = ("attention.output.weight", "down.weight", "attention.output.lora_a", "down.lora_a")
 

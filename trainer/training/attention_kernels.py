@@ -26,14 +26,18 @@ def attention_kernels(training: TrainingSpec, sizes: MeshSizes, device: torch.de
     `flash`, `cudnn`, `efficient`, or `math` (plain matrix products). Found by calling attention on a few tokens, with
     the heads and the precision of the run.
     """
-    shape, tensor = training.model.shape, sizes.tensor
+    shape, tensor = training.model.resolve(), sizes.tensor
     dtype = torch.bfloat16 if training.computes_in_bf16 else torch.float32
     length = min(PROBE_LENGTH, training.sequence_length)
-    query, key, value = (
-        torch.zeros(1, max(1, heads // tensor), length, shape.head_size, device=device, dtype=dtype)
-        for heads in (shape.num_heads, shape.num_kv_heads, shape.num_kv_heads)
-    )
     is_ring = sizes.context > 1 and training.parallelism.context_attention == "ring"
+    query, key, value = (
+        torch.zeros(1, max(1, heads // tensor), length, size, device=device, dtype=dtype)
+        for heads, size in (
+            (shape.num_heads, shape.head_size),
+            (shape.num_kv_heads, shape.head_size),
+            (shape.num_kv_heads, shape.head_size if is_ring else shape.value_size),
+        )
+    )
     documents = None
     if training.data.packing != "none":
         documents = torch.zeros(1, length, dtype=torch.int32, device=device)

@@ -5440,7 +5440,8 @@ export interface components {
             dropout: number;
             /**
              * Targets
-             * @description Matrices of each block that get an adapter. Routed experts get none.
+             * @description Matrices of each block that get an adapter. Routed experts get none. In a model with `mla`, `query` is all
+             *     matrices of queries, and `key` as `value` both matrices that keys and values are computed with.
              * @default [
              *       "query",
              *       "key",
@@ -5495,6 +5496,46 @@ export interface components {
             job_id: string;
             /** @description Why it is an orphan, in words. */
             why: string;
+        };
+        /**
+         * MLAShape
+         * @description Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2): keys and values of all heads are computed from one
+         *     compressed vector, and rotary positions have elements of their own, whose key all heads share. The fields have the
+         *     names of Hugging Face's layout.
+         */
+        MLAShape: {
+            /**
+             * Q Lora Rank
+             * @description Width of compressed queries. Without it, queries are projected from the hidden state directly.
+             * @default null
+             * @example 1536
+             */
+            q_lora_rank: number | null;
+            /**
+             * Kv Lora Rank
+             * @description Width of compressed keys and values.
+             * @example 512
+             */
+            kv_lora_rank: number;
+            /**
+             * Qk Nope Head Dim
+             * @description Number of elements of a query or key head that are not rotated by position.
+             * @example 128
+             */
+            qk_nope_head_dim: number;
+            /**
+             * Qk Rope Head Dim
+             * @description Number of elements of a query or key head that are rotated by position, in pairs of neighbours. An even
+             *     number.
+             * @example 64
+             */
+            qk_rope_head_dim: number;
+            /**
+             * V Head Dim
+             * @description Width of a value head. At most the width of a key head, `qk_nope_head_dim` + `qk_rope_head_dim`.
+             * @example 128
+             */
+            v_head_dim: number;
         };
         /** @description A new invitation with its link. */
         MadeInvitation: {
@@ -5741,9 +5782,10 @@ export interface components {
         /**
          * MoEShape
          * @description Mixture of experts in place of the feed-forward part of layers. No token is dropped. A shape is refused if no
-         *     Hugging Face layout can express it: with scoring `sigmoid` it is GLM-4 MoE, which needs at least 1 shared expert;
-         *     with `softmax` it is Qwen3 MoE (with `qk_norm`) or Mixtral (without), which have neither shared experts, balancing,
-         *     a scale nor biases, and Mixtral no dense layers and only normalized weights.
+         *     Hugging Face layout can express it: with scoring `sigmoid` it is GLM-4 MoE or, with `mla`, DeepSeek-V3, which need
+         *     at least 1 shared expert; with `softmax` it is Qwen3 MoE (with `qk_norm`) or Mixtral (without), which have neither
+         *     shared experts, balancing, a scale, groups nor biases, and Mixtral no dense layers and only normalized weights, or
+         *     with `mla` DeepSeek-V2, which needs at least 1 shared expert and has neither balancing nor normalized weights.
          */
         MoEShape: {
             /**
@@ -5764,6 +5806,22 @@ export interface components {
              * @example 1408
              */
             expert_size: number;
+            /**
+             * Num Groups
+             * @description Number of groups of routed experts of which only the best are considered for a token, as in DeepSeek-V3. Divides
+             *     `num_experts`. The score of a group is the sum of its two highest scores with scoring `sigmoid`, its highest score
+             *     with `softmax`.
+             * @default 1
+             * @example 8
+             */
+            num_groups: number;
+            /**
+             * Groups Per Token
+             * @description Number of groups that the experts of a token are chosen from. At most `num_groups`.
+             * @default 1
+             * @example 4
+             */
+            groups_per_token: number;
             /**
              * Shared Experts
              * @description Number of additional experts that process every token, computed as one network of `shared_experts` x
@@ -5968,6 +6026,13 @@ export interface components {
              * @example 0
              */
             pad_token_id: number | null;
+            /**
+             * @description Multi-head latent attention in place of grouped-query attention, as in DeepSeek-V2 and V3. Needs `num_kv_heads`
+             *     equal to `num_heads`, and neither `head_dim` nor other features of queries and keys. Without it, attention is
+             *     grouped-query attention.
+             * @default null
+             */
+            mla: components["schemas"]["MLAShape"] | null;
             /**
              * @description Mixture of experts in place of dense feed-forward networks. Without it all layers are dense.
              * @default null
@@ -7992,6 +8057,21 @@ export interface components {
              * @example 1.2
              */
             attention_factor: number | null;
+            /**
+             * Mscale
+             * @description For `yarn` with `mla`: cosines and sines are multiplied by 0.1 x this x ln(`factor`) + 1, and divided by the same
+             *     of `mscale_all_dim`. Needs that one; not with `attention_factor`.
+             * @default null
+             * @example 1
+             */
+            mscale: number | null;
+            /**
+             * Mscale All Dim
+             * @description For `yarn` with `mla`: scores of attention are multiplied by the square of 0.1 x this x ln(`factor`) + 1.
+             * @default null
+             * @example 1
+             */
+            mscale_all_dim: number | null;
             /**
              * Truncate
              * @description For `yarn`: whether the two limits are rounded to whole pairs of elements.

@@ -287,6 +287,14 @@ ActivationEnum: TypeAlias = Literal['silu', 'gelu_tanh']
 CompressionSpecKindEnum: TypeAlias = Literal['none', 'powersgd', 'int8', 'fp8']
 
 
+class MLAShape(TypedDict):
+    q_lora_rank: NotRequired[int | None]
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+
+
 NormPositionEnum: TypeAlias = Literal['before', 'after', 'both']
 
 
@@ -495,6 +503,8 @@ class MoEShape(TypedDict):
     num_experts: int
     experts_per_token: int
     expert_size: int
+    num_groups: NotRequired[int]
+    groups_per_token: NotRequired[int]
     shared_experts: NotRequired[int]
     first_dense_layers: NotRequired[int]
     scoring: NotRequired[ScoringEnum]
@@ -512,6 +522,8 @@ class RopeScaling(TypedDict):
     beta_fast: NotRequired[float]
     beta_slow: NotRequired[float]
     attention_factor: NotRequired[float | None]
+    mscale: NotRequired[float | None]
+    mscale_all_dim: NotRequired[float | None]
     truncate: NotRequired[bool]
     short_factors: NotRequired[list[ShortFactor] | None]
     long_factors: NotRequired[list[LongFactor] | None]
@@ -622,6 +634,7 @@ class ModelShape(TypedDict):
     sliding_window: NotRequired[int | None]
     full_attention_every: NotRequired[int | None]
     pad_token_id: NotRequired[int | None]
+    mla: NotRequired[MLAShape | None]
     moe: NotRequired[MoEShape | None]
 
 
