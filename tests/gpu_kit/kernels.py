@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tests.gpu_kit.jobs import Device
 from trainer.contract.parallelism import MeshSizes
 from trainer.models.attention import attend, document_mask
-from trainer.parallel.attention_kernels import merge_partial, partial_attention, partial_attention_backward
+from trainer.models.attention_kernels import merge_partial, partial_attention, partial_attention_backward
 from trainer.reporting.compute_time import MIN_STEPS_BETWEEN_SAMPLES, ComputeSampler
 
 Figures = dict[str, Any]

@@ -16,8 +16,10 @@ VOCABULARY, LENGTH = 96, 48
 SIZES = {"hidden_size": 32, "num_layers": 3, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 56}
 SOFTMAX = MoEShape(num_experts=4, experts_per_token=2, expert_size=24)
 STRETCHED = RopeScaling(factor=8.0, original_length=16)
-GEMMA3 = {
-    "qk_norm": True, "norm_position": "both", "offset_norms": True, "activation": "gelu_tanh", "scale_embeddings": True,
+GEMMA = {"norm_position": "both", "offset_norms": True, "activation": "gelu_tanh", "scale_embeddings": True}
+GEMMA2 = {
+    **SIZES, **GEMMA, "num_layers": 4, "tie_embeddings": True, "head_dim": 16, "pad_token_id": 0, "norm_epsilon": 1e-6,
+    "scale_window_rope": True,
 }  # fmt: skip
 SHAPES = {
     "llama": ModelShape(**SIZES),
@@ -39,11 +41,20 @@ SHAPES = {
     "qwen2-padded": ModelShape(**SIZES, attention_bias=True, pad_token_id=61),
     "llama-padded": ModelShape(**SIZES, tie_embeddings=True, pad_token_id=0),
     "qwen3": ModelShape(**SIZES, qk_norm=True, head_dim=16, norm_epsilon=1e-6),
-    "gemma3": ModelShape(
-        **{**SIZES, "num_layers": 4}, **GEMMA3, tie_embeddings=True, head_dim=16, sliding_window=9,
-        full_attention_every=2, rope_theta=1e6, window_rope_theta=1e4, query_pre_attn_scalar=24, pad_token_id=0,
-        norm_epsilon=1e-6, rope_scaling=RopeScaling(kind="linear", factor=8.0),
+    "gemma2": ModelShape(
+        **GEMMA2, sliding_window=9, full_attention_every=2, query_pre_attn_scalar=24, attn_logit_softcapping=0.5,
+        final_logit_softcapping=0.75,
     ),
+    "gemma2-full": ModelShape(
+        **GEMMA2, query_pre_attn_scalar=16, attn_logit_softcapping=0.25,
+        rope_scaling=RopeScaling(kind="linear", factor=8.0),
+    ),
+    "gemma3": ModelShape(
+        **{**SIZES, "num_layers": 4}, **GEMMA, qk_norm=True, tie_embeddings=True, head_dim=16, sliding_window=9,
+        full_attention_every=2, rope_theta=1e6, window_rope_theta=1e4, query_pre_attn_scalar=24, pad_token_id=0,
+        norm_epsilon=1e-6, final_logit_softcapping=2.0, rope_scaling=RopeScaling(kind="linear", factor=8.0),
+    ),
+    "gemma3-full": ModelShape(**SIZES, **GEMMA, qk_norm=True, query_pre_attn_scalar=8),
     "phi3": ModelShape(**SIZES, fused_projections=True, sliding_window=11),
     "phi4-mini": ModelShape(
         **SIZES, fused_projections=True, tie_embeddings=True, head_dim=16, rotary_fraction=0.75, pad_token_id=9

@@ -5,8 +5,12 @@ import torch
 from torch.nn import functional
 
 from tests.gpu_kit.kernels import attend_in_two_parts, normal
+from trainer.models import attention_kernels
+from trainer.models.attention import attend, document_cu_seqlens, document_mask, document_numbers
+from trainer.models.loss import linear_cross_entropy
 
 BATCH, HEADS, KV_HEADS, LENGTH, SIZE = 2, 4, 2, 24, 8
+CAP = 0.5
 
 
 @pytest.mark.parametrize("way", ["kernel", "products", "documents"])
@@ -26,6 +30,70 @@ def test_two_parts_are_the_whole(way: str) -> None:
     gradients = torch.autograd.grad(expected, (query, key, value), grad)
     found = attend_in_two_parts([query.detach(), key.detach(), value.detach(), grad], mask)
     for mine, theirs in zip(found, [expected.detach(), *gradients], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("window", [None, 1, 5, LENGTH])
+@pytest.mark.parametrize("documents", ["none", "mask", "bounds"])
+@pytest.mark.parametrize("rows", [1, 7, LENGTH])
+def test_blocks_of_capped_scores_are_the_whole(
+    rows: int, documents: str, window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results and gradients, against the formula written down and differentiated by torch."""
+    monkeypatch.setattr(attention_kernels, "BLOCK_BYTES", 4 * BATCH * HEADS * LENGTH * rows)
+    monkeypatch.setattr(attention_kernels, "MIN_WINDOW_BLOCK", rows)
+    query = normal(BATCH, HEADS, LENGTH, SIZE, seed=1).requires_grad_()
+    key, value = (normal(BATCH, KV_HEADS, LENGTH, SIZE, seed=seed).requires_grad_() for seed in (2, 3))
+    grad = normal(BATCH, HEADS, LENGTH, SIZE, seed=4)
+    seen, mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril(), None
+    seen = (seen if window is None else seen.triu(1 - window))[None, None]
+    if documents != "none":
+        numbers = torch.tensor([[0] * 5 + [1] * 19, [0] * 20 + [1, 2, 2, 2]])
+        seen = seen & document_mask(numbers, query)
+        mask = document_mask(numbers, query) if documents == "mask" else document_cu_seqlens(numbers)
+    each_key, each_value = (tensor.repeat_interleave(HEADS // KV_HEADS, 1) for tensor in (key, value))
+    scores = CAP * ((query @ each_key.transpose(2, 3)) * SIZE**-0.5 / CAP).tanh()
+    expected = scores.masked_fill(~seen, float("-inf")).softmax(-1) @ each_value
+    found = attend(query, key, value, mask, window, CAP)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    for mine, theirs in zip(
+        torch.autograd.grad(found, (query, key, value), grad),
+        torch.autograd.grad(expected, (query, key, value), grad),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_numbers_of_documents_follow_from_their_bounds() -> None:
+    numbers = torch.tensor([[3, 3, 4, 4, 4], [4, 4, 4, 7, 8]])
+    found = document_numbers(document_cu_seqlens(numbers), 2, 5)
+    assert found.tolist() == [[1, 1, 2, 2, 2], [3, 3, 3, 4, 5]]
+
+
+def test_capped_attention_compiles_to_one_graph() -> None:
+    counts = (HEADS, KV_HEADS, KV_HEADS)
+    given = [normal(BATCH, heads, LENGTH, SIZE, seed=1).requires_grad_() for heads in counts]
+    results = []
+    for function in (attend, torch.compile(attend, backend="aot_eager", fullgraph=True)):
+        mixed = function(*given, mask=None, window=5, cap=CAP)
+        results.append([mixed, *torch.autograd.grad(mixed.sum(), given)])
+    for mine, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("z_loss", [0.0, 0.1])
+def test_the_loss_of_capped_logits_has_their_gradient(z_loss: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.models.loss.CHUNK_BYTES", 4 * 12 * 5)
+    x, weight = (normal(*size, seed=5).requires_grad_() for size in ((16, SIZE), (12, SIZE)))
+    targets = torch.arange(16) % 12
+    logits = CAP * (x @ weight.T / CAP).tanh()
+    expected = functional.cross_entropy(logits, targets, reduction="sum")
+    expected = expected + z_loss * logits.logsumexp(-1).square().sum()
+    found = linear_cross_entropy(x, weight, targets, z_loss, cap=CAP)
+    torch.testing.assert_close(found, expected)
+    for mine, theirs in zip(
+        torch.autograd.grad(3.0 * found, (x, weight)), torch.autograd.grad(3.0 * expected, (x, weight)), strict=True
+    ):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
 
 

@@ -75,7 +75,8 @@ def layout_of(shape: ModelShape) -> Layout:
     layout."""
     family, moe = family_of(shape), shape.moe
     name = family.model_type
-    if "full_attention_every" in family.entries and shape.rope_scaling is not None and _has_windows_only(shape):
+    scales_full_alone = "full_attention_every" in family.entries and not shape.scale_window_rope
+    if scales_full_alone and shape.rope_scaling is not None and _has_windows_only(shape):
         raise ValueError(
             f"model.shape.rope_scaling {shape.rope_scaling.kind} cannot be exported to Hugging Face: {name} scales the "
             "positions of layers with full attention alone; set full_attention_every, or leave rope_scaling out"
@@ -139,14 +140,16 @@ def hugging_face_config(
         config |= _moe_config(shape.moe, layout)
     config |= {entry: getattr(shape, feature) for feature, entry in family.entries.items()}
     if "full_attention_every" in family.entries:
-        config |= _layer_types_config(shape)
+        config |= _layer_types_config(shape, sequence_length)
     if shape.rope_scaling is not None and shape.rope_scaling.kind == "longrope":
         config |= _longrope_config(shape.rope_scaling)
-    if layout == "gemma3_text":
+    if shape.activation == "gelu_tanh":
         del config["hidden_act"]
         config["hidden_activation"] = "gelu_pytorch_tanh"
-        config["rope_local_base_freq"] = shape.window_rope_theta or shape.rope_theta
+    if "query_pre_attn_scalar" in family.entries:
         config["query_pre_attn_scalar"] = shape.query_pre_attn_scalar or shape.head_size
+    if "window_rope_theta" in family.entries:
+        config[LOCAL_BASE] = shape.window_rope_theta or shape.rope_theta
     return config
 
 
@@ -207,7 +210,8 @@ def _shape(config: dict[str, Any]) -> ModelShape:
     theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
     if "full_attention_every" in family.entries:
         features |= _windows(config)
-        if features["sliding_window"] is not None and features["full_attention_every"] is None:
+        is_windowed = features["sliding_window"] is not None and features["full_attention_every"] is None
+        if is_windowed and not features.get("scale_window_rope"):
             theta, rope = features.get("window_rope_theta") or theta, {}  # no layer has the others' positions
     else:
         _refuse_windows(config)
@@ -368,14 +372,15 @@ def _has_windows_only(shape: ModelShape) -> bool:
     return shape.sliding_window is not None and shape.full_attention_every is None
 
 
-def _layer_types_config(shape: ModelShape) -> dict[str, Any]:
-    """Return the entries of a layout with a type for each layer: its types, and the positions of each type."""
+def _layer_types_config(shape: ModelShape, sequence_length: int) -> dict[str, Any]:
+    """Return the entries of a layout with a type for each layer: its types, and the positions of each type where they
+    differ. `transformers` asks for a window even where no layer has one."""
+    types = {"layer_types": _layer_types(shape), "sliding_window": shape.sliding_window or sequence_length}
+    if shape.scale_window_rope:
+        return types
     windowed = {"rope_type": "default", "rope_theta": shape.window_rope_theta or shape.rope_theta}
     full = {"rope_type": "default", "rope_theta": shape.rope_theta} | (_scaling_config(shape.rope_scaling) or {})
-    return {
-        "layer_types": _layer_types(shape),
-        "rope_parameters": {"full_attention": full, "sliding_attention": windowed},
-    }
+    return types | {"rope_parameters": {"full_attention": full, "sliding_attention": windowed}}
 
 
 def _layer_types(shape: ModelShape) -> list[str]:

@@ -186,11 +186,22 @@ class ModelShape(CheckedModel):
         Dimension | None, Field(exclude_if=lambda value: value is None, examples=[168])
     ] = None
     """Scores of attention are divided by the square root of this number. Without it, of the width of a head."""
+    attn_logit_softcapping: Annotated[
+        float | None, Field(gt=0, exclude_if=lambda value: value is None, examples=[50.0])
+    ] = None
+    """Soft cap of the scores of attention, as in Gemma 2: a score becomes the cap x tanh(score / cap). They are computed
+    by plain matrix products, since torch's kernels have no cap. Without it there is none."""
+    final_logit_softcapping: Annotated[
+        float | None, Field(gt=0, exclude_if=lambda value: value is None, examples=[30.0])
+    ] = None
+    """Soft cap of the logits: a logit becomes the cap x tanh(logit / cap), in the loss too. Without it there is none."""
     window_rope_theta: Annotated[
         float | None, Field(gt=0, exclude_if=lambda value: value is None, examples=[10_000.0])
     ] = None
     """Base of the rotary position embeddings of layers with a window. Needs `full_attention_every`. Without it,
     `rope_theta`."""
+    scale_window_rope: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Whether `rope_scaling` applies to layers with a window too, where there are layers without one, as in Gemma 2."""
     fused_projections: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """Whether the model's files have queries, keys and values in one matrix, and gate and up in another, as those of
     Phi-3 and Phi-4. It changes no number."""
@@ -206,7 +217,8 @@ class ModelShape(CheckedModel):
         None
     )
     """Interval of layers without the window, as in OLMo 3: with 4, layers 4, 8 and so on attend to all earlier tokens.
-    `rope_scaling` then applies to these layers alone. Needs `sliding_window`. Without it, all layers are alike."""
+    `rope_scaling` then applies to these layers alone, unless `scale_window_rope` is set. Needs `sliding_window`. Without
+    it, all layers are alike."""
     pad_token_id: Annotated[int | None, Field(ge=0, exclude_if=lambda value: value is None, examples=[0])] = None
     """Id of a padding token. Its embedding gets no gradient from the tokens of the input, as in Hugging Face's models
     with an entry of this name. Must be below the size of the vocabulary. Without it, all embeddings are trained."""

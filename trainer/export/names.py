@@ -32,7 +32,7 @@ _OLMO2 = {
     "attention.query_wide_norm.weight": "self_attn.q_norm.weight",
     "attention.key_wide_norm.weight": "self_attn.k_norm.weight",
 }
-_GEMMA3 = {
+_GEMMA = {
     "attention_norm.offset": "input_layernorm.weight",
     "attention_output_norm.offset": "post_attention_layernorm.weight",
     "mlp_norm.offset": "pre_feedforward_layernorm.weight",
@@ -84,7 +84,8 @@ def hugging_face_names(name: str, shape: ModelShape) -> list[str]:
     sparse = _MIXTRAL if layout == "mixtral" else _SPARSE
     if inner == "mlp.balance" and layout != "glm4_moe":
         return []
-    of_layout = {"olmo2": _OLMO2, "olmo3": _OLMO2, "phi3": _FUSED, "gemma3_text": _GEMMA3}.get(layout, {})
+    own = {"olmo2": _OLMO2, "olmo3": _OLMO2, "phi3": _FUSED, "gemma2": _GEMMA, "gemma3_text": _GEMMA}
+    of_layout = own.get(layout, {})
     pattern = f"model.layers.{layer}.{(_ATTENTION | _DENSE | sparse | of_layout)[inner]}"
     if not is_expert_stack(name):
         return [pattern]

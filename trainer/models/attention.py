@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 
 from trainer.contract.models import ModelShape, RopeScaling
+from trainer.models.attention_kernels import capped_attention
 from trainer.models.feed_forward import InputProjection, OutputProjection, apply_linear, apply_linears, identity
 
 RopeCache = tuple[Tensor, Tensor]
@@ -135,14 +136,25 @@ def document_cu_seqlens(documents_BS: Tensor) -> Tensor:
     return bounds
 
 
+def document_numbers(bounds: Tensor, batch: int, length: int) -> Tensor:
+    """Return the number of each token's document, [B, S], from what `document_cu_seqlens` returns."""
+    tokens = torch.arange(batch * length, dtype=bounds.dtype, device=bounds.device)
+    return torch.bucketize(tokens, bounds, right=True).view(batch, length)
+
+
 def attend(
-    query_BHSE: Tensor, key_BKSE: Tensor, value_BKSE: Tensor, mask: Tensor | None, window: int | None = None
-) -> Tensor:
+    query_BHSE: Tensor, key_BKSE: Tensor, value_BKSE: Tensor, mask: Tensor | None, window: int | None = None,
+    cap: float | None = None,
+) -> Tensor:  # fmt: skip
     """Return causal attention on one device, [B, H, S, E]. `mask`: as `document_mask` returns it. `window`: tokens that
-    a token attends to, itself included; None: all."""
+    a token attends to, itself included; None: all. `cap`: of the scores, which no kernel of torch has."""
     grouped, length = query_BHSE.shape[1] != key_BKSE.shape[1], query_BHSE.shape[2]
     if window is not None and window >= length:
         window = None
+    if cap is not None:
+        if mask is not None and mask.dtype == torch.int32:
+            mask = document_numbers(mask, query_BHSE.shape[0], length)
+        return capped_attention(query_BHSE, key_BKSE, value_BKSE, mask, window, cap)
     if window is not None and mask is None and has_varlen_kernel(query_BHSE):  # each row is a document
         ends = length * (query_BHSE.shape[0] + 1)
         mask = torch.arange(0, ends, length, dtype=torch.int32, device=query_BHSE.device)
@@ -228,9 +240,9 @@ class Attention(nn.Module):
 
     def __init__(self, shape: ModelShape, layer: int) -> None:
         super().__init__()
-        self.window = shape.window_of(layer)
+        self.window, self.cap = shape.window_of(layer), shape.attn_logit_softcapping
         self.num_heads, self.num_kv_heads, self.head_size = shape.num_heads, shape.num_kv_heads, shape.head_size
-        self.attend: Attend = attend if self.window is None else partial(attend, window=self.window)
+        self.attend: Attend = partial(attend, window=self.window, cap=self.cap)
         self.project_in: InputProjection = apply_linears
         self.project_out: OutputProjection = apply_linear
         width, kv_width = shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from trainer.models.attention import Attention
+from trainer.models.attention_kernels import partial_attention
 from trainer.models.decoder import Decoder
 
 
@@ -61,10 +63,10 @@ class KeyValueCache:
 
 
 class LayerCache:
-    """One layer's keys and values. `window`: as `KeyValueCache` has it."""
+    """The keys and values of one layer's attention."""
 
-    def __init__(self, cache: KeyValueCache, window: int | None) -> None:
-        self._cache, self._window = cache, window
+    def __init__(self, cache: KeyValueCache, attention: Attention) -> None:
+        self._cache, self._window, self._cap = cache, attention.window, attention.cap
         self._cached_2BKWE: Tensor | None = None
 
     def attend(self, query_BHNE: Tensor, key_BKNE: Tensor, value_BKNE: Tensor, _: Tensor | None) -> Tensor:
@@ -79,6 +81,8 @@ class LayerCache:
         key, value = self._cached_2BKWE[:, :, :, : cache.end]
         grouped = query_BHNE.shape[1] != heads
         mask = cache.masks[self._window]
+        if self._cap is not None:
+            return partial_attention(query_BHNE, key, value, mask, causal=False, cap=self._cap)[0]
         return functional.scaled_dot_product_attention(query_BHNE, key, value, attn_mask=mask, enable_gqa=grouped)
 
 
@@ -95,7 +99,7 @@ def use_kv_cache(stages: Iterable[Decoder], max_tokens: int) -> Iterator[KeyValu
         for stage in stages:
             overrides.enter_context(override_attribute(stage, "gather_head_input", cache.select_last))
         for attention in attentions:
-            layer = LayerCache(cache, attention.window)
+            layer = LayerCache(cache, attention)
             overrides.enter_context(override_attribute(attention, "attend", layer.attend))
         yield cache
 

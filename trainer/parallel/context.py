@@ -22,8 +22,8 @@ from torch import Tensor
 from trainer.contract.parallelism import ParallelismSpec
 from trainer.data.batch import MicroBatch
 from trainer.models.attention import attend, document_mask
+from trainer.models.attention_kernels import merge_partial, partial_attention, partial_attention_backward
 from trainer.models.decoder import Decoder
-from trainer.parallel.attention_kernels import merge_partial, partial_attention, partial_attention_backward
 from trainer.parallel.collectives import all_to_all_equal
 from trainer.parallel.mesh import Mesh
 
@@ -57,8 +57,11 @@ class ContextParallel:
             return
         model.make_mask = self._pass_documents if self._is_ring else document_mask
         for block in model.blocks.values():
-            window = block.attention.window  # a ring has none that is shorter than the sequence
-            block.attention.attend = self._ring if self._is_ring else partial(self._ulysses, window=window)
+            window, cap = block.attention.window, block.attention.cap
+            if self._is_ring:  # it has no window that is shorter than the sequence
+                block.attention.attend = partial(self._ring, cap=cap)
+            else:
+                block.attention.attend = partial(self._ulysses, window=window, cap=cap)
 
     def _local_positions(self, length: int, device: torch.device) -> Tensor:
         """Return the positions of this rank's tokens in the full sequence, [S], ascending."""
@@ -72,14 +75,18 @@ class ContextParallel:
         return documents_BW
 
     @torch.compiler.disable  # torch cannot trace what is sent to one rank only
-    def _ring(self, query: Tensor, key: Tensor, value: Tensor, documents_BW: Tensor | None) -> Tensor:
+    def _ring(
+        self, query: Tensor, key: Tensor, value: Tensor, documents_BW: Tensor | None, *, cap: float | None
+    ) -> Tensor:
         assert self._group is not None
         ring = Ring(self._group, self._peers, self._rank)
-        return _RingAttention.apply(query, key, value, documents_BW, ring)
+        return _RingAttention.apply(query, key, value, documents_BW, ring, cap)
 
-    def _ulysses(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, window: int | None) -> Tensor:
+    def _ulysses(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, window: int | None, cap: float | None
+    ) -> Tensor:
         query, key, value = (self._heads_for_sequence(tensor) for tensor in (query, key, value))
-        return self._sequence_for_heads(attend(query, key, value, mask, window))
+        return self._sequence_for_heads(attend(query, key, value, mask, window, cap))
 
     def _heads_for_sequence(self, x_BHSE: Tensor) -> Tensor:
         """Exchange [B, H, S, E], all heads of this rank's tokens, for [B, H/C, W, E], all tokens of its heads."""
@@ -156,7 +163,9 @@ def ring_step(rank: int, owner: int, length: int) -> RingStep:
 
 class _RingAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, documents_BW: Tensor | None, ring: Ring) -> Tensor:
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, documents_BW: Tensor | None, ring: Ring, cap: float | None
+    ) -> Tensor:
         key_value = torch.stack([key, value])
         for number in range(ring.size):
             owner = (ring.rank - number) % ring.size
@@ -165,8 +174,9 @@ class _RingAttention(torch.autograd.Function):
             step = ring_step(ring.rank, owner, query.shape[2])
             keys, values = key_value[:, :, :, step.keys].unbind()
             part, part_log_sum = partial_attention(
-                query[:, :, step.queries], keys, values, _mask(documents_BW, ring, owner, step), causal=step.causal
-            )
+                query[:, :, step.queries], keys, values, _mask(documents_BW, ring, owner, step),
+                causal=step.causal, cap=cap,
+            )  # fmt: skip
             if number == 0:
                 mixed, log_sum = part.float(), part_log_sum
             else:
@@ -176,7 +186,7 @@ class _RingAttention(torch.autograd.Function):
             key_value = next_key_value
         mixed = mixed.to(query.dtype)
         ctx.save_for_backward(query, key, value, documents_BW, mixed, log_sum)
-        ctx.ring = ring
+        ctx.ring, ctx.cap = ring, cap
         return mixed
 
     @staticmethod
@@ -198,7 +208,7 @@ class _RingAttention(torch.autograd.Function):
             keys, values = key_value[:, :, :, step.keys].unbind()
             mask = _mask(documents_BW, ring, owner, step)
             query_part, *key_parts = partial_attention_backward(
-                grad_q, query_q, keys, values, mixed_q, log_sum_q, mask, causal=step.causal
+                grad_q, query_q, keys, values, mixed_q, log_sum_q, mask, causal=step.causal, cap=ctx.cap
             )
             if number == 0:
                 grad_query, grads = query_part.float(), torch.stack(key_parts).float()
@@ -215,7 +225,7 @@ class _RingAttention(torch.autograd.Function):
         for work in grad_works:
             work.wait()
         grad_key, grad_value = grads.to(query.dtype).unbind()
-        return grad_query.to(query.dtype), grad_key, grad_value, None, None
+        return grad_query.to(query.dtype), grad_key, grad_value, None, None, None
 
 
 def _mask(documents_BW: Tensor | None, ring: Ring, owner: int, step: RingStep) -> Tensor | None:

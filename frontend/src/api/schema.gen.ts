@@ -5916,6 +5916,21 @@ export interface components {
              */
             query_pre_attn_scalar: number | null;
             /**
+             * Attn Logit Softcapping
+             * @description Soft cap of the scores of attention, as in Gemma 2: a score becomes the cap x tanh(score / cap). They are computed
+             *     by plain matrix products, since torch's kernels have no cap. Without it there is none.
+             * @default null
+             * @example 50
+             */
+            attn_logit_softcapping: number | null;
+            /**
+             * Final Logit Softcapping
+             * @description Soft cap of the logits: a logit becomes the cap x tanh(logit / cap), in the loss too. Without it there is none.
+             * @default null
+             * @example 30
+             */
+            final_logit_softcapping: number | null;
+            /**
              * Window Rope Theta
              * @description Base of the rotary position embeddings of layers with a window. Needs `full_attention_every`. Without it,
              *     `rope_theta`.
@@ -5923,6 +5938,12 @@ export interface components {
              * @example 10000
              */
             window_rope_theta: number | null;
+            /**
+             * Scale Window Rope
+             * @description Whether `rope_scaling` applies to layers with a window too, where there are layers without one, as in Gemma 2.
+             * @default false
+             */
+            scale_window_rope: boolean;
             /**
              * Fused Projections
              * @description Whether the model's files have queries, keys and values in one matrix, and gate and up in another, as those of
@@ -5955,7 +5976,8 @@ export interface components {
             /**
              * Full Attention Every
              * @description Interval of layers without the window, as in OLMo 3: with 4, layers 4, 8 and so on attend to all earlier tokens.
-             *     `rope_scaling` then applies to these layers alone. Needs `sliding_window`. Without it, all layers are alike.
+             *     `rope_scaling` then applies to these layers alone, unless `scale_window_rope` is set. Needs `sliding_window`. Without
+             *     it, all layers are alike.
              * @default null
              * @example 4
              */
