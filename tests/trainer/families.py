@@ -21,6 +21,11 @@ GEMMA2 = {
     **SIZES, **GEMMA, "num_layers": 4, "tie_embeddings": True, "head_dim": 16, "pad_token_id": 0, "norm_epsilon": 1e-6,
     "scale_window_rope": True,
 }  # fmt: skip
+GPT_OSS = {
+    **SIZES, "num_layers": 4, "intermediate_size": 24, "head_dim": 16, "attention_bias": True,
+    "attention_output_bias": True, "attention_sinks": True, "scale_window_rope": True,
+    "moe": SOFTMAX.model_copy(update={"biases": True, "swiglu_limit": 0.25}),
+}  # fmt: skip
 SHAPES = {
     "llama": ModelShape(**SIZES),
     "llama-3.1": ModelShape(**SIZES, rope_theta=500.0, rope_scaling=STRETCHED, tie_embeddings=True),
@@ -85,6 +90,11 @@ SHAPES = {
     "mistral": ModelShape(**SIZES, sliding_window=11, norm_epsilon=1e-6),
     "mixtral-window": ModelShape(**{**SIZES, "intermediate_size": 24}, moe=SOFTMAX, sliding_window=7),
     "mixtral": ModelShape(**{**SIZES, "intermediate_size": 24}, moe=SOFTMAX),
+    "gpt-oss": ModelShape(
+        **GPT_OSS, sliding_window=9, full_attention_every=2, rope_theta=150_000.0,
+        rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_length=24, truncate=False),
+    ),
+    "gpt-oss-full": ModelShape(**GPT_OSS),
     "glm4-moe": ModelShape(
         **SIZES,
         moe=MoEShape(

@@ -35,9 +35,9 @@ def test_two_parts_are_the_whole(way: str) -> None:
 
 @pytest.mark.parametrize("window", [None, 1, 5, LENGTH])
 @pytest.mark.parametrize("documents", ["none", "mask", "bounds"])
-@pytest.mark.parametrize("rows", [1, 7, LENGTH])
-def test_blocks_of_capped_scores_are_the_whole(
-    rows: int, documents: str, window: int | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("rows", "cap", "has_sinks"), [(1, CAP, False), (7, CAP, True), (LENGTH, None, True)])
+def test_blocks_of_capped_scores_with_sinks_are_the_whole(
+    rows: int, cap: float | None, has_sinks: bool, documents: str, window: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Results and gradients, against the formula written down and differentiated by torch."""
     monkeypatch.setattr(attention_kernels, "BLOCK_BYTES", 4 * BATCH * HEADS * LENGTH * rows)
@@ -52,14 +52,18 @@ def test_blocks_of_capped_scores_are_the_whole(
         seen = seen & document_mask(numbers, query)
         mask = document_mask(numbers, query) if documents == "mask" else document_cu_seqlens(numbers)
     each_key, each_value = (tensor.repeat_interleave(HEADS // KV_HEADS, 1) for tensor in (key, value))
-    scores = CAP * ((query @ each_key.transpose(2, 3)) * SIZE**-0.5 / CAP).tanh()
-    expected = scores.masked_fill(~seen, float("-inf")).softmax(-1) @ each_value
-    found = attend(query, key, value, mask, window, CAP)
+    sinks = normal(HEADS, seed=5).requires_grad_() if has_sinks else None
+    scores = (query @ each_key.transpose(2, 3)) * SIZE**-0.5
+    scores = scores if cap is None else cap * (scores / cap).tanh()
+    scores = scores.masked_fill(~seen, float("-inf"))
+    if sinks is not None:
+        scores = torch.cat([scores, sinks[None, :, None, None].expand(BATCH, -1, LENGTH, 1)], dim=-1)
+    expected = scores.softmax(-1)[..., :LENGTH] @ each_value
+    found = attend(query, key, value, mask, window, cap, sinks)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    inputs = [each for each in (query, key, value, sinks) if each is not None]
     for mine, theirs in zip(
-        torch.autograd.grad(found, (query, key, value), grad),
-        torch.autograd.grad(expected, (query, key, value), grad),
-        strict=True,
+        torch.autograd.grad(found, inputs, grad), torch.autograd.grad(expected, inputs, grad), strict=True
     ):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
 
@@ -72,11 +76,12 @@ def test_numbers_of_documents_follow_from_their_bounds() -> None:
 
 def test_capped_attention_compiles_to_one_graph() -> None:
     counts = (HEADS, KV_HEADS, KV_HEADS)
-    given = [normal(BATCH, heads, LENGTH, SIZE, seed=1).requires_grad_() for heads in counts]
+    query, key, value = (normal(BATCH, heads, LENGTH, SIZE, seed=1).requires_grad_() for heads in counts)
     results = []
+    sinks = normal(HEADS, seed=2).requires_grad_()
     for function in (attend, torch.compile(attend, backend="aot_eager", fullgraph=True)):
-        mixed = function(*given, mask=None, window=5, cap=CAP)
-        results.append([mixed, *torch.autograd.grad(mixed.sum(), given)])
+        mixed = function(query, key, value, None, 5, CAP, sinks)
+        results.append([mixed, *torch.autograd.grad(mixed.sum(), (query, key, value, sinks))])
     for mine, theirs in zip(*results, strict=True):
         torch.testing.assert_close(mine, theirs)
 

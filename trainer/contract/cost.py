@@ -202,8 +202,8 @@ class RankCost:
         expert = 3 * hidden * moe.expert_size
         return ParameterCounts(
             tensor_split=(attention + expert * moe.shared_experts) // tensor,
-            replicated=norms + moe.num_experts * hidden,
-            experts=expert * moe.num_experts // tensor // self._sizes.expert,
+            replicated=norms + moe.num_experts * hidden + shape.router_bias_parameters(layer),
+            experts=(expert * moe.num_experts + shape.expert_bias_parameters(layer)) // tensor // self._sizes.expert,
         )
 
     @property
@@ -338,7 +338,7 @@ class RankCost:
         """Return the bytes of a block of scores, their weights and the gradients of both, where no kernel of torch has
         computed attention."""
         shape, sizes, length = self._shape, self._sizes, self._training.sequence_length
-        if shape.attn_logit_softcapping is None:
+        if shape.attn_logit_softcapping is None and not shape.attention_sinks:
             return 0
         heads = shape.num_heads // sizes.tensor
         return 4 * min(4 * self._tokens * length * heads, MAX_SCORES_BLOCK_BYTES)

@@ -12,11 +12,13 @@ from trainer.contract.models import ModelShape
 
 Layout = Literal[
     "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe", "mixtral", "olmo2", "olmo3", "phi3", "gemma2",
-    "gemma3_text",
+    "gemma3_text", "gpt_oss",
 ]  # fmt: skip
 FEATURES = (
     "qk_norm",
     "attention_bias",
+    "attention_output_bias",
+    "attention_sinks",
     "rotary_fraction",
     "sliding_window",
     "wide_qk_norm",
@@ -169,6 +171,20 @@ FAMILIES = (
             "rope_theta": 1e6, "sliding_window": None,
         },
         restrictions="no ring attention with a `sliding_window` below `sequence_length`",
+    ),
+    Family(
+        "gpt_oss", "GptOssForCausalLM", "gpt-oss", experts="softmax",
+        always={
+            "attention_bias": True, "attention_output_bias": True, "attention_sinks": True, "scale_window_rope": True,
+        },
+        entries={"sliding_window": "sliding_window", "full_attention_every": "layer_types"},
+        defaults={
+            "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": 128,
+            "num_experts_per_tok": 4, "sliding_window": 128, "layer_types": None, "sliding_window_pattern": 2,
+            "rope_theta": 150_000.0, "swiglu_limit": 7.0, "attention_bias": True,
+        },
+        restrictions="biases everywhere; weights in MXFP4 are read, and exported in the precision of the export; no "
+        "ring attention with a `sliding_window` below `sequence_length`",
     ),
     Family(
         "glm4_moe", "Glm4MoeForCausalLM", "GLM-4.5, GLM-4.6 and other GLM-4 MoE", experts="sigmoid",

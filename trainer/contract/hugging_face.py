@@ -30,6 +30,7 @@ _ONLY: dict[str, Any] = {
     "attn_logit_softcapping": None,
     "final_logit_softcapping": None,
     "use_bidirectional_attention": False,
+    "swiglu_alpha": 1.702,
 }
 """Entries that would change what is computed, and the only value for which they do not."""
 
@@ -89,6 +90,14 @@ def layout_of(shape: ModelShape) -> Layout:
         )
     if moe is None:
         return name
+    is_gpt_oss = name == "gpt_oss"
+    if moe.biases != is_gpt_oss:
+        raise _no_layout(
+            "biases", moe.biases, f"{name} knows only {is_gpt_oss}; gpt-oss has them, with attention_sinks"
+        )
+    if (moe.swiglu_limit is not None) != is_gpt_oss:
+        needs = "needs one, such as 7.0" if is_gpt_oss else "has none; leave it out"
+        raise _no_layout("swiglu_limit", moe.swiglu_limit, f"{name} {needs}")
     if moe.scoring == "sigmoid":
         if moe.shared_experts == 0:
             raise _no_layout("shared_experts", 0, "glm4_moe needs at least 1")
@@ -96,7 +105,7 @@ def layout_of(shape: ModelShape) -> Layout:
     for field, only in (("shared_experts", 0), ("balance_rate", 0.0), ("weight_scale", 1.0)):
         if getattr(moe, field) != only:
             raise _no_layout(field, getattr(moe, field), f"{name} knows only {only}; scoring `sigmoid` has a layout")
-    if name == "mixtral":
+    if name in ("mixtral", "gpt_oss"):
         for field, only in (("first_dense_layers", 0), ("normalise_weights", True)):
             if getattr(moe, field) != only:
                 raise _no_layout(field, getattr(moe, field), f"{name} knows only {only}; with qk_norm there is one")
@@ -204,8 +213,12 @@ def _shape(config: dict[str, Any]) -> ModelShape:
     if "partial_rotary_factor" in rope:
         config["partial_rotary_factor"] = rope["partial_rotary_factor"]
     features = family.always | {feature: config[entry] for feature, entry in family.entries.items()}
-    for entry, only in _ONLY.items():
-        if entry not in {*features, *family.entries.values()} and config.get(entry, only) not in (only, None):
+    if kind == "gpt_oss" and _is_mxfp4(config.get("quantization_config")):
+        del config["quantization_config"]
+    known = _ONLY | ({"hidden_act": _ONLY["hidden_activation"]} if "activation" in family.always else {})
+    for entry, usual in known.items():
+        only = family.always.get(entry, usual)
+        if entry not in {*family.entries, *family.entries.values()} and config.get(entry, only) not in (only, None):
             raise _refused(entry, config[entry], f"only {only!r} is computed")
     theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
     if "full_attention_every" in family.entries:
@@ -218,7 +231,7 @@ def _shape(config: dict[str, Any]) -> ModelShape:
     if features.get("window_rope_theta") == theta or features.get("full_attention_every") is None:
         features.pop("window_rope_theta", None)
     moe, head_dim = _moe_shape(config), config.get("head_dim")
-    sparse_size = moe.expert_size if moe is not None and kind == "mixtral" else config["intermediate_size"]
+    sparse_size = moe.expert_size if moe is not None and kind in ("mixtral", "gpt_oss") else config["intermediate_size"]
     return ModelShape(
         hidden_size=config["hidden_size"],
         num_layers=config["num_hidden_layers"],
@@ -234,6 +247,10 @@ def _shape(config: dict[str, Any]) -> ModelShape:
         moe=moe,
         **features,
     )
+
+
+def _is_mxfp4(quantization: object) -> bool:
+    return isinstance(quantization, dict) and quantization.get("quant_method") == "mxfp4"
 
 
 def _pad_token_id(config: dict[str, Any]) -> int | None:
@@ -261,11 +278,9 @@ def end_of_text_id(config: dict[str, Any]) -> int | None:
 
 def _moe_config(moe: MoEShape, layout: Layout) -> dict[str, Any]:
     config: dict[str, Any] = {"num_experts_per_tok": moe.experts_per_token}
-    if layout == "mixtral":
-        return config | {
-            "num_local_experts": moe.num_experts,
-            "intermediate_size": moe.expert_size,
-        }
+    if layout in ("mixtral", "gpt_oss"):
+        config |= {"num_local_experts": moe.num_experts, "intermediate_size": moe.expert_size}
+        return config if moe.swiglu_limit is None else config | {"swiglu_limit": moe.swiglu_limit}
     config |= {"moe_intermediate_size": moe.expert_size, "norm_topk_prob": moe.normalise_weights}
     if layout == "qwen3_moe":
         return config | {
@@ -286,11 +301,15 @@ def _moe_config(moe: MoEShape, layout: Layout) -> dict[str, Any]:
 
 def _moe_shape(config: dict[str, Any]) -> MoEShape | None:
     kind, per_token = config["model_type"], config.get("num_experts_per_tok")
-    if kind == "mixtral":
+    if kind == "gpt_oss" and not isinstance(config["swiglu_limit"], int | float):
+        raise _refused("swiglu_limit", config["swiglu_limit"], "it must be a number")
+    if kind in ("mixtral", "gpt_oss"):
         return MoEShape(
             num_experts=config["num_local_experts"],
             experts_per_token=per_token,
             expert_size=config["intermediate_size"],
+            biases=kind == "gpt_oss",
+            swiglu_limit=config["swiglu_limit"] if kind == "gpt_oss" else None,
         )
     if kind == "qwen3_moe":
         dense = config.get("mlp_only_layers") or []
@@ -376,10 +395,10 @@ def _layer_types_config(shape: ModelShape, sequence_length: int) -> dict[str, An
     """Return the entries of a layout with a type for each layer: its types, and the positions of each type where they
     differ. `transformers` asks for a window even where no layer has one."""
     types = {"layer_types": _layer_types(shape), "sliding_window": shape.sliding_window or sequence_length}
-    if shape.scale_window_rope:
-        return types
-    windowed = {"rope_type": "default", "rope_theta": shape.window_rope_theta or shape.rope_theta}
     full = {"rope_type": "default", "rope_theta": shape.rope_theta} | (_scaling_config(shape.rope_scaling) or {})
+    if shape.scale_window_rope:
+        return types | {"rope_parameters": full}
+    windowed = {"rope_type": "default", "rope_theta": shape.window_rope_theta or shape.rope_theta}
     return types | {"rope_parameters": {"full_attention": full, "sliding_attention": windowed}}
 
 

@@ -7,6 +7,7 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +15,23 @@ from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 
 from trainer.contract.models import ModelShape, RopeScaling
-from trainer.models.attention_kernels import capped_attention
+from trainer.models.attention_kernels import causal_attention
 from trainer.models.feed_forward import InputProjection, OutputProjection, apply_linear, apply_linears, identity
 
 RopeCache = tuple[Tensor, Tensor]
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 _VARLEN_ASKS_FOR_GROUPS = "enable_gqa" in inspect.signature(varlen_attn).parameters
 """torch 2.11 takes grouped heads without being asked."""
+
+
+class Attend(Protocol):
+    """Attention from queries, keys, values and the mask that `Decoder.make_mask` makes; `sinks_H`: the score of each
+    head's sink, None without sinks."""
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, /, *, sinks_H: Tensor | None
+    ) -> Tensor:
+        """Return [B, H, S, E]."""
+        ...
 
 
 class Rotary:
@@ -144,17 +155,18 @@ def document_numbers(bounds: Tensor, batch: int, length: int) -> Tensor:
 
 def attend(
     query_BHSE: Tensor, key_BKSE: Tensor, value_BKSE: Tensor, mask: Tensor | None, window: int | None = None,
-    cap: float | None = None,
+    cap: float | None = None, sinks_H: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Return causal attention on one device, [B, H, S, E]. `mask`: as `document_mask` returns it. `window`: tokens that
-    a token attends to, itself included; None: all. `cap`: of the scores, which no kernel of torch has."""
+    a token attends to, itself included; None: all. `cap`: of the scores; `sinks_H`: a score for each head that takes
+    part in the softmax. torch's `scaled_dot_product_attention` has neither."""
     grouped, length = query_BHSE.shape[1] != key_BKSE.shape[1], query_BHSE.shape[2]
     if window is not None and window >= length:
         window = None
-    if cap is not None:
+    if cap is not None or sinks_H is not None:
         if mask is not None and mask.dtype == torch.int32:
             mask = document_numbers(mask, query_BHSE.shape[0], length)
-        return capped_attention(query_BHSE, key_BKSE, value_BKSE, mask, window, cap)
+        return causal_attention(query_BHSE, key_BKSE, value_BKSE, sinks_H, mask, window, cap)
     if window is not None and mask is None and has_varlen_kernel(query_BHSE):  # each row is a document
         ends = length * (query_BHSE.shape[0] + 1)
         mask = torch.arange(0, ends, length, dtype=torch.int32, device=query_BHSE.device)
@@ -250,6 +262,9 @@ class Attention(nn.Module):
         self.key = nn.Linear(shape.hidden_size, kv_width, bias=shape.attention_bias)
         self.value = nn.Linear(shape.hidden_size, kv_width, bias=shape.attention_bias)
         self.output = nn.Linear(width, shape.hidden_size, bias=False)
+        # A bias of the output, which `Block` adds: once, behind the sum over tensor ranks.
+        self.output_bias = nn.Parameter(torch.empty(shape.hidden_size)) if shape.attention_output_bias else None
+        self.sinks = nn.Parameter(torch.empty(shape.num_heads)) if shape.attention_sinks else None
         if shape.qk_norm:
             self.query_norm, self.key_norm = make_norm(shape.head_size, shape), make_norm(shape.head_size, shape)
         if shape.wide_qk_norm:
@@ -260,7 +275,8 @@ class Attention(nn.Module):
         self._normalises, self._normalises_wide = shape.qk_norm, shape.wide_qk_norm
 
     def forward(self, x_BSD: Tensor, rope_cache: RopeCache, mask: Tensor | None) -> Tensor:
-        """Return the attention's output, [B, S, D]. `mask`: as `attend` takes it; None for causal attention."""
+        """Return the attention's output without its bias, [B, S, D]. `mask`: as `attend` takes it; None for causal
+        attention."""
         query, key, value = self.project_in(x_BSD, (self.query, self.key, self.value))
         batch, length, _ = query.shape
         if self._normalises_wide:
@@ -276,5 +292,5 @@ class Attention(nn.Module):
         )
         if self._query_factor != 1.0:
             query_BHSE = query_BHSE * self._query_factor
-        mixed_BHSE = self.attend(query_BHSE, key_BKSE, value_BSKE.transpose(1, 2), mask)
+        mixed_BHSE = self.attend(query_BHSE, key_BKSE, value_BSKE.transpose(1, 2), mask, sinks_H=self.sinks)
         return self.project_out(mixed_BHSE.transpose(1, 2).reshape(batch, length, -1), self.output)

@@ -1,5 +1,5 @@
 """Attention over a part of the keys, with the log-sum-exp of the scores, and its gradients: what a step of ring attention
-computes, and attention with caps of its scores.
+computes, and attention with caps of its scores or with sinks.
 
 Attention over all keys is the sum of the partial results, weighted by their shares of the softmax denominator, whose
 logarithm is returned with each result (Dao et al. 2022). Causal and full attention use torch's fused kernels; packed
@@ -71,31 +71,57 @@ def partial_attention_backward(
     return query_grad, key_grad, value_grad
 
 
-def capped_attention(
-    query_BHSE: Tensor, key_BKSE: Tensor, value_BKSE: Tensor, mask: Tensor | None, window: int | None, cap: float | None
-) -> Tensor:
-    """Return causal attention with capped scores, [B, H, S, E]; `mask` and the rest as `partial_attention` takes
-    them."""
-    return _CappedAttention.apply(query_BHSE, key_BKSE, value_BKSE, mask, window, cap)
+def causal_attention(
+    query_BHSE: Tensor, key_BKSE: Tensor, value_BKSE: Tensor, sinks_H: Tensor | None, mask: Tensor | None,
+    window: int | None, cap: float | None,
+) -> Tensor:  # fmt: skip
+    """Return causal attention, [B, H, S, E], with sinks as `add_sinks` takes them; `mask`, `window` and `cap` as
+    `partial_attention` takes them."""
+    return _CausalAttention.apply(query_BHSE, key_BKSE, value_BKSE, sinks_H, mask, window, cap)
 
 
-class _CappedAttention(torch.autograd.Function):
+class _CausalAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, window: int | None, cap: float | None
-    ) -> Tensor:
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, mask: Tensor | None,
+        window: int | None, cap: float | None,
+    ) -> Tensor:  # fmt: skip
         mixed, log_sum = partial_attention(query, key, value, mask, causal=True, window=window, cap=cap)
-        ctx.save_for_backward(query, key, value, mixed, log_sum, mask)
+        mixed, log_sum = add_sinks(mixed, log_sum, sinks)
+        ctx.save_for_backward(query, key, value, sinks, mixed, log_sum, mask)
         ctx.window, ctx.cap = window, cap
         return mixed
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, mixed, log_sum, mask = ctx.saved_tensors
+        query, key, value, sinks, mixed, log_sum, mask = ctx.saved_tensors
         grads = partial_attention_backward(
             grad, query, key, value, mixed, log_sum, mask, causal=True, window=ctx.window, cap=ctx.cap
         )
-        return *(each.to(grad.dtype) for each in grads), None, None, None
+        grad_sinks = gradient_of_sinks(grad, mixed, log_sum, sinks)
+        return *(each.to(grad.dtype) for each in grads), grad_sinks, None, None, None
+
+
+def add_sinks(mixed_BHqE: Tensor, log_sum_BHq: Tensor, sinks_H: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return result and log-sum-exp with one more key for each head, whose score is its sink and whose value is 0. None:
+    they stay as they are."""
+    if sinks_H is None:
+        return mixed_BHqE, log_sum_BHq
+    with_sinks_BHq = torch.logaddexp(log_sum_BHq, sinks_H.float()[:, None])
+    share_BHq = (log_sum_BHq - with_sinks_BHq).exp()
+    return (mixed_BHqE * share_BHq[..., None]).to(mixed_BHqE.dtype), with_sinks_BHq
+
+
+def gradient_of_sinks(
+    grad_BHqE: Tensor, mixed_BHqE: Tensor, log_sum_BHq: Tensor, sinks_H: Tensor | None
+) -> Tensor | None:
+    """Return the gradient of the sinks, from what `add_sinks` returned: of a key with the value 0, the softmax's gradient
+    is minus its weight times the correction that `partial_attention_backward` subtracts too."""
+    if sinks_H is None:
+        return None
+    weight_BHq = (sinks_H.float()[:, None] - log_sum_BHq).exp()
+    correction_BHq = (grad_BHqE.float() * mixed_BHqE.float()).sum(-1)
+    return -(weight_BHq * correction_BHq).sum((0, 2)).to(sinks_H.dtype)
 
 
 def merge_partial(mixed_BHqE: Tensor, log_sum_BHq: Tensor, part_BHqE: Tensor, part_log_sum_BHq: Tensor) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainer.models.attention import Attention
-from trainer.models.attention_kernels import partial_attention
+from trainer.models.attention_kernels import add_sinks, partial_attention
 from trainer.models.decoder import Decoder
 
 
@@ -69,7 +69,9 @@ class LayerCache:
         self._cache, self._window, self._cap = cache, attention.window, attention.cap
         self._cached_2BKWE: Tensor | None = None
 
-    def attend(self, query_BHNE: Tensor, key_BKNE: Tensor, value_BKNE: Tensor, _: Tensor | None) -> Tensor:
+    def attend(
+        self, query_BHNE: Tensor, key_BKNE: Tensor, value_BKNE: Tensor, _: Tensor | None, *, sinks_H: Tensor | None
+    ) -> Tensor:
         """Return the attention of the new tokens over themselves and all earlier ones, [B, H, N, E]."""
         cache = self._cache
         batch, heads, _, size = key_BKNE.shape
@@ -81,8 +83,9 @@ class LayerCache:
         key, value = self._cached_2BKWE[:, :, :, : cache.end]
         grouped = query_BHNE.shape[1] != heads
         mask = cache.masks[self._window]
-        if self._cap is not None:
-            return partial_attention(query_BHNE, key, value, mask, causal=False, cap=self._cap)[0]
+        if self._cap is not None or sinks_H is not None:
+            mixed, log_sum = partial_attention(query_BHNE, key, value, mask, causal=False, cap=self._cap)
+            return add_sinks(mixed, log_sum, sinks_H)[0]
         return functional.scaled_dot_product_attention(query_BHNE, key, value, attn_mask=mask, enable_gqa=grouped)
 
 

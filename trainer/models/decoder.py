@@ -120,7 +120,10 @@ class Block(nn.Module):
 
     def _compute(self, x_BSD: Tensor, rope_cache: RopeCache, mask: Tensor | None) -> Tensor:
         attended_BSD = self.attention(self.gather_input(self.attention_norm(x_BSD)), rope_cache, mask)
-        x_BSD = x_BSD + self.attention_output_norm(self.reduce_output(attended_BSD))
+        attended_BSD = self.reduce_output(attended_BSD)
+        if self.attention.output_bias is not None:
+            attended_BSD = attended_BSD + self.attention.output_bias
+        x_BSD = x_BSD + self.attention_output_norm(attended_BSD)
         return x_BSD + self.mlp_output_norm(self.reduce_output(self.mlp(self.gather_input(self.mlp_norm(x_BSD)))))
 
 
@@ -211,10 +214,10 @@ def initial_value(
 
     It is a function of the parameter's name and the seed alone. Weights are normal with a standard deviation of 0.02,
     divided by sqrt(2 layers) for those that write to the residual stream (Radford et al. 2019). Weights of norms are 1,
-    their offsets, biases and `lora_b` are 0.
+    their offsets, biases, sinks and `lora_b` are 0.
     """
     offsets, box = offsets or (0,) * len(shape), shape if box is None else box
-    if name.endswith((".bias", ".offset", "lora_b")):  # an adapter adds 0 at first
+    if name.endswith(("bias", ".offset", ".sinks", "lora_b")):  # an adapter adds 0 at first
         return torch.zeros(box)
     if len(shape) == 1:
         return torch.ones(box)

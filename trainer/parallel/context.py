@@ -22,7 +22,13 @@ from torch import Tensor
 from trainer.contract.parallelism import ParallelismSpec
 from trainer.data.batch import MicroBatch
 from trainer.models.attention import attend, document_mask
-from trainer.models.attention_kernels import merge_partial, partial_attention, partial_attention_backward
+from trainer.models.attention_kernels import (
+    add_sinks,
+    gradient_of_sinks,
+    merge_partial,
+    partial_attention,
+    partial_attention_backward,
+)
 from trainer.models.decoder import Decoder
 from trainer.parallel.collectives import all_to_all_equal
 from trainer.parallel.mesh import Mesh
@@ -76,17 +82,21 @@ class ContextParallel:
 
     @torch.compiler.disable  # torch cannot trace what is sent to one rank only
     def _ring(
-        self, query: Tensor, key: Tensor, value: Tensor, documents_BW: Tensor | None, *, cap: float | None
-    ) -> Tensor:
+        self, query: Tensor, key: Tensor, value: Tensor, documents_BW: Tensor | None, *, cap: float | None,
+        sinks_H: Tensor | None,
+    ) -> Tensor:  # fmt: skip
         assert self._group is not None
         ring = Ring(self._group, self._peers, self._rank)
-        return _RingAttention.apply(query, key, value, documents_BW, ring, cap)
+        return _RingAttention.apply(query, key, value, sinks_H, documents_BW, ring, cap)
 
     def _ulysses(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, window: int | None, cap: float | None
-    ) -> Tensor:
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, window: int | None, cap: float | None,
+        sinks_H: Tensor | None,
+    ) -> Tensor:  # fmt: skip
         query, key, value = (self._heads_for_sequence(tensor) for tensor in (query, key, value))
-        return self._sequence_for_heads(attend(query, key, value, mask, window, cap))
+        if sinks_H is not None:
+            sinks_H = sinks_H.chunk(self._size)[self._rank]
+        return self._sequence_for_heads(attend(query, key, value, mask, window, cap, sinks_H))
 
     def _heads_for_sequence(self, x_BHSE: Tensor) -> Tensor:
         """Exchange [B, H, S, E], all heads of this rank's tokens, for [B, H/C, W, E], all tokens of its heads."""
@@ -164,8 +174,9 @@ def ring_step(rank: int, owner: int, length: int) -> RingStep:
 class _RingAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, documents_BW: Tensor | None, ring: Ring, cap: float | None
-    ) -> Tensor:
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, sinks_H: Tensor | None, documents_BW: Tensor | None,
+        ring: Ring, cap: float | None,
+    ) -> Tensor:  # fmt: skip
         key_value = torch.stack([key, value])
         for number in range(ring.size):
             owner = (ring.rank - number) % ring.size
@@ -184,8 +195,9 @@ class _RingAttention(torch.autograd.Function):
             for work in works:
                 work.wait()
             key_value = next_key_value
+        mixed, log_sum = add_sinks(mixed, log_sum, sinks_H)
         mixed = mixed.to(query.dtype)
-        ctx.save_for_backward(query, key, value, documents_BW, mixed, log_sum)
+        ctx.save_for_backward(query, key, value, sinks_H, documents_BW, mixed, log_sum)
         ctx.ring, ctx.cap = ring, cap
         return mixed
 
@@ -195,7 +207,7 @@ class _RingAttention(torch.autograd.Function):
 
         The gradients need one more step than the keys to return to their rank.
         """
-        query, key, value, documents_BW, mixed, log_sum = ctx.saved_tensors
+        query, key, value, sinks_H, documents_BW, mixed, log_sum = ctx.saved_tensors
         ring: Ring = ctx.ring
         key_value = torch.stack([key, value])
         grad_works: list[dist.Work] = []
@@ -225,7 +237,8 @@ class _RingAttention(torch.autograd.Function):
         for work in grad_works:
             work.wait()
         grad_key, grad_value = grads.to(query.dtype).unbind()
-        return grad_query.to(query.dtype), grad_key, grad_value, None, None, None
+        grad_sinks = gradient_of_sinks(grad, mixed, log_sum, sinks_H)
+        return grad_query.to(query.dtype), grad_key, grad_value, grad_sinks, None, None, None
 
 
 def _mask(documents_BW: Tensor | None, ring: Ring, owner: int, step: RingStep) -> Tensor | None:

@@ -18,7 +18,7 @@ from trainer.parallel.mesh import Mesh
 
 _SHARDED_DIM_0 = (
     "query.weight", "key.weight", "value.weight", "gate.weight", "up.weight", "embedding.weight", "head.weight",
-    "query_wide_norm.weight", "key_wide_norm.weight", "query.bias", "key.bias", "value.bias",
+    "query_wide_norm.weight", "key_wide_norm.weight", "query.bias", "key.bias", "value.bias", "attention.sinks",
     "query.lora_b", "key.lora_b", "value.lora_b", "gate.lora_b", "up.lora_b",
 )  # fmt: skip
 _SHARDED_DIM_1 = ("attention.output.weight", "down.weight", "attention.output.lora_a", "down.lora_a")

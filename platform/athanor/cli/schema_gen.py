@@ -501,6 +501,8 @@ class MoEShape(TypedDict):
     normalise_weights: NotRequired[bool]
     weight_scale: NotRequired[float]
     balance_rate: NotRequired[float]
+    biases: NotRequired[bool]
+    swiglu_limit: NotRequired[float | None]
 
 
 class RopeScaling(TypedDict):
@@ -621,6 +623,8 @@ class ModelShape(TypedDict):
     scale_window_rope: NotRequired[bool]
     fused_projections: NotRequired[bool]
     attention_bias: NotRequired[bool]
+    attention_output_bias: NotRequired[bool]
+    attention_sinks: NotRequired[bool]
     rotary_fraction: NotRequired[float]
     sliding_window: NotRequired[int | None]
     full_attention_every: NotRequired[int | None]
