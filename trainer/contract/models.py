@@ -201,8 +201,8 @@ class ModelShape(CheckedModel):
     final_logit_softcapping: Annotated[
         float | None, Field(gt=0, exclude_if=lambda value: value is None, examples=[30.0])
     ] = None
-    """Soft cap of the logits, in the loss too: a logit becomes the cap x tanh(logit / cap). Without it, they stay as they
-    are."""
+    """Soft cap of the logits, in the loss too: a logit becomes the cap x tanh(logit / cap). Without it, they stay as
+    they are."""
     window_rope_theta: Annotated[
         float | None, Field(gt=0, exclude_if=lambda value: value is None, examples=[10_000.0])
     ] = None

@@ -86,9 +86,9 @@ def hugging_face_names(name: str, shape: ModelShape) -> list[str]:
     """Return the layout's tensor names of a parameter: `blocks.3.mlp.up.weight` ->
     [`model.layers.3.mlp.up_proj.weight`].
 
-    A stack of experts has one name for each expert, in their order, or in gpt_oss one name (`stacked_rows`). The list is
-    empty for the bias that balances experts in layouts other than glm4_moe: they have no tensor for it, and `layout_of`
-    refuses shapes that train it.
+    A stack of experts has one name for each expert, in their order, or in gpt_oss one name (`stacked_rows`). The list
+    is empty for the bias that balances experts in layouts other than glm4_moe: they have no tensor for it, and
+    `layout_of` refuses shapes that train it.
     """
     if name in _OUTER:
         return [_OUTER[name]]

@@ -110,8 +110,8 @@ class WeightsWriter:
 
 def exported_tensors(named: Iterable[tuple[str, Tensor]], shape: ModelShape) -> Iterator[tuple[str, str, Tensor]]:
     """Yield (name of a parameter, name in the layout, tensor) for parameters in the order of the model: one for each
-    expert of a stack, unless the layout stacks them too, and one for parameters that the layout has in one tensor, under
-    the name of the last."""
+    expert of a stack, unless the layout stacks them too, and one for parameters that the layout has in one tensor,
+    under the name of the last."""
     parts: list[Tensor] = []
     for name, whole in named:
         theirs = hugging_face_names(name, shape)

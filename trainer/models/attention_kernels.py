@@ -1,5 +1,5 @@
-"""Attention over a part of the keys, with the log-sum-exp of the scores, and its gradients: what a step of ring attention
-computes, and attention with caps of its scores or with sinks.
+"""Attention over a part of the keys, with the log-sum-exp of the scores, and its gradients: what a step of ring
+attention computes, and attention with caps of its scores or with sinks.
 
 Attention over all keys is the sum of the partial results, weighted by their shares of the softmax denominator, whose
 logarithm is returned with each result (Dao et al. 2022). Causal and full attention use torch's fused kernels; packed
@@ -34,8 +34,8 @@ def partial_attention(
     """Return (result [B, H, q, E], log-sum-exp [B, H, q] in fp32).
 
     `causal`: query i sees keys 0 .. i only, and with a `window` only the last `window` of them. `mask`: true where a
-    query may see a key, [B or 1, 1, q, k]; or the document of each token, [B, S], which sees only its own. `cap`: scores
-    s become cap x tanh(s / cap). A query that sees no key has the result 0 and the log-sum-exp -inf.
+    query may see a key, [B or 1, 1, q, k]; or the document of each token, [B, S], which sees only its own. `cap`:
+    scores s become cap x tanh(s / cap). A query that sees no key has the result 0 and the log-sum-exp -inf.
     """
     if not _is_fused(query_BHqE, mask, window, cap):
         return _unfused_attention(query_BHqE, key_BKkE, value_BKkE, mask, causal=causal, window=window, cap=cap)
@@ -103,8 +103,8 @@ class _CausalAttention(torch.autograd.Function):
 
 
 def add_sinks(mixed_BHqE: Tensor, log_sum_BHq: Tensor, sinks_H: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return result and log-sum-exp with one more key for each head, whose score is its sink and whose value is 0. None:
-    they stay as they are."""
+    """Return result and log-sum-exp with one more key for each head, whose score is its sink and whose value is 0.
+    None: they stay as they are."""
     if sinks_H is None:
         return mixed_BHqE, log_sum_BHq
     with_sinks_BHq = torch.logaddexp(log_sum_BHq, sinks_H.float()[:, None])
@@ -115,8 +115,8 @@ def add_sinks(mixed_BHqE: Tensor, log_sum_BHq: Tensor, sinks_H: Tensor | None) -
 def gradient_of_sinks(
     grad_BHqE: Tensor, mixed_BHqE: Tensor, log_sum_BHq: Tensor, sinks_H: Tensor | None
 ) -> Tensor | None:
-    """Return the gradient of the sinks, from what `add_sinks` returned: of a key with the value 0, the softmax's gradient
-    is minus its weight times the correction that `partial_attention_backward` subtracts too."""
+    """Return the gradient of the sinks, from what `add_sinks` returned: of a key with the value 0, the softmax's
+    gradient is minus its weight times the correction that `partial_attention_backward` subtracts too."""
     if sinks_H is None:
         return None
     weight_BHq = (sinks_H.float()[:, None] - log_sum_BHq).exp()
@@ -206,8 +206,9 @@ def _unfused_attention_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, mixed: Tensor, log_sum: Tensor, mask: Tensor | None, *,
     causal: bool, window: int | None, cap: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return the gradients in fp32, of products in the precision of the inputs. The softmax's gradient is weights * (d weights - correction), where the correction
-    is the sum over keys of weights * d weights, which equals sum(d result * result) (Dao et al. 2022, appendix B)."""
+    """Return the gradients in fp32, of products in the precision of the inputs. The softmax's gradient is weights * (d
+    weights - correction), where the correction is the sum over keys of weights * d weights, which equals sum(d result *
+    result) (Dao et al. 2022, appendix B)."""
     size, groups = query.shape[-1], (key.shape[1], query.shape[1] // key.shape[1])
     grad_query = []
     grad_key, grad_value = (torch.zeros_like(each, dtype=torch.float32) for each in (key, value))

@@ -5941,8 +5941,8 @@ export interface components {
             attn_logit_softcapping: number | null;
             /**
              * Final Logit Softcapping
-             * @description Soft cap of the logits, in the loss too: a logit becomes the cap x tanh(logit / cap). Without it, they stay as they
-             *     are.
+             * @description Soft cap of the logits, in the loss too: a logit becomes the cap x tanh(logit / cap). Without it, they stay as
+             *     they are.
              * @default null
              * @example 30
              */
