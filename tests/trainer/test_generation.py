@@ -28,6 +28,8 @@ CASES = [
     case("dense", 2, context=2, zero=0),
     case("tied", 2, context=2, context_attention="ulysses", zero=3),
     case("moe", 2, zero=0, expert=2),
+    case("gemma2", 2, tensor=2),
+    case("gpt-oss", 4, tensor=2, expert=2),
     case("dense", 2, pipeline=2, micro_batch_sequences=2),
     case("tied", 4, pipeline=2, pipeline_schedule="zbv_zero_bubble", tensor=2, micro_batch_sequences=2),
     pytest.param(
