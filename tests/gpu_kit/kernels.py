@@ -15,7 +15,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tests.gpu_kit.jobs import Device
 from trainer.contract.parallelism import MeshSizes
 from trainer.models.attention import attend, document_mask
-from trainer.parallel.attention_kernels import merge_partial, partial_attention, partial_attention_backward
+from trainer.models.attention_kernels import merge_partial
+from trainer.parallel.document_attention import document_attention, document_attention_backward
 from trainer.reporting.compute_time import MIN_STEPS_BETWEEN_SAMPLES, ComputeSampler
 
 Figures = dict[str, Any]
@@ -120,7 +121,7 @@ def attend_in_two_parts(given: list[Tensor], documents: Tensor | None) -> list[T
     parts = [(slice(half, length), True), (slice(0, half), False)]
     bounds = [None if documents is None else bounds_of(documents[:, half:], documents[:, keys]) for keys, _ in parts]
     (mixed, log_sum), rest = (
-        partial_attention(query, key[:, :, keys], value[:, :, keys], each, causal=is_causal)
+        document_attention(query, key[:, :, keys], value[:, :, keys], each, causal=is_causal)
         for (keys, is_causal), each in zip(parts, bounds, strict=True)
     )
     mixed = mixed.float()
@@ -128,7 +129,7 @@ def attend_in_two_parts(given: list[Tensor], documents: Tensor | None) -> list[T
     mixed = mixed.to(query.dtype)
     query_grad, key_grad, value_grad = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
     for (keys, is_causal), each in zip(parts, bounds, strict=True):
-        found = partial_attention_backward(
+        found = document_attention_backward(
             grad, query, key[:, :, keys], value[:, :, keys], mixed, log_sum, each, causal=is_causal
         )
         query_grad += found[0]

@@ -48,6 +48,15 @@ MODELS: dict[str, dict[str, Any]] = {
         "moe": {"num_experts": 8, "experts_per_token": 3, "expert_size": 16, "num_groups": 4, "groups_per_token": 2,
                 "shared_experts": 1, "first_dense_layers": 1, "scoring": "sigmoid", "balance_rate": 0.01},
     },
+    "gemma2": {
+        **DENSE, "norm_position": "both", "offset_norms": True, "activation": "gelu_tanh", "scale_embeddings": True,
+        "scale_window_rope": True, "attn_logit_softcapping": 0.1, "final_logit_softcapping": 0.3,
+    },
+    "gpt-oss": {
+        **DENSE, "attention_bias": True, "attention_output_bias": True, "attention_sinks": True,
+        "scale_window_rope": True, "sliding_window": 9, "full_attention_every": 2, "intermediate_size": 16,
+        "moe": {"num_experts": 4, "experts_per_token": 2, "expert_size": 16, "biases": True, "swiglu_limit": 0.1},
+    },
 }  # fmt: skip
 
 

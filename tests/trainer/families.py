@@ -17,8 +17,15 @@ SIZES = {"hidden_size": 32, "num_layers": 3, "num_heads": 4, "num_kv_heads": 2, 
 LATENT = {**SIZES, "num_kv_heads": 4}
 SOFTMAX = MoEShape(num_experts=4, experts_per_token=2, expert_size=24)
 STRETCHED = RopeScaling(factor=8.0, original_length=16)
-GEMMA3 = {
-    "qk_norm": True, "norm_position": "both", "offset_norms": True, "activation": "gelu_tanh", "scale_embeddings": True,
+GEMMA = {"norm_position": "both", "offset_norms": True, "activation": "gelu_tanh", "scale_embeddings": True}
+GEMMA2 = {
+    **SIZES, **GEMMA, "num_layers": 4, "tie_embeddings": True, "head_dim": 16, "pad_token_id": 0, "norm_epsilon": 1e-6,
+    "scale_window_rope": True,
+}  # fmt: skip
+GPT_OSS = {
+    **SIZES, "num_layers": 4, "intermediate_size": 24, "head_dim": 16, "attention_bias": True,
+    "attention_output_bias": True, "attention_sinks": True, "scale_window_rope": True,
+    "moe": SOFTMAX.model_copy(update={"biases": True, "swiglu_limit": 0.25}),
 }  # fmt: skip
 SHAPES = {
     "llama": ModelShape(**SIZES),
@@ -40,11 +47,20 @@ SHAPES = {
     "qwen2-padded": ModelShape(**SIZES, attention_bias=True, pad_token_id=61),
     "llama-padded": ModelShape(**SIZES, tie_embeddings=True, pad_token_id=0),
     "qwen3": ModelShape(**SIZES, qk_norm=True, head_dim=16, norm_epsilon=1e-6),
-    "gemma3": ModelShape(
-        **{**SIZES, "num_layers": 4}, **GEMMA3, tie_embeddings=True, head_dim=16, sliding_window=9,
-        full_attention_every=2, rope_theta=1e6, window_rope_theta=1e4, query_pre_attn_scalar=24, pad_token_id=0,
-        norm_epsilon=1e-6, rope_scaling=RopeScaling(kind="linear", factor=8.0),
+    "gemma2": ModelShape(
+        **GEMMA2, sliding_window=9, full_attention_every=2, query_pre_attn_scalar=24, attn_logit_softcapping=0.5,
+        final_logit_softcapping=0.75,
     ),
+    "gemma2-full": ModelShape(
+        **GEMMA2, query_pre_attn_scalar=16, attn_logit_softcapping=0.25,
+        rope_scaling=RopeScaling(kind="linear", factor=8.0),
+    ),
+    "gemma3": ModelShape(
+        **{**SIZES, "num_layers": 4}, **GEMMA, qk_norm=True, tie_embeddings=True, head_dim=16, sliding_window=9,
+        full_attention_every=2, rope_theta=1e6, window_rope_theta=1e4, query_pre_attn_scalar=24, pad_token_id=0,
+        norm_epsilon=1e-6, final_logit_softcapping=2.0, rope_scaling=RopeScaling(kind="linear", factor=8.0),
+    ),
+    "gemma3-full": ModelShape(**SIZES, **GEMMA, qk_norm=True, query_pre_attn_scalar=8),
     "phi3": ModelShape(**SIZES, fused_projections=True, sliding_window=11),
     "phi4-mini": ModelShape(
         **SIZES, fused_projections=True, tie_embeddings=True, head_dim=16, rotary_fraction=0.75, pad_token_id=9
@@ -75,6 +91,11 @@ SHAPES = {
     "mistral": ModelShape(**SIZES, sliding_window=11, norm_epsilon=1e-6),
     "mixtral-window": ModelShape(**{**SIZES, "intermediate_size": 24}, moe=SOFTMAX, sliding_window=7),
     "mixtral": ModelShape(**{**SIZES, "intermediate_size": 24}, moe=SOFTMAX),
+    "gpt-oss": ModelShape(
+        **GPT_OSS, sliding_window=9, full_attention_every=2, rope_theta=150_000.0,
+        rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_length=24, truncate=False),
+    ),
+    "gpt-oss-full": ModelShape(**GPT_OSS),
     "glm4-moe": ModelShape(
         **SIZES,
         moe=MoEShape(

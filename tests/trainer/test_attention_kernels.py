@@ -10,19 +10,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests.gpu_kit.kernels import attend_in_two_parts, bounds_of, normal
-from trainer.parallel import attention_kernels
-from trainer.parallel.attention_kernels import partial_attention, partial_attention_backward
+from trainer.models import attention_kernels
+from trainer.models.attention import attend, document_cu_seqlens, document_mask, document_numbers
+from trainer.models.loss import linear_cross_entropy
+from trainer.parallel.document_attention import document_attention, document_attention_backward
 
 BATCH, HEADS, KV_HEADS, LENGTH, SIZE = 2, 4, 2, 24, 8
+CAP = 0.5
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("way", ["kernel", "products", "products in blocks"])
 def test_two_parts_are_the_whole(way: str, is_packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if way != "kernel":
-        monkeypatch.setattr(attention_kernels, "_is_fused", lambda _: False)
+        monkeypatch.setattr(attention_kernels, "is_fused", lambda *_: False)
     if way == "products in blocks":
-        monkeypatch.setattr(attention_kernels, "MAX_SCORE_BYTES", 5 * 4 * BATCH * HEADS * LENGTH)
+        monkeypatch.setattr(attention_kernels, "BLOCK_BYTES", 5 * 4 * BATCH * HEADS * LENGTH)
     half = LENGTH // 2
     query = normal(BATCH, HEADS, half, SIZE, seed=1).requires_grad_()
     key, value = (normal(BATCH, KV_HEADS, LENGTH, SIZE, seed=seed).requires_grad_() for seed in (2, 3))
@@ -38,6 +41,75 @@ def test_two_parts_are_the_whole(way: str, is_packed: bool, monkeypatch: pytest.
     gradients = torch.autograd.grad(expected, (query, key, value), grad)
     found = attend_in_two_parts([query.detach(), key.detach(), value.detach(), grad], documents)
     for mine, theirs in zip(found, [expected.detach(), *gradients], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("window", [None, 1, 5, LENGTH])
+@pytest.mark.parametrize("documents", ["none", "mask", "bounds"])
+@pytest.mark.parametrize(("rows", "cap", "has_sinks"), [(1, CAP, False), (7, CAP, True), (LENGTH, None, True)])
+def test_blocks_of_capped_scores_with_sinks_are_the_whole(
+    rows: int, cap: float | None, has_sinks: bool, documents: str, window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results and gradients, against the formula written down and differentiated by torch."""
+    monkeypatch.setattr(attention_kernels, "BLOCK_BYTES", 4 * BATCH * HEADS * LENGTH * rows)
+    monkeypatch.setattr(attention_kernels, "MIN_WINDOW_BLOCK", rows)
+    query = normal(BATCH, HEADS, LENGTH, SIZE, seed=1).requires_grad_()
+    key, value = (normal(BATCH, KV_HEADS, LENGTH, SIZE, seed=seed).requires_grad_() for seed in (2, 3))
+    grad = normal(BATCH, HEADS, LENGTH, SIZE, seed=4)
+    seen, mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril(), None
+    seen = (seen if window is None else seen.triu(1 - window))[None, None]
+    if documents != "none":
+        numbers = torch.tensor([[0] * 5 + [1] * 19, [0] * 20 + [1, 2, 2, 2]])
+        seen = seen & document_mask(numbers, query)
+        mask = document_mask(numbers, query) if documents == "mask" else document_cu_seqlens(numbers)
+    each_key, each_value = (tensor.repeat_interleave(HEADS // KV_HEADS, 1) for tensor in (key, value))
+    sinks = normal(HEADS, seed=5).requires_grad_() if has_sinks else None
+    scores = (query @ each_key.transpose(2, 3)) * SIZE**-0.5
+    scores = scores if cap is None else cap * (scores / cap).tanh()
+    scores = scores.masked_fill(~seen, float("-inf"))
+    if sinks is not None:
+        scores = torch.cat([scores, sinks[None, :, None, None].expand(BATCH, -1, LENGTH, 1)], dim=-1)
+    expected = scores.softmax(-1)[..., :LENGTH] @ each_value
+    found = attend(query, key, value, mask, window, cap, sinks)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    inputs = [each for each in (query, key, value, sinks) if each is not None]
+    for mine, theirs in zip(
+        torch.autograd.grad(found, inputs, grad), torch.autograd.grad(expected, inputs, grad), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_numbers_of_documents_follow_from_their_bounds() -> None:
+    numbers = torch.tensor([[3, 3, 4, 4, 4], [4, 4, 4, 7, 8]])
+    found = document_numbers(document_cu_seqlens(numbers), 2, 5)
+    assert found.tolist() == [[1, 1, 2, 2, 2], [3, 3, 3, 4, 5]]
+
+
+def test_capped_attention_compiles_to_one_graph() -> None:
+    counts = (HEADS, KV_HEADS, KV_HEADS)
+    query, key, value = (normal(BATCH, heads, LENGTH, SIZE, seed=1).requires_grad_() for heads in counts)
+    results = []
+    sinks = normal(HEADS, seed=2).requires_grad_()
+    for function in (attend, torch.compile(attend, backend="aot_eager", fullgraph=True)):
+        mixed = function(query, key, value, None, 5, CAP, sinks)
+        results.append([mixed, *torch.autograd.grad(mixed.sum(), (query, key, value, sinks))])
+    for mine, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("z_loss", [0.0, 0.1])
+def test_the_loss_of_capped_logits_has_their_gradient(z_loss: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.models.loss.CHUNK_BYTES", 4 * 12 * 5)
+    x, weight = (normal(*size, seed=5).requires_grad_() for size in ((16, SIZE), (12, SIZE)))
+    targets = torch.arange(16) % 12
+    logits = CAP * (x @ weight.T / CAP).tanh()
+    expected = functional.cross_entropy(logits, targets, reduction="sum")
+    expected = expected + z_loss * logits.logsumexp(-1).square().sum()
+    found = linear_cross_entropy(x, weight, targets, z_loss, cap=CAP)
+    torch.testing.assert_close(found, expected)
+    for mine, theirs in zip(
+        torch.autograd.grad(3.0 * found, (x, weight)), torch.autograd.grad(3.0 * expected, (x, weight)), strict=True
+    ):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
@@ -75,11 +147,11 @@ class LargestTensor(TorchDispatchMode):
 def test_scores_of_packed_documents_are_never_held_together(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One head, 1,024 tokens in 64 documents: nothing is larger than the inputs."""
     if way == "products":
-        monkeypatch.setattr(attention_kernels, "_is_fused", lambda _: False)
+        monkeypatch.setattr(attention_kernels, "is_fused", lambda *_: False)
     query, key, value, grad = (normal(1, 1, 1024, SIZE, seed=seed) for seed in range(4))
     documents = (torch.arange(1024) // 16)[None]
     bounds = bounds_of(documents, documents)
     with LargestTensor() as largest:
-        found = partial_attention(query, key, value, bounds, causal=True)
-        partial_attention_backward(grad, query, key, value, *found, bounds, causal=True)
+        found = document_attention(query, key, value, bounds, causal=True)
+        document_attention_backward(grad, query, key, value, *found, bounds, causal=True)
     assert largest.elements == query.numel()

@@ -46,6 +46,7 @@ def test_a_spec_without_precision_computes_on_cpus_as_one_in_fp32(tmp_path: Path
         ({}, MeshSizes(), "flash"),
         ({"data": TINY["data"] | {"packing": "documents"}}, MeshSizes(), "flash"),
         ({"model": {"preset": "llama-1m"}}, MeshSizes(), "flash"),
+        ({"model": {"shape": {**TINY["model"]["shape"], "attn_logit_softcapping": 50.0}}}, MeshSizes(), "math"),
         ({}, MeshSizes(context=2), "flash"),
         ({}, MeshSizes(context=2, tensor=2), "flash"),
     ],

@@ -30,6 +30,8 @@ CASES = [
     case("moe", 2, zero=0, expert=2),
     case("deepseek", 2, tensor=2),
     case("deepseek", 4, context=2, expert=2, zero=3),
+    case("gemma2", 2, tensor=2),
+    case("gpt-oss", 4, tensor=2, expert=2),
     case("dense", 2, pipeline=2, micro_batch_sequences=2),
     case("tied", 4, pipeline=2, pipeline_schedule="zbv_zero_bubble", tensor=2, micro_batch_sequences=2),
     pytest.param(

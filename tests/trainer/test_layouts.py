@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from tests.trainer.families import LENGTH, SHAPES, SIZES, SOFTMAX, TOKENS, VOCABULARY, export, our_model, write_random
 from tests.trainer.runs import tiny_training
@@ -132,7 +134,6 @@ def test_entries_of_another_kind_are_refused_without_much_work(changes: dict[str
     ("changes", "message"),
     [
         ({"hidden_activation": "gelu"}, "hidden_activation is 'gelu'; only 'gelu_pytorch_tanh'"),
-        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0; only None"),
         ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0; only None"),
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention is True; only False"),
         ({"model_type": "gemma3"}, "model_type is 'gemma3'; it must be one of"),
@@ -157,6 +158,94 @@ def test_gemma_as_published_before_positions_had_types_is_read() -> None:
     assert 999_000_000 < shape.num_parameters(262144) < 1_001_000_000
 
 
+def test_gemma_2_as_published_is_read() -> None:
+    """Entries of the 2B model, whose `hidden_act` nobody reads."""
+    published = {
+        "model_type": "gemma2", "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 256_000,
+        "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256,
+        "rms_norm_eps": 1e-6, "rope_theta": 10_000.0, "sliding_window": 4096, "max_position_embeddings": 8192,
+        "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "cache_implementation": "hybrid",
+        "pad_token_id": 0, "attention_bias": False,
+    }  # fmt: skip
+    shape = shape_of_config(published)
+    assert (shape.attn_logit_softcapping, shape.final_logit_softcapping) == (50.0, 30.0)
+    assert (shape.sliding_window, shape.full_attention_every, shape.tie_embeddings) == (4096, 2, True)
+    assert shape.num_parameters(256_000) == 2_614_341_888
+
+
+PUBLISHED_GPT_OSS = {
+    "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 24,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 201_088, "hidden_act": "silu",
+    "num_local_experts": 32, "num_experts_per_tok": 4, "experts_per_token": 4, "rms_norm_eps": 1e-5,
+    "rope_theta": 150_000, "swiglu_limit": 7.0, "sliding_window": 128, "attention_bias": True,
+    "layer_types": ["sliding_attention", "full_attention"] * 12, "tie_word_embeddings": False,
+    "max_position_embeddings": 131_072, "initial_context_length": 4096, "pad_token_id": 199_999,
+    "rope_scaling": {
+        "beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096,
+        "rope_type": "yarn", "truncate": False,
+    },
+    "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]},
+}  # fmt: skip
+
+
+def test_gpt_oss_as_published_is_read() -> None:
+    """Entries of the 20B model, whose weights are quantized."""
+    shape = shape_of_config(PUBLISHED_GPT_OSS)
+    assert shape.moe is not None and shape.rope_scaling is not None
+    assert (shape.sliding_window, shape.full_attention_every, shape.moe.swiglu_limit) == (128, 2, 7.0)
+    assert (shape.scale_window_rope, shape.rope_scaling.truncate) == (True, False)
+    assert shape.num_parameters(201_088) == 20_914_757_184
+    assert layout_of(shape) == "gpt_oss"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention_bias": False}, "attention_bias is False; only True"),
+        ({"swiglu_alpha": 2.0}, "swiglu_alpha is 2.0; only 1.702"),
+        (
+            {"quantization_config": {"quant_method": "fp8"}},
+            "quantization_config is {'quant_method': 'fp8'}; only quant_method fp8 with",
+        ),
+        ({"quantization_config": "mxfp4"}, "quantization_config is 'mxfp4'; only quant_method fp8 with"),
+        ({"layer_types": ["full_attention", "sliding_attention"] * 2}, "every n-th layer"),
+        ({"swiglu_limit": None}, "swiglu_limit is None; it must be a number"),
+    ],
+)
+def test_what_gpt_oss_could_have_besides_is_refused(changes: dict[str, Any], message: str) -> None:
+    assert message in refusal("gpt-oss", changes)
+
+
+def test_a_model_quantized_to_four_bits_is_read_in_bf16(tmp_path: Path) -> None:
+    """Random groups, against `transformers`, and any part of them."""
+    shape = SHAPES["gpt-oss"].model_copy(update={"hidden_size": 96})
+    shape = shape.model_copy(update={"moe": SHAPES["gpt-oss"].moe.model_copy(update={"expert_size": 64})})
+    model = our_model(shape)
+    export(model, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    generator, expected = torch.Generator().manual_seed(8), {}
+    for layer in range(shape.num_layers):
+        for name, rows, columns in (("gate_up_proj", 128, 96), ("down_proj", 96, 64)):
+            stored = f"model.layers.{layer}.mlp.experts.{name}"
+            blocks = torch.randint(0, 256, (4, rows, columns // 32, 16), generator=generator, dtype=torch.uint8)
+            scales = torch.randint(110, 130, blocks.shape[:-1], generator=generator, dtype=torch.uint8)
+            tensors |= {f"{stored}_blocks": blocks, f"{stored}_scales": scales}
+            del tensors[stored]
+            expected[stored] = convert_moe_packed_tensors(blocks, scales)
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    stored_weights = StoredWeights(tmp_path, shape)
+    for layer in range(shape.num_layers):
+        both = expected[f"model.layers.{layer}.mlp.experts.gate_up_proj"].mT
+        parts = {"gate": both[:, ::2], "up": both[:, 1::2]}
+        parts["down"] = expected[f"model.layers.{layer}.mlp.experts.down_proj"].mT
+        for name, part in parts.items():
+            own_name, full = f"blocks.{layer}.mlp.experts.{name}", tuple(part.shape)
+            assert torch.equal(stored_weights.whole(own_name, full), part)
+            found = stored_weights.part(own_name, (1, 5, 17), (2, 20, 30), full)
+            assert torch.equal(found, part[1:3, 5:25, 17:47])
+
+
 def test_a_scaling_that_phi_does_not_know_is_refused() -> None:
     shape = SHAPES["phi3"].model_copy(update={"rope_scaling": RopeScaling(kind="linear", factor=2.0)})
     with pytest.raises(
@@ -173,7 +262,7 @@ def test_the_padding_token_is_a_row_of_the_embeddings_or_none(entry: int | None,
     assert shape_of_config({**config, "pad_token_id": entry}).pad_token_id == expected
 
 
-@pytest.mark.parametrize("name", ["llama", "glm4-moe"])
+@pytest.mark.parametrize("name", ["llama", "glm4-moe", "gpt-oss"])
 def test_a_part_of_a_stored_tensor_is_that_part(name: str, tmp_path: Path) -> None:
     model = our_model(SHAPES[name])
     export(model, tmp_path, largest_bytes=20_000)
@@ -190,7 +279,7 @@ def test_a_part_of_a_stored_tensor_is_that_part(name: str, tmp_path: Path) -> No
     [
         ({"attention_bias": True}, "attention_bias is True; only False"),
         ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 8}, "sliding_window is 8"),
-        ({"model_type": "gemma2"}, "model_type is 'gemma2'; it must be one of llama, mistral"),
+        ({"model_type": "gemma"}, "model_type is 'gemma'; it must be one of llama, mistral"),
         ({"rope_scaling": {"rope_type": "dynamic"}}, "rope_scaling is 'dynamic'; only default, linear"),
         ({"rope_scaling": {"rope_type": "yarn", "original_max_position_embeddings": 8}}, "rope_scaling.factor is miss"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}, "rope_scaling.low_freq_factor is missing"),
@@ -212,6 +301,8 @@ def test_what_this_decoder_does_not_compute_is_refused_by_name(changes: dict[str
         (SOFTMAX.model_copy(update={"balance_rate": 0.1}), "moe.balance_rate 0.1"),
         (SOFTMAX.model_copy(update={"first_dense_layers": 1}), "moe.first_dense_layers 1"),
         (SOFTMAX.model_copy(update={"scoring": "sigmoid"}), "moe.shared_experts 0"),
+        (SOFTMAX.model_copy(update={"biases": True}), "moe.biases True"),
+        (SOFTMAX.model_copy(update={"swiglu_limit": 7.0}), "moe.swiglu_limit 7.0"),
     ],
 )
 def test_experts_that_no_layout_has_are_refused_by_name(moe: MoEShape, field: str) -> None:

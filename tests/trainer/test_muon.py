@@ -12,6 +12,7 @@ from tests.trainer.ranks import RankPool
 from trainer.contract.optimisation import OptimizerSpec
 from trainer.contract.training import TrainingSpec
 from trainer.optim.orthogonal import orthogonalize
+from trainer.optim.param_groups import param_group_config
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel.full_tensors import gather_full_tensors
 from trainer.parallel.layout import param_layout
@@ -79,6 +80,13 @@ def test_matrices_of_blocks_are_muons_and_all_else_is_adamws() -> None:
     assert not with_momentum & with_moments
     assert {"blocks.1.mlp.experts.down", "blocks.0.attention.query.weight", "blocks.0.mlp.up.weight"} <= with_momentum
     assert {"blocks.1.mlp.router.weight", "embedding.weight", "head.weight", "blocks.0.mlp_norm.weight"} <= with_moments
+
+
+@pytest.mark.parametrize("part", ["attention.sinks", "mlp.experts.gate_bias", "mlp.experts.down_bias"])
+def test_sinks_and_biases_of_experts_are_adamws_and_not_decayed(part: str) -> None:
+    """The biases of a stack of experts have two dimensions, but are no matrix."""
+    group = param_group_config(f"blocks.0.{part}", 1 if part == "attention.sinks" else 2, OptimizerSpec(name="muon"))
+    assert (group.algorithm, group.weight_decay) == ("adamw", 0.0)
 
 
 @pytest.fixture(scope="module")

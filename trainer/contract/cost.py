@@ -15,6 +15,8 @@ from trainer.contract.training import TrainingSpec
 
 MAX_LOGITS_CHUNK_BYTES = 512 * 2**20
 """Maximum size of fp32 logits in memory: the loss is computed chunk by chunk over the tokens of a micro-batch."""
+MAX_SCORES_BLOCK_BYTES = 256 * 2**20
+"""Maximum size of fp32 scores of attention in memory, where they are computed by plain matrix products."""
 MAX_SINGLE_GROUP_BYTES = 64 * 2**20
 """A sharded stage of at most this size in fp32 is gathered with one collective."""
 MAX_UNREDUCED_GRADIENT_BYTES = 4 * 2**30
@@ -201,8 +203,8 @@ class RankCost:
         expert = 3 * hidden * moe.expert_size
         return ParameterCounts(
             tensor_split=(attention + expert * moe.shared_experts) // tensor,
-            replicated=norms + moe.num_experts * hidden,
-            experts=expert * moe.num_experts // tensor // self._sizes.expert,
+            replicated=norms + moe.num_experts * hidden + shape.router_bias_parameters(layer),
+            experts=(expert * moe.num_experts + shape.expert_bias_parameters(layer)) // tensor // self._sizes.expert,
         )
 
     @property
@@ -337,7 +339,16 @@ class RankCost:
                         middle = moe.expert_size * (moe.experts_per_token + moe.shared_experts)
                     values += 2 * shape.hidden_size + whole + (width + 2 * middle) / self._sizes.tensor
             kept += count * values
-        return int((kept * self._in_flight + most) * self._tokens) * self._width
+        return int((kept * self._in_flight + most) * self._tokens) * self._width + self._scores_bytes()
+
+    def _scores_bytes(self) -> int:
+        """Return the bytes of a block of scores, their weights and the gradients of both, where no kernel of torch has
+        computed attention."""
+        shape, sizes, length = self._shape, self._sizes, self._training.sequence_length
+        if shape.attn_logit_softcapping is None and not shape.attention_sinks:
+            return 0
+        heads = shape.num_heads // sizes.tensor
+        return 4 * min(4 * self._tokens * length * heads, MAX_SCORES_BLOCK_BYTES)
 
     def _is_recomputed(self, layer: int) -> bool:
         training = self._training
@@ -362,13 +373,14 @@ class RankCost:
         return min(count, warm_up / per_rank)
 
     def _logits_bytes(self) -> int:
-        """Return the bytes of a chunk of logits and its gradient; the gradients of the hidden states and of the
-        head's matrix."""
+        """Return the bytes of a chunk of logits, its gradient, and the slopes of their cap; the gradients of the hidden
+        states and of the head's matrix."""
         if not self.has_head:
             return 0
         words, hidden = -(-self._vocab // self._sizes.tensor), self._shape.hidden_size
         chunk = min(4 * self._tokens * words, MAX_LOGITS_CHUNK_BYTES)
-        return 2 * chunk + self._width * self._tokens * hidden + 4 * words * hidden
+        chunks = 2 if self._shape.final_logit_softcapping is None else 3
+        return chunks * chunk + self._width * self._tokens * hidden + 4 * words * hidden
 
     def traffic(self) -> list[Traffic]:
         """Return what this rank sends in a step; entries of zero bytes are omitted."""

@@ -11,12 +11,14 @@ from typing import Any, Literal
 from trainer.contract.models import ModelShape
 
 Layout = Literal[
-    "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe", "mixtral", "olmo2", "olmo3", "phi3", "gemma3_text",
-    "deepseek_v2", "deepseek_v3",
+    "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe", "mixtral", "olmo2", "olmo3", "phi3", "gemma2",
+    "gemma3_text", "gpt_oss", "deepseek_v2", "deepseek_v3",
 ]  # fmt: skip
 FEATURES = (
     "qk_norm",
     "attention_bias",
+    "attention_output_bias",
+    "attention_sinks",
     "rotary_fraction",
     "sliding_window",
     "wide_qk_norm",
@@ -25,7 +27,10 @@ FEATURES = (
     "activation",
     "scale_embeddings",
     "query_pre_attn_scalar",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
     "window_rope_theta",
+    "scale_window_rope",
     "fused_projections",
     "full_attention_every",
     "mla",
@@ -102,6 +107,24 @@ FAMILIES = (
         "exported as model type olmo2",
     ),
     Family(
+        "gemma2", "Gemma2ForCausalLM", "Gemma 2",
+        always={
+            "norm_position": "both", "offset_norms": True, "activation": "gelu_tanh", "scale_embeddings": True,
+            "scale_window_rope": True,
+        },
+        entries={
+            "sliding_window": "sliding_window", "full_attention_every": "layer_types",
+            "query_pre_attn_scalar": "query_pre_attn_scalar", "attn_logit_softcapping": "attn_logit_softcapping",
+            "final_logit_softcapping": "final_logit_softcapping",
+        },
+        defaults={
+            "rms_norm_eps": 1e-6, "pad_token_id": 0, "sliding_window": 4096, "layer_types": None, "head_dim": 256,
+            "sliding_window_pattern": 2, "num_key_value_heads": 4, "query_pre_attn_scalar": 256,
+            "tie_word_embeddings": True, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+        },
+        restrictions="no biases, no ring attention with a `sliding_window` below `sequence_length`",
+    ),
+    Family(
         "gemma3_text", "Gemma3ForCausalLM", "Gemma 3 (270M, 1B; the text part of 4B, 12B and 27B)",
         always={
             "qk_norm": True, "norm_position": "both", "offset_norms": True, "activation": "gelu_tanh",
@@ -110,15 +133,16 @@ FAMILIES = (
         entries={
             "sliding_window": "sliding_window", "full_attention_every": "layer_types",
             "query_pre_attn_scalar": "query_pre_attn_scalar", "window_rope_theta": "rope_local_base_freq",
+            "final_logit_softcapping": "final_logit_softcapping",
         },
         defaults={
             "rms_norm_eps": 1e-6, "pad_token_id": 0, "sliding_window": 4096, "layer_types": None, "head_dim": 256,
             "sliding_window_pattern": 6, "rope_theta": 1e6, "rope_local_base_freq": 1e4, "num_key_value_heads": 4,
             "query_pre_attn_scalar": 256, "tie_word_embeddings": True, "final_logit_softcapping": None,
         },
-        restrictions="no biases, no soft caps, no ring attention with a `sliding_window` below `sequence_length`; of "
-        "models for images and text (`gemma3`), the text part is read, trained and exported as a model of its own, "
-        "without `lora.export: adapter`",
+        restrictions="no biases, no soft caps of scores, no ring attention with a `sliding_window` below "
+        "`sequence_length`; of models for images and text (`gemma3`), the text part is read, trained and exported as a "
+        "model of its own, without `lora.export: adapter`",
         text_part_of="gemma3", part_defaults={"vocab_size": 262_208, "num_attention_heads": 8},
     ),
     Family(
@@ -148,6 +172,20 @@ FAMILIES = (
             "rope_theta": 1e6, "sliding_window": None,
         },
         restrictions="no ring attention with a `sliding_window` below `sequence_length`",
+    ),
+    Family(
+        "gpt_oss", "GptOssForCausalLM", "gpt-oss", experts="softmax",
+        always={
+            "attention_bias": True, "attention_output_bias": True, "attention_sinks": True, "scale_window_rope": True,
+        },
+        entries={"sliding_window": "sliding_window", "full_attention_every": "layer_types"},
+        defaults={
+            "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": 128,
+            "num_experts_per_tok": 4, "sliding_window": 128, "layer_types": None, "sliding_window_pattern": 2,
+            "rope_theta": 150_000.0, "swiglu_limit": 7.0, "attention_bias": True,
+        },
+        restrictions="biases everywhere; weights in MXFP4 are read, and exported in the precision of the export; no "
+        "ring attention with a `sliding_window` below `sequence_length`",
     ),
     Family(
         "glm4_moe", "Glm4MoeForCausalLM", "GLM-4.5, GLM-4.6 and other GLM-4 MoE", experts="sigmoid",

@@ -29,6 +29,7 @@ _ONLY: dict[str, Any] = {
     "attn_logit_softcapping": None,
     "final_logit_softcapping": None,
     "use_bidirectional_attention": False,
+    "swiglu_alpha": 1.702,
 }
 """Entries that would change what is computed, and the only value for which they do not."""
 
@@ -78,7 +79,8 @@ def layout_of(shape: ModelShape) -> Layout:
     layout."""
     family, moe = family_of(shape), shape.moe
     name = family.model_type
-    if "full_attention_every" in family.entries and shape.rope_scaling is not None and _has_windows_only(shape):
+    scales_full_alone = "full_attention_every" in family.entries and not shape.scale_window_rope
+    if scales_full_alone and shape.rope_scaling is not None and _has_windows_only(shape):
         raise ValueError(
             f"model.shape.rope_scaling {shape.rope_scaling.kind} cannot be exported to Hugging Face: {name} scales the "
             "positions of layers with full attention alone; set full_attention_every, or leave rope_scaling out"
@@ -91,6 +93,14 @@ def layout_of(shape: ModelShape) -> Layout:
         )
     if moe is None:
         return name
+    is_gpt_oss = name == "gpt_oss"
+    if moe.biases != is_gpt_oss:
+        raise _no_layout(
+            "biases", moe.biases, f"{name} knows only {is_gpt_oss}; gpt-oss has them, with attention_sinks"
+        )
+    if (moe.swiglu_limit is not None) != is_gpt_oss:
+        needs = "needs one, such as 7.0" if is_gpt_oss else "has none; leave it out"
+        raise _no_layout("swiglu_limit", moe.swiglu_limit, f"{name} {needs}")
     if moe.shared_experts == 0 and (moe.scoring == "sigmoid" or shape.mla is not None):
         raise _no_layout("shared_experts", 0, f"{name} needs at least 1")
     if moe.scoring == "sigmoid":
@@ -101,7 +111,7 @@ def layout_of(shape: ModelShape) -> Layout:
     for field, only in limits.items():
         if getattr(moe, field) != only:
             raise _no_layout(field, getattr(moe, field), f"{name} knows only {only}; scoring `sigmoid` has a layout")
-    if name == "mixtral":
+    if name in ("mixtral", "gpt_oss"):
         for field, only in (("first_dense_layers", 0), ("normalise_weights", True)):
             if getattr(moe, field) != only:
                 raise _no_layout(field, getattr(moe, field), f"{name} knows only {only}; with qk_norm there is one")
@@ -145,17 +155,19 @@ def hugging_face_config(
         config |= _moe_config(shape.moe, layout)
     config |= {entry: getattr(shape, feature) for feature, entry in family.entries.items()}
     if "full_attention_every" in family.entries:
-        config |= _layer_types_config(shape)
+        config |= _layer_types_config(shape, sequence_length)
     if shape.mla is not None:
         del config["head_dim"]
         config |= shape.mla.model_dump()
     if shape.rope_scaling is not None and shape.rope_scaling.kind == "longrope":
         config |= _longrope_config(shape.rope_scaling)
-    if layout == "gemma3_text":
+    if shape.activation == "gelu_tanh":
         del config["hidden_act"]
         config["hidden_activation"] = "gelu_pytorch_tanh"
-        config["rope_local_base_freq"] = shape.window_rope_theta or shape.rope_theta
+    if "query_pre_attn_scalar" in family.entries:
         config["query_pre_attn_scalar"] = shape.query_pre_attn_scalar or shape.head_size
+    if "window_rope_theta" in family.entries:
+        config[LOCAL_BASE] = shape.window_rope_theta or shape.rope_theta
     return config
 
 
@@ -210,14 +222,20 @@ def _shape(config: dict[str, Any]) -> ModelShape:
     if "partial_rotary_factor" in rope:
         config["partial_rotary_factor"] = rope["partial_rotary_factor"]
     features = family.always | {feature: config[entry] for feature, entry in family.entries.items()}
-    for entry, only in _ONLY.items():
-        if entry not in {*features, *family.entries.values()} and config.get(entry, only) not in (only, None):
+    if kind == "gpt_oss" and _is_mxfp4(config.get("quantization_config")):
+        del config["quantization_config"]
+    known = _ONLY | ({"hidden_act": _ONLY["hidden_activation"]} if "activation" in family.always else {})
+    read = {*family.entries, *family.entries.values(), *(family.always.keys() - family.defaults.keys())}
+    for entry, usual in known.items():
+        only = family.always.get(entry, usual)
+        if entry not in read and config.get(entry, only) not in (only, None):
             raise _refused(entry, config[entry], f"only {only!r} is computed")
     _refuse_unknown_quantization(config.get("quantization_config"))
     theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
     if "full_attention_every" in family.entries:
         features |= _windows(config)
-        if features["sliding_window"] is not None and features["full_attention_every"] is None:
+        is_windowed = features["sliding_window"] is not None and features["full_attention_every"] is None
+        if is_windowed and not features.get("scale_window_rope"):
             theta, rope = features.get("window_rope_theta") or theta, {}  # no layer has the others' positions
     else:
         _refuse_windows(config)
@@ -228,7 +246,7 @@ def _shape(config: dict[str, Any]) -> ModelShape:
         features["mla"], head_dim = MLAShape(**{name: config[name] for name in MLAShape.model_fields}), None
         if config["num_key_value_heads"] is None:
             config["num_key_value_heads"] = config["num_attention_heads"]
-    sparse_size = moe.expert_size if moe is not None and kind == "mixtral" else config["intermediate_size"]
+    sparse_size = moe.expert_size if moe is not None and kind in ("mixtral", "gpt_oss") else config["intermediate_size"]
     return ModelShape(
         hidden_size=config["hidden_size"],
         num_layers=config["num_hidden_layers"],
@@ -244,6 +262,10 @@ def _shape(config: dict[str, Any]) -> ModelShape:
         moe=moe,
         **features,
     )
+
+
+def _is_mxfp4(quantization: object) -> bool:
+    return isinstance(quantization, dict) and quantization.get("quant_method") == "mxfp4"
 
 
 def _pad_token_id(config: dict[str, Any]) -> int | None:
@@ -271,11 +293,9 @@ def end_of_text_id(config: dict[str, Any]) -> int | None:
 
 def _moe_config(moe: MoEShape, layout: Layout) -> dict[str, Any]:
     config: dict[str, Any] = {"num_experts_per_tok": moe.experts_per_token}
-    if layout == "mixtral":
-        return config | {
-            "num_local_experts": moe.num_experts,
-            "intermediate_size": moe.expert_size,
-        }
+    if layout in ("mixtral", "gpt_oss"):
+        config |= {"num_local_experts": moe.num_experts, "intermediate_size": moe.expert_size}
+        return config if moe.swiglu_limit is None else config | {"swiglu_limit": moe.swiglu_limit}
     config |= {"moe_intermediate_size": moe.expert_size, "norm_topk_prob": moe.normalise_weights}
     if layout == "qwen3_moe":
         return config | {
@@ -302,11 +322,15 @@ def _moe_config(moe: MoEShape, layout: Layout) -> dict[str, Any]:
 
 def _moe_shape(config: dict[str, Any]) -> MoEShape | None:
     kind, per_token = config["model_type"], config.get("num_experts_per_tok")
-    if kind == "mixtral":
+    if kind == "gpt_oss" and not isinstance(config["swiglu_limit"], int | float):
+        raise _refused("swiglu_limit", config["swiglu_limit"], "it must be a number")
+    if kind in ("mixtral", "gpt_oss"):
         return MoEShape(
             num_experts=config["num_local_experts"],
             experts_per_token=per_token,
             expert_size=config["intermediate_size"],
+            biases=kind == "gpt_oss",
+            swiglu_limit=config["swiglu_limit"] if kind == "gpt_oss" else None,
         )
     if kind == "qwen3_moe":
         dense = config.get("mlp_only_layers") or []
@@ -408,14 +432,15 @@ def _has_windows_only(shape: ModelShape) -> bool:
     return shape.sliding_window is not None and shape.full_attention_every is None
 
 
-def _layer_types_config(shape: ModelShape) -> dict[str, Any]:
-    """Return the entries of a layout with a type for each layer: its types, and the positions of each type."""
-    windowed = {"rope_type": "default", "rope_theta": shape.window_rope_theta or shape.rope_theta}
+def _layer_types_config(shape: ModelShape, sequence_length: int) -> dict[str, Any]:
+    """Return the entries of a layout with a type for each layer: its types, and the positions of each type where they
+    differ. `transformers` asks for a window even where no layer has one."""
+    types = {"layer_types": _layer_types(shape), "sliding_window": shape.sliding_window or sequence_length}
     full = {"rope_type": "default", "rope_theta": shape.rope_theta} | (_scaling_config(shape.rope_scaling) or {})
-    return {
-        "layer_types": _layer_types(shape),
-        "rope_parameters": {"full_attention": full, "sliding_attention": windowed},
-    }
+    if shape.scale_window_rope:
+        return types | {"rope_parameters": full}
+    windowed = {"rope_type": "default", "rope_theta": shape.window_rope_theta or shape.rope_theta}
+    return types | {"rope_parameters": {"full_attention": full, "sliding_attention": windowed}}
 
 
 def _layer_types(shape: ModelShape) -> list[str]:
@@ -462,7 +487,7 @@ def _refuse_unknown_quantization(found: object) -> None:
     block = [QUANTIZATION_BLOCK] * 2
     is_known = isinstance(found, dict) and (found.get("quant_method"), found.get("weight_block_size")) == ("fp8", block)
     if found is not None and not is_known:
-        why = f"only quant_method fp8 with weight_block_size {block} is read"
+        why = f"only quant_method fp8 with weight_block_size {block}, and mxfp4 of gpt_oss, are read"
         raise _refused("quantization_config", found, why)
 
 

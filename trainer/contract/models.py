@@ -18,10 +18,11 @@ PairFactors = Annotated[
 
 class MoEShape(CheckedModel):
     """Mixture of experts in place of the feed-forward part of layers. No token is dropped. A shape is refused if no
-    Hugging Face layout can express it: with scoring `sigmoid` it is GLM-4 MoE or, with `mla`, DeepSeek-V3, which need
-    at least 1 shared expert; with `softmax` it is Qwen3 MoE (with `qk_norm`) or Mixtral (without), which have neither
-    shared experts, balancing, a scale, groups nor biases, and Mixtral no dense layers and only normalized weights, or
-    with `mla` DeepSeek-V2, which needs at least 1 shared expert and has neither balancing nor normalized weights."""
+    Hugging Face layout can express it. With scoring `sigmoid` it is GLM-4 MoE or, with `mla`, DeepSeek-V3, which need
+    at least 1 shared expert. With `softmax` it is Qwen3 MoE (with `qk_norm`), gpt-oss (with `attention_sinks`) or
+    Mixtral, which have neither shared experts, balancing, a scale nor groups; or, with `mla`, DeepSeek-V2, which needs
+    at least 1 shared expert, and has neither balancing nor normalized weights. Mixtral and gpt-oss have no dense layers
+    and only normalized weights, and gpt-oss alone has, and needs, `biases` and a `swiglu_limit`."""
 
     num_experts: Annotated[int, Field(ge=2, le=4096, examples=[64])]
     """Number of routed experts in a layer."""
@@ -50,6 +51,12 @@ class MoEShape(CheckedModel):
     balance_rate: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Amount by which each expert's bias moves per step towards equal load (Wang et al. 2024, auxiliary-loss-free
     balancing). The bias affects the choice of experts, but not their weights. 0 disables it."""
+    biases: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Whether the router and the matrices of the experts have biases, as in gpt-oss."""
+    swiglu_limit: Annotated[float | None, Field(gt=0, exclude_if=lambda value: value is None, examples=[7.0])] = None
+    """Limit of the gate and of the other input of experts, as in gpt-oss: the gate is at most this, and the other input
+    between its negative and this. The output is then gate x sigmoid(1.702 x gate) x (other input + 1). Without it,
+    experts compute SwiGLU."""
 
     def _conflicts(self) -> Iterator[FieldConflict]:
         if self.experts_per_token > self.num_experts:
@@ -218,7 +225,7 @@ _SCALING_KINDS = {
 
 _NOT_WITH_MLA = (
     "head_dim", "rotary_fraction", "qk_norm", "wide_qk_norm", "attention_bias", "fused_projections",
-    "query_pre_attn_scalar",
+    "query_pre_attn_scalar", "attention_output_bias", "attention_sinks", "attn_logit_softcapping",
 )  # fmt: skip
 """Fields of queries and keys that multi-head latent attention has no place for."""
 
@@ -261,23 +268,41 @@ class ModelShape(CheckedModel):
     offset_norms: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """Whether norms multiply by 1 plus their weights, as in Gemma. Not with `wide_qk_norm`."""
     activation: Annotated[Literal["silu", "gelu_tanh"], Field(exclude_if=lambda value: value == "silu")] = "silu"
-    """Function of the gate of dense feed-forward networks. Experts have `silu`."""
+    """Function of the gate of dense feed-forward networks. Experts have `silu`, or what `moe.swiglu_limit` says."""
     scale_embeddings: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """Whether the embeddings of the input are multiplied by the square root of `hidden_size`, as in Gemma."""
     query_pre_attn_scalar: Annotated[
         Dimension | None, Field(exclude_if=lambda value: value is None, examples=[168])
     ] = None
     """Scores of attention are divided by the square root of this number. Without it, of the width of a head."""
+    attn_logit_softcapping: Annotated[
+        float | None, Field(gt=0, exclude_if=lambda value: value is None, examples=[50.0])
+    ] = None
+    """Soft cap of the scores of attention, as in Gemma 2: a score becomes the cap x tanh(score / cap). Scores are then
+    computed by plain matrix products, since torch's kernels have no cap. Without it there is none."""
+    final_logit_softcapping: Annotated[
+        float | None, Field(gt=0, exclude_if=lambda value: value is None, examples=[30.0])
+    ] = None
+    """Soft cap of the logits, in the loss too: a logit becomes the cap x tanh(logit / cap). Without it, they stay as
+    they are."""
     window_rope_theta: Annotated[
         float | None, Field(gt=0, exclude_if=lambda value: value is None, examples=[10_000.0])
     ] = None
     """Base of the rotary position embeddings of layers with a window. Needs `full_attention_every`. Without it,
     `rope_theta`."""
+    scale_window_rope: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Whether `rope_scaling` applies to layers with a window too, where there are layers without one, as in Gemma 2 and
+    gpt-oss."""
     fused_projections: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """Whether the model's files have queries, keys and values in one matrix, and gate and up in another, as those of
     Phi-3 and Phi-4. It changes no number."""
     attention_bias: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """Whether the projections of queries, keys and values have biases, as in Qwen2 and GLM-4 MoE."""
+    attention_output_bias: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Whether the output projection of attention has a bias, as in gpt-oss."""
+    attention_sinks: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Whether each head has a learned score that takes part in the softmax and has no value, as in gpt-oss: a head can
+    then attend to nothing."""
     rotary_fraction: Annotated[float, Field(gt=0, le=1, exclude_if=lambda value: value == 1.0, examples=[0.5])] = 1.0
     """Fraction of a head's elements that are rotated by position; the others stay as they are. The number of rotated
     elements, `head_dim` times this and rounded down, must be even. GLM-4 MoE as published has 0.5."""
@@ -288,7 +313,8 @@ class ModelShape(CheckedModel):
         None
     )
     """Interval of layers without the window, as in OLMo 3: with 4, layers 4, 8 and so on attend to all earlier tokens.
-    `rope_scaling` then applies to these layers alone. Needs `sliding_window`. Without it, all layers are alike."""
+    `rope_scaling` then applies to these layers alone, unless `scale_window_rope` is set. Needs `sliding_window`.
+    Without it, all layers are alike."""
     pad_token_id: Annotated[int | None, Field(ge=0, exclude_if=lambda value: value is None, examples=[0])] = None
     """Id of a padding token. Its embedding gets no gradient from the tokens of the input, as in Hugging Face's models
     with an entry of this name. Must be below the size of the vocabulary. Without it, all embeddings are trained."""
@@ -415,14 +441,25 @@ class ModelShape(CheckedModel):
         return (self.mla.q_lora_rank or 0) + self.mla.kv_lora_rank if self.mla is not None else 0
 
     def bias_parameters(self) -> int:
-        """Return the number of biases of one layer, of its queries, keys and values."""
-        return self.head_size * (self.num_heads + 2 * self.num_kv_heads) if self.attention_bias else 0
+        """Return the number of biases of one layer's queries, keys and values, and of its sinks, all by head."""
+        biases = self.head_size * (self.num_heads + 2 * self.num_kv_heads) if self.attention_bias else 0
+        return biases + self.num_heads * self.attention_sinks
 
     def norm_parameters(self) -> int:
-        """Return the number of weights of one layer's norms."""
+        """Return the number of weights of one layer's norms, and of the bias of attention's output."""
         heads = self.num_heads + self.num_kv_heads if self.wide_qk_norm else 2 * self.qk_norm
-        outer = (4 if self.norm_position == "both" else 2) * self.hidden_size
+        outer = ((4 if self.norm_position == "both" else 2) + self.attention_output_bias) * self.hidden_size
         return outer + self.head_size * heads + self.compressed_width()
+
+    def expert_bias_parameters(self, layer: int) -> int:
+        """Return the number of biases of one layer's experts, that of its router left out."""
+        if self.moe is None or not self.moe.biases or not self.is_moe_layer(layer):
+            return 0
+        return self.moe.num_experts * (2 * self.moe.expert_size + self.hidden_size)
+
+    def router_bias_parameters(self, layer: int) -> int:
+        """Return the number of biases of one layer's router."""
+        return self.moe.num_experts if self.moe is not None and self.moe.biases and self.is_moe_layer(layer) else 0
 
     def mlp_parameters(self, layer: int, *, active: bool = False) -> int:
         """Of one layer's feed-forward; `active`: only what one token passes through."""
@@ -434,6 +471,7 @@ class ModelShape(CheckedModel):
     def layer_parameters(self, layer: int) -> int:
         """Return the parameters of a layer."""
         vectors = self.norm_parameters() + self.bias_parameters()
+        vectors += self.expert_bias_parameters(layer) + self.router_bias_parameters(layer)
         return self.attention_parameters() + self.mlp_parameters(layer) + vectors
 
     def num_parameters(self, vocab_size: int) -> int:

@@ -1,7 +1,7 @@
 """Map parameter names of `models.decoder.Decoder` to the tensor names of a model's Hugging Face layout.
 
 The layout follows from the model's shape (`contract.hugging_face.layout_of`). `Decoder` stacks the experts of a layer
-in one tensor; the layouts have one tensor for each expert.
+in one tensor; the layouts have one tensor for each expert, but for gpt_oss.
 """
 
 from trainer.contract.families import BY_TYPE
@@ -29,6 +29,8 @@ _ATTENTION = {
     "attention.key_value_a_norm.weight": "self_attn.kv_a_layernorm.weight",
     "attention.key_value_b.weight": "self_attn.kv_b_proj.weight",
     "attention.output.weight": "self_attn.o_proj.weight",
+    "attention.output_bias": "self_attn.o_proj.bias",
+    "attention.sinks": "self_attn.sinks",
     "attention.query_norm.weight": "self_attn.q_norm.weight",
     "attention.key_norm.weight": "self_attn.k_norm.weight",
     "mlp_norm.weight": "post_attention_layernorm.weight",
@@ -39,7 +41,7 @@ _OLMO2 = {
     "attention.query_wide_norm.weight": "self_attn.q_norm.weight",
     "attention.key_wide_norm.weight": "self_attn.k_norm.weight",
 }
-_GEMMA3 = {
+_GEMMA = {
     "attention_norm.offset": "input_layernorm.weight",
     "attention_output_norm.offset": "post_attention_layernorm.weight",
     "mlp_norm.offset": "pre_feedforward_layernorm.weight",
@@ -75,14 +77,25 @@ _MIXTRAL = {
     "mlp.experts.up": "block_sparse_moe.experts.{}.w3.weight",
     "mlp.experts.down": "block_sparse_moe.experts.{}.w2.weight",
 }
+_GPT_OSS = {
+    "mlp.router.weight": "mlp.router.weight",
+    "mlp.router.bias": "mlp.router.bias",
+    "mlp.experts.gate": "mlp.experts.gate_up_proj",
+    "mlp.experts.up": "mlp.experts.gate_up_proj",
+    "mlp.experts.down": "mlp.experts.down_proj",
+    "mlp.experts.gate_bias": "mlp.experts.gate_up_proj_bias",
+    "mlp.experts.up_bias": "mlp.experts.gate_up_proj_bias",
+    "mlp.experts.down_bias": "mlp.experts.down_proj_bias",
+}
 
 
 def hugging_face_names(name: str, shape: ModelShape) -> list[str]:
     """Return the layout's tensor names of a parameter: `blocks.3.mlp.up.weight` ->
     [`model.layers.3.mlp.up_proj.weight`].
 
-    A stack of experts has one name for each expert, in their order. The list is empty for the bias that balances
-    experts in layouts with softmax scoring: they have no tensor for it, and `layout_of` refuses shapes that train it.
+    A stack of experts has one name for each expert, in their order, or in gpt_oss one name (`stacked_rows`). The list
+    is empty for the bias that balances experts in layouts with softmax scoring: they have no tensor for it, and
+    `layout_of` refuses shapes that train it.
     """
     if name in _OUTER:
         return [_OUTER[name]]
@@ -91,9 +104,17 @@ def hugging_face_names(name: str, shape: ModelShape) -> list[str]:
     sparse = _MIXTRAL if layout == "mixtral" else _SPARSE
     if inner == "mlp.balance" and BY_TYPE[layout].experts != "sigmoid":
         return []
-    of_layout = {"olmo2": _OLMO2, "olmo3": _OLMO2, "phi3": _FUSED, "gemma3_text": _GEMMA3}.get(layout, {})
+    own = {
+        "olmo2": _OLMO2,
+        "olmo3": _OLMO2,
+        "phi3": _FUSED,
+        "gemma2": _GEMMA,
+        "gemma3_text": _GEMMA,
+        "gpt_oss": _GPT_OSS,
+    }
+    of_layout = own.get(layout, {})
     pattern = f"model.layers.{layer}.{(_ATTENTION | _DENSE | sparse | of_layout)[inner]}"
-    if not is_expert_stack(name):
+    if not is_expert_stack(name) or layout == "gpt_oss":
         return [pattern]
     assert shape.moe is not None
     return [pattern.format(number) for number in range(shape.moe.num_experts)]
@@ -112,6 +133,17 @@ def fused_rows(name: str, shape: ModelShape) -> tuple[int, int] | None:
     parts = list(sizes)
     before = parts[: parts.index(inner.split(".")[1])]
     return sum(sizes[part] for part in before), sum(sizes.values())
+
+
+def stacked_rows(name: str, shape: ModelShape) -> tuple[int, int] | None:
+    """Return (place, parts) of a stack of experts that is in one tensor of the layout, as in gpt_oss; None for others.
+
+    The tensor has the rows of its `parts` in turns: gate, up, gate, and so on. Its matrices are transposed.
+    """
+    if not is_expert_stack(name) or layout_of(shape) != "gpt_oss":
+        return None
+    part = name.rpartition(".")[2].removesuffix("_bias")
+    return (0, 1) if part == "down" else (("gate", "up").index(part), 2)
 
 
 def is_expert_stack(name: str) -> bool:

@@ -15,7 +15,8 @@ from trainer.contract.models import ModelShape
 from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
 from trainer.export.folder import read_config, read_shape, user_error
-from trainer.export.names import fused_rows, hugging_face_names, is_expert_stack
+from trainer.export.mxfp4 import GROUP, dequantize
+from trainer.export.names import fused_rows, hugging_face_names, is_expert_stack, stacked_rows
 from trainer.export.write import INDEX_NAME
 from trainer.models.decoder import Decoder
 from trainer.parallel.layout import ParamLayout
@@ -51,6 +52,9 @@ class StoredWeights:
         theirs = hugging_face_names(name, self._shape)
         if not theirs:
             return torch.zeros(sizes)
+        stacked = stacked_rows(name, self._shape)
+        if stacked is not None:
+            return self._stacked(theirs[0], stacked, offsets, sizes, full_shape)
         if not is_expert_stack(name):
             first, rows = fused_rows(name, self._shape) or (0, full_shape[0])
             return self._box(theirs[0], (first + offsets[0], *offsets[1:]), sizes, (rows, *full_shape[1:]))
@@ -65,6 +69,32 @@ class StoredWeights:
         """Return a complete tensor."""
         return self.part(name, (0,) * len(shape), shape, shape)
 
+    def _stacked(
+        self, name: str, stacked: tuple[int, int], offsets: tuple[int, ...], sizes: tuple[int, ...],
+        full_shape: tuple[int, ...],
+    ) -> Tensor:  # fmt: skip
+        """Return a box of a stack of experts, of what `stacked_rows` describes."""
+        place, parts = stacked
+        low, size, full = ((each[0], parts * each[1], *each[2:]) for each in (offsets, sizes, full_shape))
+        if len(full) == 2:
+            box = self._box(name, low, size, full)
+        elif f"{name}_blocks" in self._stored_name:
+            box = self._from_mxfp4(name, low, size, full)
+        else:
+            box = self._box(name, (low[0], low[2], low[1]), (size[0], size[2], size[1]), (full[0], full[2], full[1])).mT
+        return box[:, place::parts].contiguous()
+
+    def _from_mxfp4(
+        self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], full_shape: tuple[int, ...]
+    ) -> Tensor:
+        """Return a box of a stack in MXFP4, whose matrices are not transposed, in bf16."""
+        first, last = offsets[2] // GROUP, -(-(offsets[2] + sizes[2]) // GROUP)
+        low, size = (*offsets[:2], first), (*sizes[:2], last - first)
+        full = (*full_shape[:2], full_shape[2] // GROUP)
+        blocks = self._box(f"{name}_blocks", (*low, 0), (*size, GROUP // 2), (*full, GROUP // 2))
+        scales = self._box(f"{name}_scales", low, size, full)
+        return dequantize(blocks, scales).narrow(2, offsets[2] - first * GROUP, sizes[2])
+
     def _box(self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], full_shape: tuple[int, ...]) -> Tensor:
         if name not in self._stored_name:
             raise user_error(f"{self._folder} has no tensor {name}, which its {CONFIG_NAME} requires")
@@ -77,9 +107,9 @@ class StoredWeights:
                 f"{list(full_shape)}",
             )
         box: Tensor = stored[tuple(slice(low, low + size) for low, size in zip(offsets, sizes, strict=True))]
-        return self._dequantized(name, box, offsets, full_shape) if box.dtype == torch.float8_e4m3fn else box
+        return self._from_fp8(name, box, offsets, full_shape) if box.dtype == torch.float8_e4m3fn else box
 
-    def _dequantized(self, name: str, box: Tensor, offsets: tuple[int, ...], full_shape: tuple[int, ...]) -> Tensor:
+    def _from_fp8(self, name: str, box: Tensor, offsets: tuple[int, ...], full_shape: tuple[int, ...]) -> Tensor:
         """Return a box in fp32 of a matrix that is stored in fp8, each of whose blocks has a scale."""
         block = QUANTIZATION_BLOCK
         first = tuple(low // block for low in offsets)

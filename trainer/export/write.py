@@ -14,7 +14,7 @@ from trainer.contract.base import WireModel
 from trainer.contract.manifest import StoredFile
 from trainer.contract.models import ModelShape
 from trainer.contract.timeouts import EXPORT_TIMEOUT
-from trainer.export.names import fused_rows, hugging_face_names, is_expert_stack
+from trainer.export.names import fused_rows, hugging_face_names, is_expert_stack, stacked_rows
 from trainer.models.lora import is_adapter, merge_adapters
 from trainer.parallel.full_tensors import gather_stage_tensors, stage_shapes
 from trainer.parallel.mesh import Mesh, all_reduce_world
@@ -110,12 +110,19 @@ class WeightsWriter:
 
 def exported_tensors(named: Iterable[tuple[str, Tensor]], shape: ModelShape) -> Iterator[tuple[str, str, Tensor]]:
     """Yield (name of a parameter, name in the layout, tensor) for parameters in the order of the model: one for each
-    expert of a stack, and one for parameters that the layout has in one tensor, under the name of the last."""
+    expert of a stack, unless the layout stacks them too, and one for parameters that the layout has in one tensor,
+    under the name of the last."""
     parts: list[Tensor] = []
     for name, whole in named:
         theirs = hugging_face_names(name, shape)
-        fused = fused_rows(name, shape)
-        if fused is not None:
+        fused, stacked = fused_rows(name, shape), stacked_rows(name, shape)
+        if stacked is not None:
+            parts.append(whole)
+            if len(parts) == stacked[1]:
+                in_turns = torch.stack(parts, dim=2).flatten(1, 2)
+                yield name, theirs[0], in_turns.mT if in_turns.dim() == 3 else in_turns
+                parts = []
+        elif fused is not None:
             parts.append(whole)
             if sum(part.shape[0] for part in parts) < fused[1]:
                 continue

@@ -7,6 +7,7 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +15,23 @@ from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 
 from trainer.contract.models import ModelShape, RopeScaling
+from trainer.models.attention_kernels import causal_attention
 from trainer.models.feed_forward import InputProjection, OutputProjection, apply_linear, apply_linears, identity
 
 RopeCache = tuple[Tensor, Tensor]
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 _VARLEN_ASKS_FOR_GROUPS = "enable_gqa" in inspect.signature(varlen_attn).parameters
 """torch 2.11 takes grouped heads without being asked."""
+
+
+class Attend(Protocol):
+    """Attention from queries, keys, values and the mask that `Decoder.make_mask` makes; `sinks_H`: the score of each
+    head's sink, None without sinks."""
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, /, *, sinks_H: Tensor | None
+    ) -> Tensor:
+        """Return [B, H, S, E]."""
+        ...
 
 
 class Rotary:
@@ -141,14 +153,26 @@ def document_cu_seqlens(documents_BS: Tensor) -> Tensor:
     return bounds
 
 
+def document_numbers(bounds: Tensor, batch: int, length: int) -> Tensor:
+    """Return the number of each token's document, [B, S], from what `document_cu_seqlens` returns."""
+    tokens = torch.arange(batch * length, dtype=bounds.dtype, device=bounds.device)
+    return torch.bucketize(tokens, bounds, right=True).view(batch, length)
+
+
 def attend(
-    query_BHSE: Tensor, key_BKSE: Tensor, value_BKSE: Tensor, mask: Tensor | None, window: int | None = None
-) -> Tensor:
+    query_BHSE: Tensor, key_BKSE: Tensor, value_BKSE: Tensor, mask: Tensor | None, window: int | None = None,
+    cap: float | None = None, sinks_H: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Return causal attention on one device, [B, H, S, E]. `mask`: as `document_mask` returns it. `window`: tokens that
-    a token attends to, itself included; None: all."""
+    a token attends to, itself included; None: all. `cap`: of the scores; `sinks_H`: a score for each head that takes
+    part in the softmax. torch's `scaled_dot_product_attention` has neither."""
     grouped, length = query_BHSE.shape[1] != key_BKSE.shape[1], query_BHSE.shape[2]
     if window is not None and window >= length:
         window = None
+    if cap is not None or sinks_H is not None:
+        if mask is not None and mask.dtype == torch.int32:
+            mask = document_numbers(mask, query_BHSE.shape[0], length)
+        return causal_attention(query_BHSE, key_BKSE, value_BKSE, sinks_H, mask, window, cap)
     if window is not None and mask is None and has_varlen_kernel(query_BHSE):  # each row is a document
         ends = length * (query_BHSE.shape[0] + 1)
         mask = torch.arange(0, ends, length, dtype=torch.int32, device=query_BHSE.device)
@@ -240,12 +264,16 @@ class AttentionLayer(nn.Module):
     """
 
     output: nn.Module
+    output_bias: nn.Parameter | None
+    sinks: nn.Parameter | None
 
     def __init__(self, shape: ModelShape, layer: int) -> None:
         super().__init__()
-        self.window = shape.window_of(layer)
+        self.register_parameter("output_bias", None)
+        self.register_parameter("sinks", None)
+        self.window, self.cap = shape.window_of(layer), shape.attn_logit_softcapping
         self.num_heads, self.num_kv_heads, self.head_size = shape.num_heads, shape.num_kv_heads, shape.head_size
-        self.attend: Attend = attend if self.window is None else partial(attend, window=self.window)
+        self.attend: Attend = partial(attend, window=self.window, cap=self.cap)
         self.project_in: InputProjection = apply_linears
         self.project_out: OutputProjection = apply_linear
         scalar = shape.query_pre_attn_scalar or shape.head_size
@@ -254,10 +282,11 @@ class AttentionLayer(nn.Module):
             self._query_factor *= shape.rope_scaling.score_factor
 
     def mix(self, query_BHSE: Tensor, key_BKSE: Tensor, value_BKSE: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the attention's output, [B, S, D]. `mask`: as `attend` takes it; None for causal attention."""
+        """Return the attention's output without its bias, [B, S, D]. `mask`: as `attend` takes it; None for causal
+        attention."""
         if self._query_factor != 1.0:
             query_BHSE = query_BHSE * self._query_factor
-        mixed_BHSE = self.attend(query_BHSE, key_BKSE, value_BKSE, mask)
+        mixed_BHSE = self.attend(query_BHSE, key_BKSE, value_BKSE, mask, sinks_H=self.sinks)
         return self.project_out(mixed_BHSE.transpose(1, 2).flatten(2), self.output)
 
 
@@ -271,6 +300,11 @@ class Attention(AttentionLayer):
         self.key = nn.Linear(shape.hidden_size, kv_width, bias=shape.attention_bias)
         self.value = nn.Linear(shape.hidden_size, kv_width, bias=shape.attention_bias)
         self.output = nn.Linear(width, shape.hidden_size, bias=False)
+        # A bias of the output, which `Block` adds: once, behind the sum over tensor ranks.
+        if shape.attention_output_bias:
+            self.output_bias = nn.Parameter(torch.empty(shape.hidden_size))
+        if shape.attention_sinks:
+            self.sinks = nn.Parameter(torch.empty(shape.num_heads))
         if shape.qk_norm:
             self.query_norm, self.key_norm = make_norm(shape.head_size, shape), make_norm(shape.head_size, shape)
         if shape.wide_qk_norm:
@@ -279,7 +313,8 @@ class Attention(AttentionLayer):
         self._normalises, self._normalises_wide = shape.qk_norm, shape.wide_qk_norm
 
     def forward(self, x_BSD: Tensor, rope_cache: RopeCache, mask: Tensor | None) -> Tensor:
-        """Return the attention's output, [B, S, D]. `mask`: as `attend` takes it; None for causal attention."""
+        """Return the attention's output without its bias, [B, S, D]. `mask`: as `attend` takes it; None for causal
+        attention."""
         query, key, value = self.project_in(x_BSD, (self.query, self.key, self.value))
         batch, length, _ = query.shape
         if self._normalises_wide:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from trainer.models.attention import AttentionLayer
+from trainer.models.attention_kernels import add_sinks, partial_attention
 from trainer.models.decoder import Decoder
 from trainer.models.latent_attention import LatentAttention
 
@@ -63,20 +65,28 @@ class KeyValueCache:
 
 
 class LayerCache:
-    """One layer's keys and values, or what they are computed from. `window`: as `KeyValueCache` has it."""
+    """One layer's keys and values, or what they are computed from."""
 
-    def __init__(self, cache: KeyValueCache, window: int | None) -> None:
-        self._cache, self._window = cache, window
+    def __init__(self, cache: KeyValueCache, attention: AttentionLayer) -> None:
+        self._cache, self._window, self._cap = cache, attention.window, attention.cap
         self._cached_BKWE: list[Tensor] = []  # keys and values, whose sizes may differ
 
-    def attend(self, query_BHNE: Tensor, key_BKNE: Tensor, value_BKNE: Tensor, _: Tensor | None) -> Tensor:
+    def attend(
+        self, query_BHNE: Tensor, key_BKNE: Tensor, value_BKNE: Tensor, _: Tensor | None, *, sinks_H: Tensor | None
+    ) -> Tensor:
         """Return the attention of the new tokens over themselves and all earlier ones, [B, H, N, E]."""
         key_BKWE, value_BKWE = self.remember(key_BKNE, value_BKNE)
-        return self.attend_to(query_BHNE, key_BKWE, value_BKWE)
+        return self.attend_to(query_BHNE, key_BKWE, value_BKWE, sinks_H=sinks_H)
 
-    def attend_to(self, query_BHNE: Tensor, key_BKWE: Tensor, value_BKWE: Tensor, _: Tensor | None = None) -> Tensor:
+    def attend_to(
+        self, query_BHNE: Tensor, key_BKWE: Tensor, value_BKWE: Tensor, _: Tensor | None = None, *,
+        sinks_H: Tensor | None,
+    ) -> Tensor:  # fmt: skip
         """Return the attention of the new tokens over the given keys and values of all of them."""
         grouped, mask = query_BHNE.shape[1] != key_BKWE.shape[1], self._cache.masks[self._window]
+        if self._cap is not None or sinks_H is not None:
+            mixed, log_sum = partial_attention(query_BHNE, key_BKWE, value_BKWE, mask, causal=False, cap=self._cap)
+            return add_sinks(mixed, log_sum, sinks_H)[0]
         return functional.scaled_dot_product_attention(
             query_BHNE, key_BKWE, value_BKWE, attn_mask=mask, enable_gqa=grouped
         )
@@ -104,7 +114,7 @@ def use_kv_cache(stages: Iterable[Decoder], max_tokens: int) -> Iterator[KeyValu
         for stage in stages:
             overrides.enter_context(override_attribute(stage, "gather_head_input", cache.select_last))
         for attention in attentions:
-            layer = LayerCache(cache, attention.window)
+            layer = LayerCache(cache, attention)
             if isinstance(attention, LatentAttention):
                 overrides.enter_context(override_attribute(attention, "remember", layer.remember))
                 overrides.enter_context(override_attribute(attention, "attend", layer.attend_to))

@@ -19,7 +19,7 @@ from trainer.contract.models import ModelShape
 from trainer.models.attention import Attention, RopeCache, Rotary, document_mask, make_norm
 from trainer.models.feed_forward import FeedForward, identity
 from trainer.models.latent_attention import LatentAttention
-from trainer.models.loss import AllReduce, linear_cross_entropy
+from trainer.models.loss import AllReduce, cap_logits, linear_cross_entropy
 from trainer.models.moe import MixtureOfExperts
 from trainer.models.normal_numbers import draw_box
 
@@ -68,9 +68,10 @@ class Head(nn.Module):
     a tensor in place over the ranks that have the others.
     """
 
-    def __init__(self, vocab_size: int, hidden_size: int, *, owns_weight: bool) -> None:
+    def __init__(self, vocab_size: int, hidden_size: int, cap: float | None, *, owns_weight: bool) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size)) if owns_weight else None
+        self._cap = cap
         self.vocab_start_index = 0
         self.all_reduce: AllReduce | None = None
         self.z_loss = 0.0
@@ -80,11 +81,12 @@ class Head(nn.Module):
         weight = self.weight if tied_weight is None else tied_weight
         assert weight is not None
         if targets_BS is None:
-            return functional.linear(x_BSD, weight)
+            return cap_logits(functional.linear(x_BSD, weight), self._cap)
         z_loss = self.z_loss if torch.is_grad_enabled() else 0.0  # evaluation reports the loss without it
         return linear_cross_entropy(
-            x_BSD.flatten(0, 1), weight, targets_BS.flatten(), z_loss, self.vocab_start_index, self.all_reduce
-        )
+            x_BSD.flatten(0, 1), weight, targets_BS.flatten(), z_loss, self.vocab_start_index, self.all_reduce,
+            self._cap,
+        )  # fmt: skip
 
 
 class Block(nn.Module):
@@ -120,7 +122,10 @@ class Block(nn.Module):
 
     def _compute(self, x_BSD: Tensor, rope_cache: RopeCache, mask: Tensor | None) -> Tensor:
         attended_BSD = self.attention(self.gather_input(self.attention_norm(x_BSD)), rope_cache, mask)
-        x_BSD = x_BSD + self.attention_output_norm(self.reduce_output(attended_BSD))
+        attended_BSD = self.reduce_output(attended_BSD)
+        if self.attention.output_bias is not None:
+            attended_BSD = attended_BSD + self.attention.output_bias
+        x_BSD = x_BSD + self.attention_output_norm(attended_BSD)
         return x_BSD + self.mlp_output_norm(self.reduce_output(self.mlp(self.gather_input(self.mlp_norm(x_BSD)))))
 
 
@@ -147,9 +152,10 @@ class Decoder(nn.Module):
         super().__init__()
         self.shape, self.vocab_size = shape, vocab_size
         self.rotary = self._windowed_rotary = Rotary(shape, sequence_length)
-        if shape.full_attention_every is not None:  # layers with a window have positions that are not scaled
+        if shape.full_attention_every is not None:
             theta = shape.window_rope_theta or shape.rope_theta
-            windowed = shape.model_copy(update={"rope_scaling": None, "rope_theta": theta})
+            scaling = shape.rope_scaling if shape.scale_window_rope else None
+            windowed = shape.model_copy(update={"rope_scaling": scaling, "rope_theta": theta})
             self._windowed_rotary = Rotary(windowed, sequence_length)
         self.make_mask: Callable[[Tensor | None, Tensor], Tensor | None] = document_mask
         self.gather_head_input: Callable[[Tensor], Tensor] = identity
@@ -159,7 +165,10 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleDict({str(number): Block(shape, number) for number in numbers})
         self.norm = make_norm(shape.hidden_size, shape) if has_head else None
         self._is_tied = shape.tie_embeddings and has_embedding and has_head
-        self.head = Head(vocab_size, shape.hidden_size, owns_weight=not self._is_tied) if has_head else None
+        self.head: Head | None = None
+        if has_head:
+            cap = shape.final_logit_softcapping
+            self.head = Head(vocab_size, shape.hidden_size, cap, owns_weight=not self._is_tied)
 
     def forward(
         self,
@@ -207,10 +216,10 @@ def initial_value(
 
     It is a function of the parameter's name and the seed alone. Weights are normal with a standard deviation of 0.02,
     divided by sqrt(2 layers) for those that write to the residual stream (Radford et al. 2019). Weights of norms are 1,
-    their offsets, biases and `lora_b` are 0.
+    their offsets, biases, sinks and `lora_b` are 0.
     """
     offsets, box = offsets or (0,) * len(shape), shape if box is None else box
-    if name.endswith((".bias", ".offset", "lora_b")):  # an adapter adds 0 at first
+    if name.endswith(("bias", ".offset", ".sinks", "lora_b")):  # an adapter adds 0 at first
         return torch.zeros(box)
     if len(shape) == 1:
         return torch.ones(box)

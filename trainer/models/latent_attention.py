@@ -81,7 +81,8 @@ class LatentAttention(AttentionLayer):
         query_BH1A = torch.cat([torch.einsum("bhse,hec->bhsc", plain_query, key_HEC), rotated_query], dim=-1)
         factor = self._query_factor * sqrt(query_BH1A.shape[-1] / mla.head_size)  # kernels divide by the wider size
         mixed_B1HC = self.attend(
-            query_BH1A.transpose(1, 2) * factor, compressed_B1WA, compressed_B1WA[..., : mla.kv_lora_rank], None
-        )
+            query_BH1A.transpose(1, 2) * factor, compressed_B1WA, compressed_B1WA[..., : mla.kv_lora_rank], None,
+            sinks_H=None,
+        )  # fmt: skip
         mixed_B1HE = torch.einsum("bshc,hec->bshe", mixed_B1HC, value_HEC)
         return self.project_out(mixed_B1HE.flatten(2), self.output)

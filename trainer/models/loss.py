@@ -30,22 +30,28 @@ def linear_cross_entropy(
     z_loss: float = 0.0,
     vocab_start_index: int = 0,
     all_reduce: AllReduce | None = None,
+    cap: float | None = None,
 ) -> Tensor:
     """Return the summed loss over the targets that are not IGNORED, a scalar in fp32.
 
     `z_loss` adds that much of the squared log of the softmax's denominator (Chowdhery et al. 2022, section 5). Where
     the vocabulary is sharded over ranks, `weight_VD` has the rows from `vocab_start_index` on and
     `all_reduce(tensor, operation)` reduces in place over these ranks; the gradient of `x_TD` is then this rank's part
-    of a sum.
+    of a sum. `cap`: logits z become cap x tanh(z / cap).
     """
-    return _LinearCrossEntropy.apply(x_TD, weight_VD, targets_T, z_loss, vocab_start_index, all_reduce)
+    return _LinearCrossEntropy.apply(x_TD, weight_VD, targets_T, z_loss, vocab_start_index, all_reduce, cap)
+
+
+def cap_logits(logits: Tensor, cap: float | None) -> Tensor:
+    """Return cap x tanh(logits / cap); None: the logits."""
+    return logits if cap is None else cap * (logits / cap).tanh()
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, z_loss: float, vocab_start_index: int,
-        all_reduce: AllReduce | None,
+        all_reduce: AllReduce | None, cap: float | None,
     ) -> Tensor:  # fmt: skip
         wants_x, wants_weight = ctx.needs_input_grad[:2]
         most = CHUNK_BYTES if x_TD.device.type == "cpu" else ACCELERATOR_CHUNK_BYTES
@@ -58,7 +64,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             part = slice(number * rows, (number + 1) * rows)
             x_CD = x_TD[part]
             loss, grad_CV = _chunk(x_CD @ weight_VD.T, targets_T[part] - vocab_start_index, targets_T[part] != IGNORED,
-                                   z_loss, all_reduce)  # fmt: skip
+                                   z_loss, all_reduce, cap)  # fmt: skip
             total += loss
             grad_CV = grad_CV.to(x_TD.dtype)
             if grad_x is not None:
@@ -81,18 +87,20 @@ class _LinearCrossEntropy(torch.autograd.Function):
         saved = [tensor * grad for tensor in ctx.saved_tensors]  # the factor stays in fp32 for both
         grad_x = saved.pop(0) if ctx.needs_input_grad[0] else None
         grad_weight = saved.pop(0).to(ctx.dtype) if ctx.needs_input_grad[1] else None
-        return grad_x, grad_weight, None, None, None, None
+        return grad_x, grad_weight, None, None, None, None, None
 
 
 def _chunk(
-    logits_CV: Tensor, local_ids_C: Tensor, counted_C: Tensor, z_loss: float, all_reduce: AllReduce | None
-) -> tuple[Tensor, Tensor]:
+    logits_CV: Tensor, local_ids_C: Tensor, counted_C: Tensor, z_loss: float, all_reduce: AllReduce | None,
+    cap: float | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return (loss summed over the tokens where `counted_C` is true, its gradient with respect to the logits, [C, V]).
 
     Both are fp32. `local_ids_C` are target token ids minus the first id of this rank's shard of the vocabulary; ids
     outside 0 .. V-1 belong to other ranks. Overwrites `logits_CV` if it is fp32 already.
     """
-    logits_CV = logits_CV.float()
+    logits_CV = cap_logits(logits_CV.float(), cap)
+    slope_CV = None if cap is None else 1.0 - (logits_CV / cap).square()
     highest_C = logits_CV.amax(-1)
     if all_reduce is not None:
         all_reduce(highest_C, ReduceOp.MAX)
@@ -114,4 +122,6 @@ def _chunk(
         factor_C = factor_C * (1.0 + 2.0 * z_loss * log_z_C)
     logits_CV *= factor_C.where(counted_C, 0.0)[:, None]
     logits_CV.scatter_add_(-1, local_ids_C1, -is_here_C.to(logits_CV.dtype)[:, None])
+    if slope_CV is not None:
+        logits_CV *= slope_CV
     return loss_C.where(counted_C, 0.0).sum(), logits_CV

@@ -1,7 +1,7 @@
 """Mixture of experts: a router sends each token to its best experts; nothing is dropped.
 
 Shape suffixes: T tokens, D hidden, N experts, G groups of experts, M experts of a group, K experts of one token,
-I width of an expert, R rows (a row is one token at one of its experts).
+I width of an expert, R rows (a row is one token at one of its experts), E outputs of an expert's matrix.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,7 @@ from trainer.contract.models import MoEShape
 from trainer.models.feed_forward import FeedForward
 
 Experts = Callable[[Tensor, Tensor], Tensor]
+CLAMPED_GATE_FACTOR = 1.702
 
 
 class Router(nn.Module):
@@ -23,11 +24,13 @@ class Router(nn.Module):
     def __init__(self, shape: MoEShape, hidden_size: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(shape.num_experts, hidden_size))
+        self.bias = nn.Parameter(torch.empty(shape.num_experts)) if shape.biases else None
         self._shape = shape
 
     def forward(self, x_TD: Tensor, balance_N: Tensor) -> tuple[Tensor, Tensor]:
         """Return (weights in fp32, chosen experts), [T, K] each. `balance_N` is added to the scores only to choose."""
-        logits_TN = functional.linear(x_TD.float(), self.weight.float())
+        bias_N = None if self.bias is None else self.bias.float()
+        logits_TN = functional.linear(x_TD.float(), self.weight.float(), bias_N)
         scores_TN = logits_TN.softmax(-1) if self._shape.scoring == "softmax" else logits_TN.sigmoid()
         chosen_TK = self._limit_to_groups(scores_TN + balance_N).topk(self._shape.experts_per_token, dim=-1).indices
         weights_TK = scores_TN.gather(-1, chosen_TK)
@@ -49,20 +52,48 @@ class Router(nn.Module):
 
 
 class GroupedExperts(nn.Module):
-    """SwiGLU experts as stacked matrices: one grouped matrix product each, whatever the counts."""
+    """SwiGLU experts as stacked matrices: one grouped matrix product each, whatever the counts. With biases, those of
+    `down` are of the outputs from `down_bias_start` on: tensor ranks, whose outputs are summed, each have some."""
 
-    def __init__(self, num_experts: int, hidden_size: int, expert_size: int) -> None:
+    def __init__(self, shape: MoEShape, hidden_size: int) -> None:
         super().__init__()
-        self.gate = nn.Parameter(torch.empty(num_experts, expert_size, hidden_size))
-        self.up = nn.Parameter(torch.empty(num_experts, expert_size, hidden_size))
-        self.down = nn.Parameter(torch.empty(num_experts, hidden_size, expert_size))
+        num_experts, size = shape.num_experts, shape.expert_size
+        self.gate = nn.Parameter(torch.empty(num_experts, size, hidden_size))
+        self.up = nn.Parameter(torch.empty(num_experts, size, hidden_size))
+        self.down = nn.Parameter(torch.empty(num_experts, hidden_size, size))
+        self.gate_bias, self.up_bias, self.down_bias = (
+            nn.Parameter(torch.empty(num_experts, width)) if shape.biases else None
+            for width in (size, size, hidden_size)
+        )
+        self.down_bias_start = 0
+        self._limit = shape.swiglu_limit
 
     def forward(self, rows_RD: Tensor, counts_N: Tensor) -> Tensor:
         """Return the experts' outputs, [R, D]. The first `counts_N[0]` rows go to expert 0, and so on; counts may be
         0."""
         ends_N = counts_N.cumsum(0).to(torch.int32)
-        gated_RI = functional.silu(grouped_linear(rows_RD, self.gate, ends_N))
-        return grouped_linear(gated_RI * grouped_linear(rows_RD, self.up, ends_N), self.down, ends_N)
+        gate_RI, up_RI = grouped_linear(rows_RD, self.gate, ends_N), grouped_linear(rows_RD, self.up, ends_N)
+        gate_RI, up_RI = add_biases(gate_RI, self.gate_bias, counts_N), add_biases(up_RI, self.up_bias, counts_N)
+        if self._limit is None:
+            gated_RI = functional.silu(gate_RI) * up_RI
+        else:
+            gated_RI = clamped_swiglu(gate_RI, up_RI, self._limit)
+        down_RD = grouped_linear(gated_RI, self.down, ends_N)
+        return add_biases(down_RD, self.down_bias, counts_N, self.down_bias_start)
+
+
+def clamped_swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
+    """Return what `MoEShape.swiglu_limit` describes."""
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return gate * (CLAMPED_GATE_FACTOR * gate).sigmoid() * (up + 1.0)
+
+
+def add_biases(rows_RE: Tensor, bias_NE: Tensor | None, counts_N: Tensor, start: int = 0) -> Tensor:
+    """Add to each row the bias of its expert, from column `start` on, where there are biases."""
+    if bias_NE is None:
+        return rows_RE
+    bias_NE = functional.pad(bias_NE, (start, rows_RE.shape[1] - start - bias_NE.shape[1]))
+    return rows_RE + bias_NE.repeat_interleave(counts_N, dim=0, output_size=rows_RE.shape[0])
 
 
 def grouped_linear(rows_RD: Tensor, weight_NED: Tensor, ends_N: Tensor) -> Tensor:
@@ -87,7 +118,7 @@ class MixtureOfExperts(nn.Module):
         super().__init__()
         self.num_experts, self.experts_per_token = shape.num_experts, shape.experts_per_token
         self.router = Router(shape, hidden_size)
-        self.experts = GroupedExperts(shape.num_experts, hidden_size, shape.expert_size)
+        self.experts = GroupedExperts(shape, hidden_size)
         self.run_experts: Experts | None = None
         self.shared = (
             FeedForward(hidden_size, shape.shared_experts * shape.expert_size) if shape.shared_experts else None

@@ -12,7 +12,9 @@ from trainer.errors import TrainerError
 
 Algorithm = Literal["adamw", "muon"]
 
-ADAMW_MATRICES = ("router.weight",)  # matrices of blocks that AdamW updates: a router's rows are scores of experts
+BIASES = ("gate_bias", "up_bias", "down_bias")  # of a stack of experts, so they have two dimensions
+# Matrices of blocks that AdamW updates: a router's rows are scores of experts.
+ADAMW_MATRICES = ("router.weight", *BIASES)
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,12 @@ class ParamGroupConfig:
 def param_group_config(name: str, num_dimensions: int, spec: OptimizerSpec) -> ParamGroupConfig:
     """Return the configuration of a parameter by its name and number of dimensions in the complete model.
 
-    Norms and other one-dimensional parameters are not decayed unless a group says so; embeddings are.
+    Norms, biases and other one-dimensional parameters are not decayed unless a group says so; embeddings are.
     """
     group = next((group for group in spec.groups if fnmatchcase(name, group.pattern)), ParameterGroup(pattern="*"))
     decay = group.weight_decay_factor
     if decay is None:
-        decay = 1.0 if num_dimensions > 1 else 0.0
+        decay = 1.0 if num_dimensions > 1 and not name.endswith(BIASES) else 0.0
     algorithm = _algorithm(name, num_dimensions, spec)
     factor = group.learning_rate_factor
     if algorithm == "muon" and spec.muon.learning_rate is not None:

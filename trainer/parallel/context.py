@@ -22,9 +22,10 @@ from torch import Tensor
 from trainer.contract.parallelism import ParallelismSpec
 from trainer.data.batch import MicroBatch
 from trainer.models.attention import attend, document_cu_seqlens, document_mask, pad_heads
+from trainer.models.attention_kernels import add_sinks, gradient_of_sinks, merge_partial
 from trainer.models.decoder import Decoder
-from trainer.parallel.attention_kernels import merge_partial, partial_attention, partial_attention_backward
 from trainer.parallel.collectives import all_to_all_equal
+from trainer.parallel.document_attention import document_attention, document_attention_backward
 from trainer.parallel.mesh import Mesh
 
 
@@ -57,8 +58,11 @@ class ContextParallel:
             return
         model.make_mask = self._ring_bounds if self._is_ring else document_mask
         for block in model.blocks.values():
-            window = block.attention.window  # a ring has none that is shorter than the sequence
-            block.attention.attend = self._ring if self._is_ring else partial(self._ulysses, window=window)
+            window, cap = block.attention.window, block.attention.cap
+            if self._is_ring:  # it has no window that is shorter than the sequence
+                block.attention.attend = partial(self._ring, cap=cap)
+            else:
+                block.attention.attend = partial(self._ulysses, window=window, cap=cap)
 
     def _local_positions(self, length: int, device: torch.device) -> Tensor:
         """Return the positions of this rank's tokens in the full sequence, [S], ascending."""
@@ -69,7 +73,7 @@ class ContextParallel:
 
     def _ring_bounds(self, documents_BW: Tensor | None, _: Tensor) -> Tensor | None:
         """Return where documents begin among the queries and keys of each step of the ring, [C, 2, N + 1], as
-        `partial_attention` takes it; None: each row is one document."""
+        `document_attention` takes it; None: each row is one document."""
         if documents_BW is None:
             return None
         begins_N = document_cu_seqlens(documents_BW).long()
@@ -86,15 +90,23 @@ class ContextParallel:
         return torch.stack(bounds).view(self._size, 2, -1).int()
 
     @torch.compiler.disable  # torch cannot trace what is sent to one rank only
-    def _ring(self, query: Tensor, key: Tensor, value: Tensor, bounds: Tensor | None) -> Tensor:
+    def _ring(
+        self, query: Tensor, key: Tensor, value: Tensor, bounds: Tensor | None, *, cap: float | None,
+        sinks_H: Tensor | None,
+    ) -> Tensor:  # fmt: skip
         assert self._group is not None
         ring = Ring(self._group, self._peers, self._rank)
         padded = pad_heads(value, key.shape[-1])  # keys and values travel together
-        return _RingAttention.apply(query, key, padded, bounds, ring)[..., : value.shape[-1]]
+        return _RingAttention.apply(query, key, padded, sinks_H, bounds, ring, cap)[..., : value.shape[-1]]
 
-    def _ulysses(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, window: int | None) -> Tensor:
+    def _ulysses(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, window: int | None, cap: float | None,
+        sinks_H: Tensor | None,
+    ) -> Tensor:  # fmt: skip
         query, key, value = (self._heads_for_sequence(tensor) for tensor in (query, key, value))
-        return self._sequence_for_heads(attend(query, key, value, mask, window))
+        if sinks_H is not None:
+            sinks_H = sinks_H.chunk(self._size)[self._rank]
+        return self._sequence_for_heads(attend(query, key, value, mask, window, cap, sinks_H))
 
     def _heads_for_sequence(self, x_BHSE: Tensor) -> Tensor:
         """Exchange [B, H, S, E], all heads of this rank's tokens, for [B, H/C, W, E], all tokens of its heads."""
@@ -171,7 +183,10 @@ def ring_step(rank: int, owner: int, length: int) -> RingStep:
 
 class _RingAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, all_bounds: Tensor | None, ring: Ring) -> Tensor:
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, sinks_H: Tensor | None, all_bounds: Tensor | None,
+        ring: Ring, cap: float | None,
+    ) -> Tensor:  # fmt: skip
         key_value = torch.stack([key, value])
         for number in range(ring.size):
             owner = (ring.rank - number) % ring.size
@@ -180,7 +195,9 @@ class _RingAttention(torch.autograd.Function):
             step = ring_step(ring.rank, owner, query.shape[2])
             keys, values = key_value[:, :, :, step.keys].unbind()
             bounds = None if all_bounds is None else all_bounds[number]
-            part, part_log_sum = partial_attention(query[:, :, step.queries], keys, values, bounds, causal=step.causal)
+            part, part_log_sum = document_attention(
+                query[:, :, step.queries], keys, values, bounds, causal=step.causal, cap=cap
+            )
             if number == 0:
                 mixed, log_sum = part.float(), part_log_sum
             else:
@@ -188,9 +205,10 @@ class _RingAttention(torch.autograd.Function):
             for work in works:
                 work.wait()
             key_value = next_key_value
+        mixed, log_sum = add_sinks(mixed, log_sum, sinks_H)
         mixed = mixed.to(query.dtype)
-        ctx.save_for_backward(query, key, value, all_bounds, mixed, log_sum)
-        ctx.ring = ring
+        ctx.save_for_backward(query, key, value, sinks_H, all_bounds, mixed, log_sum)
+        ctx.ring, ctx.cap = ring, cap
         return mixed
 
     @staticmethod
@@ -199,7 +217,7 @@ class _RingAttention(torch.autograd.Function):
 
         The gradients need one more step than the keys to return to their rank.
         """
-        query, key, value, all_bounds, mixed, log_sum = ctx.saved_tensors
+        query, key, value, sinks_H, all_bounds, mixed, log_sum = ctx.saved_tensors
         ring: Ring = ctx.ring
         key_value = torch.stack([key, value])
         grad_works: list[dist.Work] = []
@@ -211,8 +229,8 @@ class _RingAttention(torch.autograd.Function):
             grad_q, query_q, mixed_q, log_sum_q = (t[:, :, step.queries] for t in (grad, query, mixed, log_sum))
             keys, values = key_value[:, :, :, step.keys].unbind()
             bounds = None if all_bounds is None else all_bounds[number]
-            query_part, *key_parts = partial_attention_backward(
-                grad_q, query_q, keys, values, mixed_q, log_sum_q, bounds, causal=step.causal
+            query_part, *key_parts = document_attention_backward(
+                grad_q, query_q, keys, values, mixed_q, log_sum_q, bounds, causal=step.causal, cap=ctx.cap
             )
             if number == 0:
                 grad_query, grads = query_part.float(), torch.stack(key_parts).float()
@@ -229,4 +247,5 @@ class _RingAttention(torch.autograd.Function):
         for work in grad_works:
             work.wait()
         grad_key, grad_value = grads.to(query.dtype).unbind()
-        return grad_query.to(query.dtype), grad_key, grad_value, None, None
+        grad_sinks = gradient_of_sinks(grad, mixed, log_sum, sinks_H)
+        return grad_query.to(query.dtype), grad_key, grad_value, grad_sinks, None, None, None

@@ -18,7 +18,7 @@ from trainer.parallel.mesh import Mesh
 
 _SHARDED_DIM_0 = (
     "query.weight", "key.weight", "value.weight", "gate.weight", "up.weight", "embedding.weight", "head.weight",
-    "query_wide_norm.weight", "key_wide_norm.weight", "query.bias", "key.bias", "value.bias",
+    "query_wide_norm.weight", "key_wide_norm.weight", "query.bias", "key.bias", "value.bias", "attention.sinks",
     "query.lora_b", "key.lora_b", "value.lora_b", "gate.lora_b", "up.lora_b",
     "query_b.weight", "key_value_b.weight", "query_b.lora_b", "key_value_b.lora_b",
 )  # fmt: skip

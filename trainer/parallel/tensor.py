@@ -12,6 +12,7 @@ from torch import Tensor
 from trainer.data.sampler import split_range
 from trainer.models.attention import WideNorm
 from trainer.models.decoder import Decoder
+from trainer.models.moe import MixtureOfExperts
 from trainer.parallel.collectives import all_gather_dim, reduce_scatter_dim
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.overlap import SEQUENCE, overlap_matmuls
@@ -49,5 +50,7 @@ def apply_tensor_parallelism(model: Decoder, mesh: Mesh, *, overlap: bool = Fals
             block.gather_input, block.reduce_output = gather_input, reduce_output
         for norm in (each for each in block.attention.modules() if isinstance(each, WideNorm)):
             norm.gather = gather_squares
+        if isinstance(block.mlp, MixtureOfExperts):
+            block.mlp.experts.down_bias_start, _ = split_range(model.shape.hidden_size, size, rank)
         block.attention.num_heads //= size
         block.attention.num_kv_heads //= size

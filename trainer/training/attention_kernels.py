@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trainer.contract.parallelism import MeshSizes
 from trainer.contract.training import TrainingSpec
 from trainer.models.attention import attend, document_mask
-from trainer.parallel.attention_kernels import partial_attention
+from trainer.models.attention_kernels import partial_attention
 
 PROBE_LENGTH = 256
 """Tokens that are attended to find out: the choice depends on the other sizes."""
@@ -42,14 +42,16 @@ def attention_kernels(training: TrainingSpec, sizes: MeshSizes, device: torch.de
     if training.data.packing != "none":
         documents = torch.zeros(1, length, dtype=torch.int32, device=device)
     mask = None if is_ring else document_mask(documents, query)
+    cap = shape.attn_logit_softcapping
+    sinks = torch.zeros(query.shape[1], device=device, dtype=dtype) if shape.attention_sinks else None
     found = set()
     for window in {shape.window_of(layer) for layer in range(shape.num_layers)}:
         with _Kernels() as kernels:
             if is_ring:
-                partial_attention(query, key, value, None, causal=True)
+                partial_attention(query, key, value, None, causal=True, cap=cap)
             else:
                 is_limited = window is not None and window < training.sequence_length
-                attend(query.requires_grad_(), key, value, mask, length // 2 if is_limited else None)
+                attend(query.requires_grad_(), key, value, mask, length // 2 if is_limited else None, cap, sinks)
         found |= kernels.found or {"math"}
     return ", ".join(sorted(found))
 

@@ -511,6 +511,8 @@ class MoEShape(TypedDict):
     normalise_weights: NotRequired[bool]
     weight_scale: NotRequired[float]
     balance_rate: NotRequired[float]
+    biases: NotRequired[bool]
+    swiglu_limit: NotRequired[float | None]
 
 
 class RopeScaling(TypedDict):
@@ -627,9 +629,14 @@ class ModelShape(TypedDict):
     activation: NotRequired[ActivationEnum]
     scale_embeddings: NotRequired[bool]
     query_pre_attn_scalar: NotRequired[int | None]
+    attn_logit_softcapping: NotRequired[float | None]
+    final_logit_softcapping: NotRequired[float | None]
     window_rope_theta: NotRequired[float | None]
+    scale_window_rope: NotRequired[bool]
     fused_projections: NotRequired[bool]
     attention_bias: NotRequired[bool]
+    attention_output_bias: NotRequired[bool]
+    attention_sinks: NotRequired[bool]
     rotary_fraction: NotRequired[float]
     sliding_window: NotRequired[int | None]
     full_attention_every: NotRequired[int | None]

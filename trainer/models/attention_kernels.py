@@ -1,0 +1,234 @@
+"""Attention over a part of the keys, with the log-sum-exp of the scores, and its gradients: what a step of ring
+attention computes, and attention with caps of its scores or with sinks.
+
+Attention over all keys is the sum of the partial results, weighted by their shares of the softmax denominator, whose
+logarithm is returned with each result (Dao et al. 2022). Causal and full attention use torch's fused kernels; packed
+documents, windows and caps, and precisions and head sizes without a kernel, use plain matrix products over blocks of
+queries, so that the scores of all queries are never in memory together. This project's tests run the CPU kernels; they
+have not run the CUDA kernels.
+
+Shape suffixes: B batch, H heads, K key-value heads, E head size, S sequence, q queries, k keys of this part.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_aten = torch.ops.aten
+MAX_FUSED_HEAD_SIZE = 256
+BLOCK_BYTES = 8 * 2**20
+"""Size of a block's fp32 scores on a CPU."""
+ACCELERATOR_BLOCK_BYTES = 256 * 2**20
+"""Size of a block's fp32 scores on any other device."""
+MIN_WINDOW_BLOCK = 256
+"""With a window, blocks have at most as many queries as it has tokens, or this many: more would see few of their
+keys."""
+
+
+def partial_attention(
+    query_BHqE: Tensor, key_BKkE: Tensor, value_BKkE: Tensor, mask: Tensor | None, *, causal: bool,
+    window: int | None = None, cap: float | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return (result [B, H, q, E], log-sum-exp [B, H, q] in fp32).
+
+    `causal`: query i sees keys 0 .. i only, and with a `window` only the last `window` of them. `mask`: true where a
+    query may see a key, [B or 1, 1, q, k]; or the document of each token, [B, S], which sees only its own. `cap`:
+    scores s become cap x tanh(s / cap). A query that sees no key has the result 0 and the log-sum-exp -inf.
+    """
+    if not is_fused(query_BHqE, mask, window, cap):
+        return _unfused_attention(query_BHqE, key_BKkE, value_BKkE, mask, causal=causal, window=window, cap=cap)
+    if query_BHqE.device.type == "cpu":
+        mixed_BHqE, log_sum_BHq = _aten._scaled_dot_product_flash_attention_for_cpu(
+            query_BHqE, key_BKkE, value_BKkE, 0.0, causal
+        )
+        return mixed_BHqE, log_sum_BHq
+    mixed_BHqE, log_sum_BHq, *_ = _aten._scaled_dot_product_flash_attention(
+        query_BHqE, key_BKkE, value_BKkE, 0.0, causal
+    )
+    return mixed_BHqE, log_sum_BHq
+
+
+def partial_attention_backward(
+    grad_BHqE: Tensor, query_BHqE: Tensor, key_BKkE: Tensor, value_BKkE: Tensor, mixed_BHqE: Tensor,
+    log_sum_BHq: Tensor, mask: Tensor | None, *, causal: bool, window: int | None = None, cap: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return what this part of the keys adds to the gradients of query, key and value; `mixed_BHqE` and `log_sum_BHq`
+    are those over all keys."""
+    found = (grad_BHqE, query_BHqE, key_BKkE, value_BKkE, mixed_BHqE, log_sum_BHq.contiguous())
+    if not is_fused(query_BHqE, mask, window, cap):
+        return _unfused_attention_backward(*found, mask, causal=causal, window=window, cap=cap)
+    if query_BHqE.device.type == "cpu":
+        query_grad, key_grad, value_grad = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            *found, 0.0, causal
+        )
+        return query_grad, key_grad, value_grad
+    no_dropout = torch.zeros(2, dtype=torch.uint64, device=query_BHqE.device)  # its random state
+    query_grad, key_grad, value_grad = _aten._scaled_dot_product_flash_attention_backward(
+        *found, None, None, query_BHqE.shape[2], key_BKkE.shape[2], 0.0, causal, no_dropout, no_dropout
+    )
+    return query_grad, key_grad, value_grad
+
+
+def causal_attention(
+    query_BHSE: Tensor, key_BKSE: Tensor, value_BKSE: Tensor, sinks_H: Tensor | None, mask: Tensor | None,
+    window: int | None, cap: float | None,
+) -> Tensor:  # fmt: skip
+    """Return causal attention, [B, H, S, E], with sinks as `add_sinks` takes them; `mask`, `window` and `cap` as
+    `partial_attention` takes them."""
+    return _CausalAttention.apply(query_BHSE, key_BKSE, value_BKSE, sinks_H, mask, window, cap)
+
+
+class _CausalAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, mask: Tensor | None,
+        window: int | None, cap: float | None,
+    ) -> Tensor:  # fmt: skip
+        mixed, log_sum = partial_attention(query, key, value, mask, causal=True, window=window, cap=cap)
+        mixed, log_sum = add_sinks(mixed, log_sum, sinks)
+        ctx.save_for_backward(query, key, value, sinks, mixed, log_sum, mask)
+        ctx.window, ctx.cap = window, cap
+        return mixed
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, sinks, mixed, log_sum, mask = ctx.saved_tensors
+        grads = partial_attention_backward(
+            grad, query, key, value, mixed, log_sum, mask, causal=True, window=ctx.window, cap=ctx.cap
+        )
+        grad_sinks = gradient_of_sinks(grad, mixed, log_sum, sinks)
+        return *(each.to(grad.dtype) for each in grads), grad_sinks, None, None, None
+
+
+def add_sinks(mixed_BHqE: Tensor, log_sum_BHq: Tensor, sinks_H: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return result and log-sum-exp with one more key for each head, whose score is its sink and whose value is 0.
+    None: they stay as they are."""
+    if sinks_H is None:
+        return mixed_BHqE, log_sum_BHq
+    with_sinks_BHq = torch.logaddexp(log_sum_BHq, sinks_H.float()[:, None])
+    share_BHq = (log_sum_BHq - with_sinks_BHq).exp()
+    return (mixed_BHqE * share_BHq[..., None]).to(mixed_BHqE.dtype), with_sinks_BHq
+
+
+def gradient_of_sinks(
+    grad_BHqE: Tensor, mixed_BHqE: Tensor, log_sum_BHq: Tensor, sinks_H: Tensor | None
+) -> Tensor | None:
+    """Return the gradient of the sinks, from what `add_sinks` returned: of a key with the value 0, the softmax's
+    gradient is minus its weight times the correction that `partial_attention_backward` subtracts too."""
+    if sinks_H is None:
+        return None
+    weight_BHq = (sinks_H.float()[:, None] - log_sum_BHq).exp()
+    correction_BHq = (grad_BHqE.float() * mixed_BHqE.float()).sum(-1)
+    return -(weight_BHq * correction_BHq).sum((0, 2)).to(sinks_H.dtype)
+
+
+def merge_partial(mixed_BHqE: Tensor, log_sum_BHq: Tensor, part_BHqE: Tensor, part_log_sum_BHq: Tensor) -> None:
+    """Merge a partial result into `mixed_BHqE` and `log_sum_BHq`, in place, in fp32.
+
+    Each query must have seen at least one key before.
+    """
+    share_BHq = torch.sigmoid(part_log_sum_BHq - log_sum_BHq)  # of the part in the sum of both
+    mixed_BHqE.lerp_(part_BHqE.float(), share_BHq[..., None])
+    log_sum_BHq.copy_(torch.logaddexp(log_sum_BHq, part_log_sum_BHq))
+
+
+def is_fused(query: Tensor, mask: Tensor | None, window: int | None, cap: float | None) -> bool:
+    """Return whether torch has a kernel for these inputs, which returns the log-sum-exp too."""
+    if mask is not None or window is not None or cap is not None:
+        return False
+    if query.device.type == "cpu":
+        return True
+    is_half = query.dtype in (torch.bfloat16, torch.float16)
+    return (
+        query.device.type == "cuda" and is_half and query.shape[-1] % 8 == 0 and query.shape[-1] <= MAX_FUSED_HEAD_SIZE
+    )
+
+
+def _blocks(query: Tensor, key: Tensor, *, causal: bool, window: int | None) -> Iterator[tuple[slice, slice]]:
+    """Yield blocks of queries, and the keys that they may see."""
+    batch, heads, length, _ = query.shape
+    num_keys = key.shape[2]
+    most = BLOCK_BYTES if query.device.type == "cpu" else ACCELERATOR_BLOCK_BYTES
+    size = max(1, most // (4 * batch * heads * num_keys))
+    if window is not None:
+        size = min(size, max(window, MIN_WINDOW_BLOCK))
+    for low in range(0, length, size):
+        high = min(length, low + size)
+        first = 0 if window is None else max(0, low - window + 1)
+        yield slice(low, high), slice(first, high if causal else num_keys)
+
+
+def _block_mask(
+    mask: Tensor | None, rows: slice, keys: slice, device: torch.device, *, causal: bool, window: int | None
+) -> Tensor | None:
+    """Return [B or 1, 1, 1, q, k], true where a query of the block may see a key; None: all see all."""
+    seen = None
+    if mask is not None and mask.dim() == 2:
+        seen = (mask[:, rows, None] == mask[:, None, keys])[:, None, None]
+    elif mask is not None:
+        seen = mask[:, :, None, rows, keys]
+    if causal:
+        ahead = torch.arange(keys.start, keys.stop, device=device) - torch.arange(
+            rows.start, rows.stop, device=device
+        ).unsqueeze(-1)
+        near = ahead <= 0 if window is None else (ahead <= 0) & (ahead > -window)
+        seen = near if seen is None else seen & near
+    return seen
+
+
+def _scores(query: Tensor, key: Tensor, cap: float | None) -> Tensor:
+    """[B, K, H/K, q, k] in fp32, nothing masked."""
+    batch, heads, length, size = query.shape
+    grouped = query.reshape(batch, key.shape[1], heads // key.shape[1], length, size)
+    scores = (grouped @ key[:, :, None].transpose(-2, -1)).float() * size**-0.5
+    return scores if cap is None else cap * (scores / cap).tanh()
+
+
+def _unfused_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool, window: int | None,
+    cap: float | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    mixed, log_sum = [], []
+    for rows, keys in _blocks(query, key, causal=causal, window=window):
+        scores = _scores(query[:, :, rows], key[:, :, keys], cap)
+        seen = _block_mask(mask, rows, keys, query.device, causal=causal, window=window)
+        if seen is not None:
+            scores = scores.masked_fill(~seen, float("-inf"))
+        of_block = scores.logsumexp(-1)
+        weights = (scores - of_block.nan_to_num(neginf=0.0)[..., None]).exp()
+        mixed.append((weights.to(value.dtype) @ value[:, :, None, keys]).flatten(1, 2))
+        log_sum.append(of_block.flatten(1, 2))
+    return torch.cat(mixed, dim=2), torch.cat(log_sum, dim=2)
+
+
+def _unfused_attention_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, mixed: Tensor, log_sum: Tensor, mask: Tensor | None, *,
+    causal: bool, window: int | None, cap: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the gradients in fp32, of products in the precision of the inputs. The softmax's gradient is weights * (d
+    weights - correction), where the correction is the sum over keys of weights * d weights, which equals sum(d result *
+    result) (Dao et al. 2022, appendix B)."""
+    size, groups = query.shape[-1], (key.shape[1], query.shape[1] // key.shape[1])
+    grad_query = []
+    grad_key, grad_value = (torch.zeros_like(each, dtype=torch.float32) for each in (key, value))
+    for rows, keys in _blocks(query, key, causal=causal, window=window):
+        grad_q, query_q, mixed_q, log_sum_q = (
+            each[:, :, rows].unflatten(1, groups) for each in (grad, query, mixed, log_sum)
+        )
+        correction = (grad_q.float() * mixed_q.float()).sum(-1, keepdim=True)
+        scores = _scores(query[:, :, rows], key[:, :, keys], cap)
+        weights = (scores - log_sum_q[..., None]).exp()
+        seen = _block_mask(mask, rows, keys, query.device, causal=causal, window=window)
+        if seen is not None:
+            weights = weights.masked_fill(~seen, 0.0)
+        grad_value[:, :, keys] += (weights.to(grad.dtype).transpose(-2, -1) @ grad_q).float().sum(2)
+        grad_scores = (grad_q @ value[:, :, None, keys].transpose(-2, -1)).float() - correction
+        grad_scores = weights * grad_scores * size**-0.5
+        if cap is not None:
+            grad_scores = grad_scores * (1.0 - (scores / cap).square())
+        grad_scores = grad_scores.to(query.dtype)
+        grad_key[:, :, keys] += (grad_scores.transpose(-2, -1) @ query_q).float().sum(2)
+        grad_query.append((grad_scores @ key[:, :, None, keys]).float().flatten(1, 2))
+    return torch.cat(grad_query, dim=2), grad_key, grad_value
