@@ -5782,10 +5782,11 @@ export interface components {
         /**
          * MoEShape
          * @description Mixture of experts in place of the feed-forward part of layers. No token is dropped. A shape is refused if no
-         *     Hugging Face layout can express it: with scoring `sigmoid` it is GLM-4 MoE or, with `mla`, DeepSeek-V3, which need
-         *     at least 1 shared expert; with `softmax` it is Qwen3 MoE (with `qk_norm`) or Mixtral (without), which have neither
-         *     shared experts, balancing, a scale, groups nor biases, and Mixtral no dense layers and only normalized weights, or
-         *     with `mla` DeepSeek-V2, which needs at least 1 shared expert and has neither balancing nor normalized weights.
+         *     Hugging Face layout can express it. With scoring `sigmoid` it is GLM-4 MoE or, with `mla`, DeepSeek-V3, which need
+         *     at least 1 shared expert. With `softmax` it is Qwen3 MoE (with `qk_norm`), gpt-oss (with `attention_sinks`) or
+         *     Mixtral, which have neither shared experts, balancing, a scale nor groups; or, with `mla`, DeepSeek-V2, which needs
+         *     at least 1 shared expert, and has neither balancing nor normalized weights. Mixtral and gpt-oss have no dense layers
+         *     and only normalized weights, and gpt-oss alone has, and needs, `biases` and a `swiglu_limit`.
          */
         MoEShape: {
             /**
@@ -5861,6 +5862,21 @@ export interface components {
              * @default 0
              */
             balance_rate: number;
+            /**
+             * Biases
+             * @description Whether the router and the matrices of the experts have biases, as in gpt-oss.
+             * @default false
+             */
+            biases: boolean;
+            /**
+             * Swiglu Limit
+             * @description Limit of the gate and of the other input of experts, as in gpt-oss: the gate is at most this, and the other input
+             *     between its negative and this. The output is then gate x sigmoid(1.702 x gate) x (other input + 1). Without it,
+             *     experts compute SwiGLU.
+             * @default null
+             * @example 7
+             */
+            swiglu_limit: number | null;
         };
         /**
          * ModelShape
@@ -5956,7 +5972,7 @@ export interface components {
             offset_norms: boolean;
             /**
              * Activation
-             * @description Function of the gate of dense feed-forward networks. Experts have `silu`.
+             * @description Function of the gate of dense feed-forward networks. Experts have `silu`, or what `moe.swiglu_limit` says.
              * @default silu
              */
             activation: components["schemas"]["ActivationEnum"];
@@ -5974,6 +5990,22 @@ export interface components {
              */
             query_pre_attn_scalar: number | null;
             /**
+             * Attn Logit Softcapping
+             * @description Soft cap of the scores of attention, as in Gemma 2: a score becomes the cap x tanh(score / cap). Scores are then
+             *     computed by plain matrix products, since torch's kernels have no cap. Without it there is none.
+             * @default null
+             * @example 50
+             */
+            attn_logit_softcapping: number | null;
+            /**
+             * Final Logit Softcapping
+             * @description Soft cap of the logits, in the loss too: a logit becomes the cap x tanh(logit / cap). Without it, they stay as
+             *     they are.
+             * @default null
+             * @example 30
+             */
+            final_logit_softcapping: number | null;
+            /**
              * Window Rope Theta
              * @description Base of the rotary position embeddings of layers with a window. Needs `full_attention_every`. Without it,
              *     `rope_theta`.
@@ -5981,6 +6013,13 @@ export interface components {
              * @example 10000
              */
             window_rope_theta: number | null;
+            /**
+             * Scale Window Rope
+             * @description Whether `rope_scaling` applies to layers with a window too, where there are layers without one, as in Gemma 2 and
+             *     gpt-oss.
+             * @default false
+             */
+            scale_window_rope: boolean;
             /**
              * Fused Projections
              * @description Whether the model's files have queries, keys and values in one matrix, and gate and up in another, as those of
@@ -5994,6 +6033,19 @@ export interface components {
              * @default false
              */
             attention_bias: boolean;
+            /**
+             * Attention Output Bias
+             * @description Whether the output projection of attention has a bias, as in gpt-oss.
+             * @default false
+             */
+            attention_output_bias: boolean;
+            /**
+             * Attention Sinks
+             * @description Whether each head has a learned score that takes part in the softmax and has no value, as in gpt-oss: a head can
+             *     then attend to nothing.
+             * @default false
+             */
+            attention_sinks: boolean;
             /**
              * Rotary Fraction
              * @description Fraction of a head's elements that are rotated by position; the others stay as they are. The number of rotated
@@ -6013,7 +6065,8 @@ export interface components {
             /**
              * Full Attention Every
              * @description Interval of layers without the window, as in OLMo 3: with 4, layers 4, 8 and so on attend to all earlier tokens.
-             *     `rope_scaling` then applies to these layers alone. Needs `sliding_window`. Without it, all layers are alike.
+             *     `rope_scaling` then applies to these layers alone, unless `scale_window_rope` is set. Needs `sliding_window`.
+             *     Without it, all layers are alike.
              * @default null
              * @example 4
              */
