@@ -156,7 +156,8 @@ def test_a_lead_compares_a_failed_run_with_its_corrected_fork(
     job = stack.wait_for_end(job_id := stack.json("submit", spec)["id"])
     assert (job["status"], job["reason"]["code"]) == ("failed", "deadline")
     assert "fewer training.steps" in job["reason"]["remedy"]
-    fork = stack.json("fork", job_id, "--set", "training.steps=20")["id"]
+    changes = ["--set", "training.steps=20", "--set", "time_limit_seconds=300"]
+    fork = stack.json("fork", job_id, *changes)["id"]
     assert stack.wait_for_end(fork)["status"] == "succeeded"
     check_times(stack, job_id)
     sign_in(page, stack, f"/compare?jobs={job_id},{fork}", person=people["lena"])

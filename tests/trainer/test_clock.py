@@ -135,7 +135,8 @@ def test_a_slow_rank_is_found_though_the_others_wait_for_it_within_the_passes(
 ) -> None:
     fast, slow = pool.run(2, passes_of_unequal_ranks, parallelism, 100)
     (fast_pass, fast_computing), (slow_pass, slow_computing) = (
-        [statistics.median(column) for column in zip(*rank, strict=True)] for rank in (fast, slow)
+        [min(column) for column in zip(*rank, strict=True)]  # what other processes disturb least
+        for rank in (fast, slow)
     )
     assert slow_pass / fast_pass < 1.2  # the durations of passes show nothing
     assert slow_computing / fast_computing > 2 * slow_pass / fast_pass

@@ -92,7 +92,7 @@ class Supervisor:
 
     def __init__(self, connection: HttpConnection | FolderConnection, platform: Platform, config: NodeConfig) -> None:
         self._connection, self._platform, self._config = connection, platform, config
-        self._stamp = f"{int(time.time()):x}"
+        self._stamp = f"{time.time_ns():x}"
         spool = config.work / "spool"
         self._events = SpoolWriter(spool, "progress", f"agent{config.node.index}-{self._stamp}")
         self._logs = LogFollower(SpoolWriter(spool, "logs", f"agent{config.node.index}-{self._stamp}"))

@@ -140,7 +140,7 @@ def _prepare_assignment(
     vocab_size = DatasetIndex.read(preparer.locations[0].folder).vocab_size
     largest = load_micro_batch(platform.storage, Encryptor(keys.job), run, vocab_size)
     if place.rank == 0:
-        store.set("prepared", f"{int(time.time()):x}")
+        store.set("prepared", f"{time.time_ns():x}")
     assignment = Assignment(
         run=run,
         training=settings.training,

@@ -55,6 +55,7 @@ def claim(attempt: Attempt, asked: PreparationRequest) -> PreparationReply:
         row = PreparationClaim.objects.select_for_update(no_key=True, of=("self",)).filter(**recipe).first()
         known = datasets.known_preparation(asked.dataset_id, asked.recipe)  # again, under the lock
         if known is not None:
+            PreparationClaim.objects.filter(**recipe).delete()  # the row may be one that was made above, too late
             return _prepared(known)
         if row is None:  # registered, and forgotten since
             return PreparationReply(state="wait", job_id=attempt.job_id)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from athanor.artifacts import keys, preparations
+from athanor.artifacts import datasets, keys, preparations
 from athanor.artifacts.models import PreparationClaim, PreparedDataset
 from athanor.jobs.models import Attempt, Job
 from tests.control_plane import drive
@@ -168,6 +168,27 @@ def test_a_job_claims_only_what_it_uses(
     assert (refused.status_code, refused.json()["code"]) == (422, "foreign_recipe")
     wrong = node.client("POST", "preparations:claim", {**body, "recipe": "x", "token": "y"})
     assert {item["pointer"] for item in wrong.json()["errors"]} == {"/recipe", "/token"}
+
+
+def test_a_claim_that_meets_the_registration_of_another_leaves_nothing_behind(
+    start: Callable[[], Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The data is registered between the two looks at whether it is."""
+    first, late = start(), start()
+    token = first.claim()["token"]
+    manifest = first.manifest()
+    look = datasets.known_preparation
+
+    def look_and_register(dataset_id: str, recipe: str) -> Any:
+        found = look(dataset_id, recipe)
+        if found is None:
+            monkeypatch.setattr(datasets, "known_preparation", look)
+            assert first.register(token, manifest).status_code == 201
+        return found
+
+    monkeypatch.setattr(datasets, "known_preparation", look_and_register)
+    assert late.claim()["state"] == "prepared"
+    assert not PreparationClaim.objects.exists()
 
 
 @pytest.mark.django_db(transaction=True)
