@@ -28,7 +28,7 @@ CASES = [
     case("dense", 2, context=2, zero=0),
     case("tied", 2, context=2, context_attention="ulysses", zero=3),
     case("moe", 2, zero=0, expert=2),
-    case("deepseek", 2, tensor=2),
+    case("deepseek", 2, tensor=2, tensor_overlap=True, zero=0),
     case("deepseek", 4, context=2, expert=2, zero=3),
     case("gemma2", 2, tensor=2),
     case("gpt-oss", 4, tensor=2, expert=2),

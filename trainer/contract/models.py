@@ -73,7 +73,7 @@ class MoEShape(CheckedModel):
         if self.groups_per_token > self.num_groups:
             message = f"groups_per_token {self.groups_per_token} exceeds num_groups {self.num_groups}"
             yield FieldConflict("groups_per_token", message, ("num_groups",))
-        elif self.experts_per_token > self.groups_per_token * size:
+        elif self.num_groups > 1 and self.experts_per_token > self.groups_per_token * size:
             message = (
                 f"groups_per_token {self.groups_per_token} of {size} experts each are too few for experts_per_token "
                 f"{self.experts_per_token}; raise it"

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from trainer.models.cache import KeyValueCache, override_attribute, use_kv_cache
-from trainer.models.feed_forward import identity
+from trainer.models.feed_forward import apply_linear, apply_linears, identity
+from trainer.models.moe import MixtureOfExperts
 from trainer.parallel.mesh import all_reduce_sum, all_reduce_world
 from trainer.parallel.parallelize import ParallelModel
 
@@ -88,5 +89,9 @@ def generation_session(
             for block in stage.blocks.values():
                 overrides.enter_context(override_attribute(block, "gather_input", identity))
                 overrides.enter_context(override_attribute(block, "reduce_output", reduce_output))
+                for part in (block.attention, block.mlp):
+                    if not isinstance(part, MixtureOfExperts):  # products that overlap would gather the sequence
+                        overrides.enter_context(override_attribute(part, "project_in", apply_linears))
+                        overrides.enter_context(override_attribute(part, "project_out", apply_linear))
         yield GenerationSession(model, cache, sample)
     model.weights.free_gathered()
