@@ -23,6 +23,16 @@ SHAPE: dict[str, Any] = {
 }  # fmt: skip
 EXPERTS = {"num_experts": 8, "experts_per_token": 2, "expert_size": 128, "shared_experts": 1, "scoring": "sigmoid",
            "balance_rate": 0.001}  # fmt: skip
+GEMMA2 = {
+    "norm_position": "both", "offset_norms": True, "activation": "gelu_tanh", "scale_embeddings": True,
+    "scale_window_rope": True, "sliding_window": 48, "full_attention_every": 2, "attn_logit_softcapping": 1.0,
+    "final_logit_softcapping": 3.0,
+}  # fmt: skip
+GPT_OSS = {
+    "attention_bias": True, "attention_output_bias": True, "attention_sinks": True, "scale_window_rope": True,
+    "sliding_window": 48, "full_attention_every": 2, "intermediate_size": 128,
+    "moe": {"num_experts": 8, "experts_per_token": 2, "expert_size": 128, "biases": True, "swiglu_limit": 7.0},
+}  # fmt: skip
 BASE: dict[str, Any] = {
     "data": {"source": "dataset:kit"},
     "tokenizer": {"vocab_size": 512, "sample_characters": 100_000},
@@ -62,6 +72,10 @@ REFERENCES = {
     "muon fp32": Reference({"optimizer": {"name": "muon"}}),
     "qwen2 bf16": Reference({"precision": "bf16"}, {"attention_bias": True, "tie_embeddings": True}),
     "qwen3 bf16": Reference({"precision": "bf16"}, {"qk_norm": True}),
+    "gemma2 fp32": Reference(shape=GEMMA2),
+    "gemma2 documents bf16": Reference({**DOCUMENTS, "precision": "bf16"}, GEMMA2),
+    "gpt-oss fp32": Reference(shape=GPT_OSS),
+    "gpt-oss documents bf16": Reference({**DOCUMENTS, "precision": "bf16"}, GPT_OSS),
     "lora bf16": Reference({"precision": "bf16", "lora": {"rank": 8}}, base="dense fp32"),
 }
 
@@ -81,6 +95,8 @@ CASES = {
     "compiled fp8": Case("dense fp8", {"compile": True}),
     "compiled documents bf16": Case("documents bf16", {"compile": True}),
     "compiled mixture bf16": Case("mixture bf16", {"compile": True}),
+    "compiled gemma2 documents bf16": Case("gemma2 documents bf16", {"compile": True}),
+    "compiled gpt-oss documents bf16": Case("gpt-oss documents bf16", {"compile": True}),
     "graphs bf16": Case("dense bf16", {"compile": True, "cuda_graphs": True, "parallelism": {
         "zero": 0, "micro_batch_sequences": 8}}),
     "selective recomputation bf16": Case("dense bf16", {"activation_checkpointing": "selective"}),

@@ -184,7 +184,7 @@ FAMILIES = (
             "num_experts_per_tok": 4, "sliding_window": 128, "layer_types": None, "sliding_window_pattern": 2,
             "rope_theta": 150_000.0, "swiglu_limit": 7.0, "attention_bias": True,
         },
-        restrictions="biases everywhere; weights in MXFP4 are read, and exported in the precision of the export; no "
+        restrictions="no projections without biases; weights in MXFP4 are read, and exported without it; no "
         "ring attention with a `sliding_window` below `sequence_length`",
     ),
     Family(

@@ -76,30 +76,60 @@ def causal_attention(
     window: int | None, cap: float | None,
 ) -> Tensor:  # fmt: skip
     """Return causal attention, [B, H, S, E], with sinks as `add_sinks` takes them; `mask`, `window` and `cap` as
-    `partial_attention` takes them."""
-    return _CausalAttention.apply(query_BHSE, key_BKSE, value_BKSE, sinks_H, mask, window, cap)
+    `partial_attention` takes them.
+
+    It is one operation to torch.compile, which would compile each block of queries by itself.
+    """
+    mixed_BHSE, _ = _causal_attention(query_BHSE, key_BKSE, value_BKSE, sinks_H, mask, window, cap)
+    return mixed_BHSE
 
 
-class _CausalAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, mask: Tensor | None,
-        window: int | None, cap: float | None,
-    ) -> Tensor:  # fmt: skip
-        mixed, log_sum = partial_attention(query, key, value, mask, causal=True, window=window, cap=cap)
-        mixed, log_sum = add_sinks(mixed, log_sum, sinks)
-        ctx.save_for_backward(query, key, value, sinks, mixed, log_sum, mask)
-        ctx.window, ctx.cap = window, cap
-        return mixed
+@torch.library.custom_op("athanor::causal_attention", mutates_args=())
+def _causal_attention(
+    query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, mask: Tensor | None, window: int | None,
+    cap: float | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    mixed, log_sum = partial_attention(query, key, value, mask, causal=True, window=window, cap=cap)
+    mixed, log_sum = add_sinks(mixed, log_sum, sinks)
+    return mixed.contiguous(), log_sum.contiguous()
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, sinks, mixed, log_sum, mask = ctx.saved_tensors
-        grads = partial_attention_backward(
-            grad, query, key, value, mixed, log_sum, mask, causal=True, window=ctx.window, cap=ctx.cap
-        )
-        grad_sinks = gradient_of_sinks(grad, mixed, log_sum, sinks)
-        return *(each.to(grad.dtype) for each in grads), grad_sinks, None, None, None
+
+@torch.library.custom_op("athanor::causal_attention_backward", mutates_args=())
+def _causal_attention_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, mixed: Tensor, log_sum: Tensor,
+    mask: Tensor | None, window: int | None, cap: float | None,
+) -> list[Tensor]:  # fmt: skip
+    """Return the gradients of query, key, value and, where there are some, sinks."""
+    grads = partial_attention_backward(
+        grad, query, key, value, mixed, log_sum, mask, causal=True, window=window, cap=cap
+    )
+    of_sinks = gradient_of_sinks(grad, mixed, log_sum, sinks)
+    return [each.to(grad.dtype).contiguous() for each in grads] + ([] if of_sinks is None else [of_sinks])
+
+
+@_causal_attention.register_fake
+def _(query: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return query.new_empty(query.shape), query.new_empty(query.shape[:-1], dtype=torch.float32)
+
+
+@_causal_attention_backward.register_fake
+def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, *_: Any) -> list[Tensor]:
+    found = [grad.new_empty(each.shape) for each in (query, key, value)]
+    return found if sinks is None else [*found, sinks.new_empty(sinks.shape)]
+
+
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    query, key, value, sinks, mask, ctx.window, ctx.cap = inputs
+    ctx.save_for_backward(query, key, value, sinks, *output, mask)
+
+
+def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    query, key, value, sinks, mixed, log_sum, mask = ctx.saved_tensors
+    grads = _causal_attention_backward(grad, query, key, value, sinks, mixed, log_sum, mask, ctx.window, ctx.cap)
+    return *grads, *([None] if sinks is None else []), None, None, None
+
+
+_causal_attention.register_autograd(_backward, setup_context=_save_for_backward)
 
 
 def add_sinks(mixed_BHqE: Tensor, log_sum_BHq: Tensor, sinks_H: Tensor | None) -> tuple[Tensor, Tensor]:
