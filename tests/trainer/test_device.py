@@ -40,6 +40,10 @@ def test_a_spec_without_precision_computes_on_cpus_as_one_in_fp32(tmp_path: Path
     assert runs[0].events("settings.resolved")[0]["attention"] == "flash"
 
 
+SINKS = {"attention_sinks": True, "sliding_window": 16, "full_attention_every": 2}
+"""As in gpt-oss: windows and no windows in turn."""
+
+
 @pytest.mark.parametrize(
     ("fields", "sizes", "kernels"),
     [
@@ -47,6 +51,7 @@ def test_a_spec_without_precision_computes_on_cpus_as_one_in_fp32(tmp_path: Path
         ({"data": TINY["data"] | {"packing": "documents"}}, MeshSizes(), "flash"),
         ({"model": {"preset": "llama-1m"}}, MeshSizes(), "flash"),
         ({"model": {"shape": {**TINY["model"]["shape"], "attn_logit_softcapping": 50.0}}}, MeshSizes(), "math"),
+        ({"model": {"shape": {**TINY["model"]["shape"], **SINKS}}}, MeshSizes(), "flash, math"),
         ({}, MeshSizes(context=2), "flash"),
         ({}, MeshSizes(context=2, tensor=2), "flash"),
     ],

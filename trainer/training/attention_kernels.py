@@ -41,22 +41,24 @@ def attention_kernels(training: TrainingSpec, sizes: MeshSizes, device: torch.de
     documents = None
     if training.data.packing != "none":
         documents = torch.zeros(1, length, dtype=torch.int32, device=device)
-    mask = None if is_ring else document_mask(documents, query)
+    mask = document_mask(documents, query)
     cap = shape.attn_logit_softcapping
-    sinks = torch.zeros(query.shape[1], device=device, dtype=dtype) if shape.attention_sinks else None
-    found = set()
-    for window in {shape.window_of(layer) for layer in range(shape.num_layers)}:
+    found: set[str] = set()
+    for layer_window in {shape.window_of(layer) for layer in range(shape.num_layers)}:
+        is_limited = layer_window is not None and layer_window < training.sequence_length
+        window = max(1, length // 2) if is_limited else None
         with _Kernels() as kernels:
             if is_ring:
                 partial_attention(query, key, value, None, causal=True, cap=cap)
+            elif cap is not None or shape.attention_sinks:
+                partial_attention(query, key, value, documents, causal=True, window=window, cap=cap)
             else:
-                is_limited = window is not None and window < training.sequence_length
-                attend(query.requires_grad_(), key, value, mask, length // 2 if is_limited else None, cap, sinks)
+                attend(query.requires_grad_(), key, value, mask, window)
         found |= kernels.found or {"math"}
     return ", ".join(sorted(found))
 
 
-class _Kernels(TorchDispatchMode):
+class _Kernels(TorchDispatchMode):  # type: ignore[misc] # torch does not annotate it
     """Records the kernels of attention that are called."""
 
     def __init__(self) -> None:

@@ -47,7 +47,8 @@ def prefer_fast_attention(device: torch.device) -> AbstractContextManager[object
     cuDNN is up to 1.75 times as fast on an H100 (release notes of torch 2.5). Not run on a GPU by this project."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < HOPPER_CAPABILITY:
         return nullcontext()
-    return sdpa_kernel(ATTENTION_ORDER, set_priority=True)
+    order: AbstractContextManager[object] = sdpa_kernel(ATTENTION_ORDER, set_priority=True)
+    return order
 
 
 def use_deterministic_algorithms() -> None:
