@@ -292,6 +292,17 @@ class ModelShape(CheckedModel):
         experts = (self.moe.experts_per_token if active else self.moe.num_experts) + self.moe.shared_experts
         return 3 * self.hidden_size * self.moe.expert_size * experts + self.moe.num_experts * self.hidden_size
 
+    def linear_parameters(self, layer: int) -> int:
+        """Return the parameters of a layer's linear layers: of attention, a dense feed-forward network and shared
+        experts, biases left out."""
+        return self.attention_parameters() + 3 * self.hidden_size * self.linear_mlp_size(layer)
+
+    def linear_mlp_size(self, layer: int) -> int:
+        """Return the width of a layer's dense feed-forward network or of its shared experts, 0 without them."""
+        if self.moe is None or not self.is_moe_layer(layer):
+            return self.intermediate_size
+        return self.moe.shared_experts * self.moe.expert_size
+
     def layer_parameters(self, layer: int) -> int:
         """Return the parameters of a layer."""
         vectors = self.norm_parameters() + self.bias_parameters()
@@ -309,9 +320,7 @@ class ModelShape(CheckedModel):
         chosen, total = set(targets), 0
         for layer in range(self.num_layers):
             total += sum(rank * (self.hidden_size + size) for name, size in attention.items() if name in chosen)
-            middle = self.intermediate_size
-            if self.moe is not None and self.is_moe_layer(layer):
-                middle = self.moe.shared_experts * self.moe.expert_size
+            middle = self.linear_mlp_size(layer)
             if middle:
                 total += rank * (self.hidden_size + middle) * len(chosen & {"gate", "up", "down"})
         return total

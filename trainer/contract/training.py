@@ -229,6 +229,12 @@ class TrainingSpec(CheckedModel):
         if self.lora is not None and self.model.is_new:
             message = "lora adapts a trained model; name it in model.base, and leave model.weights out"
             yield FieldConflict("lora", message, ("model",))
+        if self.lora is not None and self.lora.quantization != "none" and self.precision == "fp8":
+            message = (
+                f"lora.quantization {self.lora.quantization} has no fp8 products: its matrices are dequantized to bf16 "
+                "or fp32; set precision to bf16, or lora.quantization to none"
+            )
+            yield FieldConflict("lora.quantization", message, ("precision",))
         if self.lora is not None and self.model.shape is not None:
             try:
                 self.lora.check_export(self.model.shape)
