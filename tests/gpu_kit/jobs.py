@@ -63,6 +63,7 @@ REFERENCES = {
     "qwen2 bf16": Reference({"precision": "bf16"}, {"attention_bias": True, "tie_embeddings": True}),
     "qwen3 bf16": Reference({"precision": "bf16"}, {"qk_norm": True}),
     "lora bf16": Reference({"precision": "bf16", "lora": {"rank": 8}}, base="dense fp32"),
+    "qlora bf16": Reference({"precision": "bf16", "lora": {"rank": 8, "quantization": "nf4"}}, base="dense fp32"),
 }
 
 

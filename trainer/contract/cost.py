@@ -184,7 +184,12 @@ class RankCost:
             return self.parameters
         lora, shape = self._training.lora, self._shape
         adapters = shape.adapter_parameters(lora.rank, lora.targets) * len(self.layers) // shape.num_layers
-        return ParameterCounts(tensor_split=-(-adapters // self._sizes.tensor))
+        # Of the two matrices of an adapter, the one on the side of the hidden states is not divided.
+        undivided = lora.rank * shape.hidden_size * shape.adapted_matrices(lora.targets)
+        replicated = undivided * len(self.layers) // shape.num_layers if self._sizes.tensor > 1 else 0
+        return ParameterCounts(
+            tensor_split=-(-(adapters - replicated) // self._sizes.tensor), replicated=replicated
+        )
 
     @cached_property
     def _quantized(self) -> ParameterCounts:
@@ -457,9 +462,7 @@ class RankCost:
         gathers = 4 * layers + 2 * len(self._repeated) + self.has_embedding + self.has_head
         scatters = 4 * layers + len(self._repeated) + self.has_embedding + self.has_head
         sums = 3 * 4 * self._tokens_of_step if self.has_head else 0
-        if self._training.lora is None:
-            replicated = ParameterCounts(replicated=self.parameters.replicated)
-            sums += 4 * self._sharded(replicated)
+        sums += 4 * self._sharded(ParameterCounts(replicated=self._trained.replicated))
         return [
             Traffic("tensor", "all_gather", _part(hidden * gathers, tensor)),
             Traffic("tensor", "reduce_scatter", _part(hidden * scatters, tensor)),

@@ -325,6 +325,12 @@ class ModelShape(CheckedModel):
                 total += rank * (self.hidden_size + middle) * len(chosen & {"gate", "up", "down"})
         return total
 
+    def adapted_matrices(self, targets: Iterable[str]) -> int:
+        """Return the number of matrices that low-rank adapters with these targets are beside."""
+        attention = len({"query", "key", "value", "output"} & set(targets))
+        feed_forward = len({"gate", "up", "down"} & set(targets))
+        return sum(attention + (feed_forward if self.linear_mlp_size(layer) else 0) for layer in range(self.num_layers))
+
     def flops_per_token(
         self, vocab_size: int, sequence_length: int, *, causal: bool, trained_adapters: int | None = None
     ) -> int:
