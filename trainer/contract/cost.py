@@ -194,7 +194,7 @@ class RankCost:
     @cached_property
     def _quantized(self) -> ParameterCounts:
         """Return the numbers of this rank's matrices in 4 bits."""
-        if self._training.lora is None or self._training.lora.quantization == "none":
+        if not self._training.has_quantized_base:
             return ParameterCounts()
         numbers = sum(count * self._shape.linear_parameters(layer) for (layer, _), count in self._alike.items())
         return ParameterCounts(tensor_split=numbers // self._sizes.tensor)

@@ -18,7 +18,7 @@ memory is known."""
 def plan_mesh(training: TrainingSpec, vocab_size: int, world: int) -> MeshSizes | list[MeshProblem]:
     """Return the mesh of `world` ranks, or all its problems."""
     spec, shape = training.parallelism, training.model.resolve()
-    sizes = mesh_sizes(spec, shape, vocab_size, world)
+    sizes = mesh_sizes(spec, shape, vocab_size, world, has_small_state=training.has_quantized_base)
     if isinstance(sizes, MeshProblem):
         return [sizes, *_too_few(training, world)] if spec.data == "auto" else [sizes, *_too_few(training, spec.data)]
     try:
@@ -136,7 +136,7 @@ def _overlap_problems(training: TrainingSpec, sizes: MeshSizes) -> list[MeshProb
 def _quantization_problems(training: TrainingSpec, sizes: MeshSizes) -> Iterator[MeshProblem]:
     """Yield why matrices in 4 bits cannot be divided over tensor ranks: a block of numbers on two of them would have
     two scales, and the model would not be the same on any mesh."""
-    if training.lora is None or training.lora.quantization == "none" or sizes.tensor == 1:
+    if training.lora is None or not training.has_quantized_base or sizes.tensor == 1:
         return
     shape = training.model.resolve()
     rows = {

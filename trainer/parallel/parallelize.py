@@ -109,7 +109,7 @@ def parallelize_model(
         if training.lora is not None:
             add_adapters(stage, training.lora)
         shapes |= shard_parameters(stage, mesh)
-        if training.lora is not None and training.lora.quantization == "nf4":
+        if training.has_quantized_base:
             quantize_linears(stage)
         apply_tensor_parallelism(stage, mesh, overlap=spec.tensor_overlap)
         apply_expert_parallelism(stage, mesh)
