@@ -396,12 +396,13 @@ class RankCost:
 
     def _logits_bytes(self) -> int:
         """Return the bytes of a chunk of logits and its gradient; the gradients of the hidden states and of the
-        head's matrix."""
+        head's matrix, if it is trained."""
         if not self.has_head:
             return 0
         words, hidden = -(-self._vocab // self._sizes.tensor), self._shape.hidden_size
         chunk = min(4 * self._tokens * words, MAX_LOGITS_CHUNK_BYTES)
-        return 2 * chunk + self._width * self._tokens * hidden + 4 * words * hidden
+        of_matrix = 4 * words * hidden if self._training.lora is None else 0
+        return 2 * chunk + self._width * self._tokens * hidden + of_matrix
 
     def traffic(self) -> list[Traffic]:
         """Return what this rank sends in a step; entries of zero bytes are omitted."""
