@@ -284,7 +284,7 @@ def test_a_model_of_8_billion_parameters_fits_one_small_gpu() -> None:
     matrices = 32 * (2 * 4096 * (4096 + 1024) + 3 * 4096 * 14_336)
     assert found["none"].weights - found["nf4"].weights == matrices * 2 - matrices * 36 // 64
     assert found["nf4"].weights < 5.8 * 2**30
-    assert found["nf4"].total < 9 * 2**30 < 2 * 9 * 2**30 < found["none"].total
+    assert found["nf4"].total < 9 * 2**30 < 17 * 2**30 < found["none"].total
 
 
 class PeakBytes(TorchDispatchMode):

@@ -79,10 +79,10 @@ class ParameterCounts:
 class Memory:
     """Peak memory of a rank during a step, in bytes.
 
-    `gathered`: unsharded copies of the weights that the model computes with, and a dequantized matrix. `logits`: includes the buffers of the
-    loss. `host`: optimizer state in host memory. `saves`: the copy of the state for checkpoints, and parts that are
-    being stored, in host memory. On a CPU both are the same memory as the rest. `communicators`: buffers of NCCL on a
-    GPU.
+    `gathered`: unsharded copies of the weights that the model computes with, and a dequantized matrix. `logits`:
+    includes the buffers of the loss. `host`: optimizer state in host memory. `saves`: the copy of the state for
+    checkpoints, and parts that are being stored, in host memory. On a CPU both are the same memory as the rest.
+    `communicators`: buffers of NCCL on a GPU.
     """
 
     weights: int
@@ -187,9 +187,7 @@ class RankCost:
         # Of the two matrices of an adapter, the one on the side of the hidden states is not divided.
         undivided = lora.rank * shape.hidden_size * shape.adapted_matrices(lora.targets)
         replicated = undivided * len(self.layers) // shape.num_layers if self._sizes.tensor > 1 else 0
-        return ParameterCounts(
-            tensor_split=-(-(adapters - replicated) // self._sizes.tensor), replicated=replicated
-        )
+        return ParameterCounts(tensor_split=-(-(adapters - replicated) // self._sizes.tensor), replicated=replicated)
 
     @cached_property
     def _quantized(self) -> ParameterCounts:

@@ -149,9 +149,9 @@ def _quantization_problems(training: TrainingSpec, sizes: MeshSizes) -> Iterator
         if row % NF4_BLOCK:
             yield MeshProblem(
                 "lora/quantization", "uneven_cut",
-                f"lora.quantization {training.lora.quantization} has a scale for each {NF4_BLOCK} numbers of a row, and "
-                f"with tensor {sizes.tensor} a row of {name} is {row:g} numbers on a rank; take a tensor with which it is "
-                f"a multiple of {NF4_BLOCK}, 1 if there is none, or lora.quantization none",
+                f"lora.quantization {training.lora.quantization} has a scale for each {NF4_BLOCK} numbers of a row, "
+                f"and with tensor {sizes.tensor} a row of {name} is {row:g} numbers on a rank; take a tensor with which "
+                f"it is a multiple of {NF4_BLOCK}, 1 if there is none, or lora.quantization none",
             )  # fmt: skip
 
 

@@ -22,8 +22,8 @@ LORA_A, LORA_B = "lora_a", "lora_b"
 class LoRALinear(nn.Module):
     """A linear layer with an adapter: x W^T + scale x A^T B^T, and its bias if it has one.
 
-    `weight` W is [out, in], which `quantize_linears` replaces by a matrix in 4 bits; `lora_a` A is [rank, in], `lora_b`
-    B is [out, rank]. With gradients, a share `dropout` of the adapter's inputs is set to zero, by torch's random numbers
+    `weight` W is [out, in], and in 4 bits once `quantize_linears` has replaced it; `lora_a` A is [rank, in], `lora_b` B
+    is [out, rank]. With gradients, a share `dropout` of the adapter's inputs is set to zero, by torch's random numbers
     (`seed_dropout`).
     """
 
