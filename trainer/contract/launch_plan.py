@@ -150,8 +150,8 @@ def _quantization_problems(training: TrainingSpec, sizes: MeshSizes) -> Iterator
             yield MeshProblem(
                 "lora/quantization", "uneven_cut",
                 f"lora.quantization {training.lora.quantization} has a scale for each {NF4_BLOCK} numbers of a row, "
-                f"and with tensor {sizes.tensor} a row of {name} is {row:g} numbers on a rank; take a tensor with which "
-                f"it is a multiple of {NF4_BLOCK}, 1 if there is none, or lora.quantization none",
+                f"and with tensor {sizes.tensor} a row of {name} is {row:g} numbers on a rank; take a tensor with "
+                f"which it is a multiple of {NF4_BLOCK}, 1 if there is none, or lora.quantization none",
             )  # fmt: skip
 
 

@@ -6618,8 +6618,8 @@ export interface components {
              * Zero
              * @description What the data ranks shard: 0 nothing (plain data parallelism), 1 the optimizer state, 2 also the gradients, 3
              *     also the parameters. `auto` is 0 while weights, gradients and optimizer state take at most 2 GiB per rank, or with
-             *     `lora.quantization` (unless `replicate` is below `data`), else 3, or 1 in a pipeline. A pipeline refuses 2, and 3 with the schedules
-             *     `interleaved_zero_bubble`, `zbv_zero_bubble` and `dualpipe_v`.
+             *     `lora.quantization` (unless `replicate` is below `data`), else 3, or 1 in a pipeline. A pipeline refuses 2, and 3
+             *     with the schedules `interleaved_zero_bubble`, `zbv_zero_bubble` and `dualpipe_v`.
              * @default auto
              */
             zero: number | "auto";
