@@ -77,6 +77,7 @@ REFERENCES = {
     "gpt-oss fp32": Reference(shape=GPT_OSS),
     "gpt-oss documents bf16": Reference({**DOCUMENTS, "precision": "bf16"}, GPT_OSS),
     "lora bf16": Reference({"precision": "bf16", "lora": {"rank": 8}}, base="dense fp32"),
+    "qlora bf16": Reference({"precision": "bf16", "lora": {"rank": 8, "quantization": "nf4"}}, base="dense fp32"),
 }
 
 

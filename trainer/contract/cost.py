@@ -10,6 +10,7 @@ from typing import assert_never
 
 from trainer.contract.launch_plan import is_recomputed, micro_batch_size, num_micro_batches
 from trainer.contract.manifest import PART_PLAINTEXT_BYTES, PARTS_IN_FLIGHT
+from trainer.contract.optimisation import nf4_bytes
 from trainer.contract.parallelism import MeshSizes, stage_layers, stage_numbers
 from trainer.contract.training import TrainingSpec
 
@@ -60,6 +61,11 @@ class ParameterCounts:
             self.tensor_split + other.tensor_split, self.replicated + other.replicated, self.experts + other.experts
         )
 
+    def __sub__(self, other: "ParameterCounts") -> "ParameterCounts":
+        return ParameterCounts(
+            self.tensor_split - other.tensor_split, self.replicated - other.replicated, self.experts - other.experts
+        )
+
     @property
     def dense(self) -> int:
         """Return the parameters outside of experts."""
@@ -75,10 +81,10 @@ class ParameterCounts:
 class Memory:
     """Peak memory of a rank during a step, in bytes.
 
-    `gathered`: unsharded copies of the weights that the model computes with. `logits`: includes the buffers of the
-    loss. `host`: optimizer state in host memory. `saves`: the copy of the state for checkpoints, and parts that are
-    being stored, in host memory. On a CPU both are the same memory as the rest. `communicators`: buffers of NCCL on a
-    GPU.
+    `gathered`: unsharded copies of the weights that the model computes with, and a dequantized matrix. `logits`:
+    includes the buffers of the loss. `host`: optimizer state in host memory. `saves`: the copy of the state for
+    checkpoints, and parts that are being stored, in host memory. On a CPU both are the same memory as the rest.
+    `communicators`: buffers of NCCL on a GPU.
     """
 
     weights: int
@@ -180,7 +186,33 @@ class RankCost:
             return self.parameters
         lora, shape = self._training.lora, self._shape
         adapters = shape.adapter_parameters(lora.rank, lora.targets) * len(self.layers) // shape.num_layers
-        return ParameterCounts(tensor_split=-(-adapters // self._sizes.tensor))
+        undivided = shape.undivided_adapter_parameters(lora.rank, lora.targets)
+        replicated = undivided * len(self.layers) // shape.num_layers if self._sizes.tensor > 1 else 0
+        return ParameterCounts(tensor_split=-(-(adapters - replicated) // self._sizes.tensor), replicated=replicated)
+
+    @cached_property
+    def _quantized(self) -> ParameterCounts:
+        """Return the numbers of this rank's matrices in 4 bits."""
+        if not self._training.has_quantized_base:
+            return ParameterCounts()
+        numbers = sum(count * self._shape.linear_parameters(layer) for (layer, _), count in self._alike.items())
+        return ParameterCounts(tensor_split=numbers // self._sizes.tensor)
+
+    @cached_property
+    def _held(self) -> ParameterCounts:
+        """Return the parameters that this rank holds before sharding: adapters too, but no matrices in 4 bits."""
+        adapters = self._trained if self._training.lora is not None else ParameterCounts()
+        return self.parameters + adapters - self._quantized
+
+    @property
+    def _dequantized_bytes(self) -> int:
+        """Return the bytes of a product's dequantized matrix, the largest one: for each number a byte and a half of
+        packed pairs in int32 and fp32 numbers, or these and the rounded ones."""
+        if not self._quantized.total:
+            return 0
+        shape = self._shape
+        width = max(shape.num_heads * shape.head_size, *(shape.linear_mlp_size(layer) for layer, _ in self._alike))
+        return 6 * shape.hidden_size * width // self._sizes.tensor
 
     @property
     def _ends(self) -> ParameterCounts:
@@ -228,10 +260,8 @@ class RankCost:
 
     def memory(self) -> Memory:
         """Return the bytes that this rank needs."""
-        sizes, trained, every = self._sizes, self._trained, self.parameters
-        if self._training.lora is not None:
-            every = every + trained
-        held, updated = self._sharded(every), self._sharded(trained)
+        sizes, trained = self._sizes, self._trained
+        held, updated = self._sharded(self._held), self._sharded(trained)
         gradients = 4 * updated
         if sizes.zero and not self._reduces_each and self.micro_batches > 1 and self._dense_ranks > 1:
             gradients += self._sum_width * trained.total  # they are not reduced before the last micro-batch
@@ -240,10 +270,12 @@ class RankCost:
         if self._training.optimizer.offload:
             room = min(moments, 2 * 2 * 4 * MAX_OFFLOAD_BUCKET_ELEMENTS)
         return Memory(
-            weights=4 * updated + resting * (held - updated if self._training.lora is not None else 0),
+            weights=4 * updated
+            + resting * (held - updated if self._training.lora is not None else 0)
+            + nf4_bytes(self._quantized.total),
             gradients=gradients,
             optimizer=room if self._training.optimizer.offload else moments,
-            gathered=self._gathered(every, trained),
+            gathered=self._gathered(trained) + self._dequantized_bytes,
             activations=self._activation_bytes(),
             logits=self._logits_bytes(),
             host=moments if self._training.optimizer.offload else 0,
@@ -277,7 +309,7 @@ class RankCost:
             case unknown:
                 assert_never(unknown)
 
-    def _gathered(self, every: ParameterCounts, trained: ParameterCounts) -> int:
+    def _gathered(self, trained: ParameterCounts) -> int:
         """Return the bytes of the gathered weights to compute with. At stage 3 the ends of the model and two blocks:
         one in use, one on its way."""
         if self._sizes.zero == 0:
@@ -285,13 +317,18 @@ class RankCost:
         if self._dense_ranks * self._width == 4:
             return 0
         if self._sizes.zero < 3 or self._is_one_group:
-            return self._width * every.total
-        largest = max((self._of_layer(layer).total for layer, _ in self._alike), default=0)
+            return self._width * self._held.total
+        largest = max((self._gathered_of_layer(layer) for layer, _ in self._alike), default=0)
         return self._width * (self._ends.total + 2 * largest)
+
+    def _gathered_of_layer(self, layer: int) -> int:
+        """Return the parameters of a layer that are gathered, adapters left out."""
+        in_bits = self._shape.linear_parameters(layer) // self._sizes.tensor if self._quantized.total else 0
+        return self._of_layer(layer).total - in_bits
 
     @property
     def _is_one_group(self) -> bool:
-        return 4 * self.parameters.total // len(self.stages) <= MAX_SINGLE_GROUP_BYTES
+        return 4 * self._held.total // len(self.stages) <= MAX_SINGLE_GROUP_BYTES
 
     @property
     def _tokens(self) -> int:
@@ -374,13 +411,14 @@ class RankCost:
 
     def _logits_bytes(self) -> int:
         """Return the bytes of a chunk of logits, its gradient, and the slopes of their cap; the gradients of the hidden
-        states and of the head's matrix."""
+        states and, if it is trained, of the head's matrix."""
         if not self.has_head:
             return 0
         words, hidden = -(-self._vocab // self._sizes.tensor), self._shape.hidden_size
         chunk = min(4 * self._tokens * words, MAX_LOGITS_CHUNK_BYTES)
         chunks = 2 if self._shape.final_logit_softcapping is None else 3
-        return chunks * chunk + self._width * self._tokens * hidden + 4 * words * hidden
+        of_matrix = 4 * words * hidden if self._training.lora is None else 0
+        return chunks * chunk + self._width * self._tokens * hidden + of_matrix
 
     def traffic(self) -> list[Traffic]:
         """Return what this rank sends in a step; entries of zero bytes are omitted."""
@@ -391,9 +429,8 @@ class RankCost:
     def _sharding(self) -> list[Traffic]:
         if not self._sizes.zero:
             return []
-        trained, blocks, ends = self._trained, self._blocks, self._ends
-        if self._training.lora is not None:
-            blocks = blocks + trained
+        trained, ends = self._trained, self._ends
+        blocks = self._held - ends
         # Stages 1 and 2 gather once a step, stage 3 for each pass, or for each micro-batch what is one group.
         frees = self._sizes.zero == 3
         times = (2 if not self._is_one_group else 1) * self.micro_batches if frees else 1
@@ -442,9 +479,7 @@ class RankCost:
         gathers = 4 * layers + 2 * len(self._repeated) + self.has_embedding + self.has_head
         scatters = 4 * layers + len(self._repeated) + self.has_embedding + self.has_head
         sums = 3 * 4 * self._tokens_of_step if self.has_head else 0
-        if self._training.lora is None:
-            replicated = ParameterCounts(replicated=self.parameters.replicated)
-            sums += 4 * self._sharded(replicated)
+        sums += 4 * self._sharded(ParameterCounts(replicated=self._trained.replicated))
         return [
             Traffic("tensor", "all_gather", _part(hidden * gathers, tensor)),
             Traffic("tensor", "reduce_scatter", _part(hidden * scatters, tensor)),

@@ -3,7 +3,10 @@
 The platform uses it to validate a spec and the trainer when it starts, so both give the same answers.
 """
 
+from collections.abc import Iterator
+
 from trainer.contract.hugging_face import layout_of
+from trainer.contract.optimisation import NF4_BLOCK
 from trainer.contract.parallelism import MeshProblem, MeshSizes, mesh_problems, mesh_sizes, pipeline_problem
 from trainer.contract.training import TrainingSpec
 
@@ -15,7 +18,7 @@ memory is known."""
 def plan_mesh(training: TrainingSpec, vocab_size: int, world: int) -> MeshSizes | list[MeshProblem]:
     """Return the mesh of `world` ranks, or all its problems."""
     spec, shape = training.parallelism, training.model.resolve()
-    sizes = mesh_sizes(spec, shape, vocab_size, world)
+    sizes = mesh_sizes(spec, shape, vocab_size, world, has_small_state=training.has_quantized_base)
     if isinstance(sizes, MeshProblem):
         return [sizes, *_too_few(training, world)] if spec.data == "auto" else [sizes, *_too_few(training, spec.data)]
     try:
@@ -28,6 +31,7 @@ def plan_mesh(training: TrainingSpec, vocab_size: int, world: int) -> MeshSizes 
         *_too_few(training, sizes.data),
         *_graph_problems(training, sizes),
         *_overlap_problems(training, sizes),
+        *_quantization_problems(training, sizes),
     ]
     if problems:
         return problems
@@ -127,6 +131,28 @@ def _overlap_problems(training: TrainingSpec, sizes: MeshSizes) -> list[MeshProb
         for reason, is_there in against.items()
         if is_there
     ]
+
+
+def _quantization_problems(training: TrainingSpec, sizes: MeshSizes) -> Iterator[MeshProblem]:
+    """Yield why matrices in 4 bits cannot be divided over tensor ranks: a block of numbers on two of them would have
+    two scales, and the model would not be the same on any mesh."""
+    if training.lora is None or not training.has_quantized_base or sizes.tensor == 1:
+        return
+    shape = training.model.resolve()
+    rows = {
+        f"hidden_size {shape.hidden_size}": shape.hidden_size,
+        f"num_heads {shape.num_heads} x head size {shape.head_size}": shape.num_heads * shape.head_size / sizes.tensor,
+    }
+    for size in sorted({shape.linear_mlp_size(layer) for layer in range(shape.num_layers)}):
+        rows[f"the feed-forward size {size}"] = size / sizes.tensor
+    for name, row in rows.items():
+        if row % NF4_BLOCK:
+            yield MeshProblem(
+                "lora/quantization", "uneven_cut",
+                f"lora.quantization {training.lora.quantization} has a scale for each {NF4_BLOCK} numbers of a row, "
+                f"and with tensor {sizes.tensor} a row of {name} is {row:g} numbers on a rank; take a tensor with "
+                f"which it is a multiple of {NF4_BLOCK}, 1 if there is none, or lora.quantization none",
+            )  # fmt: skip
 
 
 def _too_few(training: TrainingSpec, data_ranks: int) -> list[MeshProblem]:

@@ -468,6 +468,17 @@ class ModelShape(CheckedModel):
         experts = (self.moe.experts_per_token if active else self.moe.num_experts) + self.moe.shared_experts
         return 3 * self.hidden_size * self.moe.expert_size * experts + self.moe.num_experts * self.hidden_size
 
+    def linear_parameters(self, layer: int) -> int:
+        """Return the parameters of a layer's linear layers: of attention, a dense feed-forward network and shared
+        experts, biases left out."""
+        return self.attention_parameters() + 3 * self.hidden_size * self.linear_mlp_size(layer)
+
+    def linear_mlp_size(self, layer: int) -> int:
+        """Return the width of a layer's dense feed-forward network or of its shared experts, 0 without them."""
+        if self.moe is None or not self.is_moe_layer(layer):
+            return self.intermediate_size
+        return self.moe.shared_experts * self.moe.expert_size
+
     def layer_parameters(self, layer: int) -> int:
         """Return the parameters of a layer."""
         vectors = self.norm_parameters() + self.bias_parameters()
@@ -484,12 +495,21 @@ class ModelShape(CheckedModel):
         chosen, total = self.adapted_matrices(targets), 0
         for layer in range(self.num_layers):
             total += sum(rank * sum(sizes) for name, sizes in self.attention_matrices().items() if name in chosen)
-            middle = self.intermediate_size
-            if self.moe is not None and self.is_moe_layer(layer):
-                middle = self.moe.shared_experts * self.moe.expert_size
+            middle = self.linear_mlp_size(layer)
             if middle:
                 total += rank * (self.hidden_size + middle) * len(chosen & {"gate", "up", "down"})
         return total
+
+    def undivided_adapter_parameters(self, rank: int, targets: Iterable[str]) -> int:
+        """Of `adapter_parameters`, those that every tensor rank has: of the two matrices of an adapter, the one on the
+        side that is not divided, or both beside what compresses with `mla`."""
+        chosen, total = self.adapted_matrices(targets), 0
+        for name, (rows, columns) in self.attention_matrices().items():
+            if name in chosen:
+                whole = rows + columns if name.endswith("_a") else rows if name == "output" else columns
+                total += self.num_layers * rank * whole
+        with_feed_forward = sum(self.linear_mlp_size(layer) > 0 for layer in range(self.num_layers))
+        return total + with_feed_forward * rank * self.hidden_size * len(chosen & {"gate", "up", "down"})
 
     def flops_per_token(
         self, vocab_size: int, sequence_length: int, *, causal: bool, trained_adapters: int | None = None

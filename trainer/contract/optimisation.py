@@ -110,6 +110,15 @@ def default_learning_rate(num_parameters: int | None, *, adapters: bool) -> floa
     return next(rate for limit, rate in NEW_MODEL_RATES if num_parameters <= limit)
 
 
+NF4_BLOCK = 64
+"""Numbers of a matrix in 4 bits that share a scale."""
+
+
+def nf4_bytes(numbers: int) -> int:
+    """Return the bytes of so many numbers in 4 bits, and of a scale in fp32 for each block."""
+    return -(-numbers // NF4_BLOCK) * (NF4_BLOCK // 2 + 4)
+
+
 LoraTarget = Literal["query", "key", "value", "output", "gate", "up", "down"]
 
 
@@ -137,6 +146,12 @@ class LoraSpec(SpecModel):
     ]
     """Matrices of each block that get an adapter. Routed experts get none. In a model with `mla`, `query` is all
     matrices of queries, and `key` as `value` both matrices that keys and values are computed with."""
+    quantization: Annotated[Literal["none", "nf4"], Field(exclude_if=lambda value: value == "none")] = "none"
+    """How the frozen matrices of attention, dense feed-forward layers and shared experts are stored during training.
+    `nf4` stores them in 4 bits, with a scale in fp32 for each 64 numbers (QLoRA, Dettmers et al. 2023), and computes
+    with them in the `precision` of the run, which takes longer. Embeddings, head, norms and routed experts are stored
+    as without it. Each data rank has all of these matrices, with any `zero`. Refused with precision `fp8`, with `mla`,
+    and with `tensor` ranks whose parts of the matrices' rows are no multiples of 64 numbers."""
     export: Literal["merged", "adapter"] = "merged"
     """What the job exports: `merged` is a complete model with the adapters added to its weights, `adapter` the adapters
     alone in PEFT's layout. `adapter` is refused for a mixture of experts with `gate`, `up` or `down` among the targets

@@ -54,9 +54,9 @@ class ParallelismSpec(CheckedModel):
     `data` with `zero` 0."""
     zero: Annotated[int, Field(ge=0, le=3)] | Literal["auto"] = "auto"
     """What the data ranks shard: 0 nothing (plain data parallelism), 1 the optimizer state, 2 also the gradients, 3
-    also the parameters. `auto` is 0 while weights, gradients and optimizer state take at most 2 GiB per rank (unless
-    `replicate` is below `data`), else 3, or 1 in a pipeline. A pipeline refuses 2, and 3 with the schedules
-    `interleaved_zero_bubble`, `zbv_zero_bubble` and `dualpipe_v`."""
+    also the parameters. `auto` is 0 while weights, gradients and optimizer state take at most 2 GiB per rank, or with
+    `lora.quantization` (unless `replicate` is below `data`), else 3, or 1 in a pipeline. A pipeline refuses 2, and 3
+    with the schedules `interleaved_zero_bubble`, `zbv_zero_bubble` and `dualpipe_v`."""
     tensor: PositiveInt = 1
     """Number of tensor-parallel ranks, which divide each matrix. Must divide the numbers of heads and the feed-forward
     sizes of the model, and on several nodes `processes_per_node`. `sequence_length` must be a multiple of `context` x
@@ -172,8 +172,11 @@ class MeshProblem:
     message: str
 
 
-def mesh_sizes(spec: ParallelismSpec, shape: ModelShape, vocab_size: int, world: int) -> MeshSizes | MeshProblem:
-    """Return the mesh of `world` ranks, or why there is none."""
+def mesh_sizes(
+    spec: ParallelismSpec, shape: ModelShape, vocab_size: int, world: int, *, has_small_state: bool = False
+) -> MeshSizes | MeshProblem:
+    """Return the mesh of `world` ranks, or why there is none. `has_small_state`: sharding would save little, whatever
+    the number of parameters."""
     others = spec.pipeline * spec.context * spec.tensor
     factors = f"pipeline {spec.pipeline} x context {spec.context} x tensor {spec.tensor}"
     if world % others:
@@ -193,7 +196,7 @@ def mesh_sizes(spec: ParallelismSpec, shape: ModelShape, vocab_size: int, world:
     replicate = data if spec.replicate == "auto" and zero == 0 else 1 if spec.replicate == "auto" else spec.replicate
     if zero == "auto":
         state = shape.num_parameters(vocab_size) * STATE_BYTES_PER_PARAMETER // (spec.tensor * spec.pipeline)
-        is_small = state <= MAX_REPLICATED_STATE_BYTES
+        is_small = has_small_state or state <= MAX_REPLICATED_STATE_BYTES
         # A pipeline passes every stage many times a step: gathering parameters each time would cost too much.
         sharded = 3 if spec.pipeline == 1 else 1
         zero = 0 if is_small and spec.replicate in ("auto", data) else sharded

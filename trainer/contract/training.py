@@ -240,6 +240,15 @@ class TrainingSpec(CheckedModel):
         if self.lora is not None and self.model.is_new:
             message = "lora adapts a trained model; name it in model.base, and leave model.weights out"
             yield FieldConflict("lora", message, ("model",))
+        if self.lora is not None and self.has_quantized_base and self.precision == "fp8":
+            message = (
+                f"lora.quantization {self.lora.quantization} has no fp8 products: its matrices are dequantized to bf16 "
+                "or fp32; set precision to bf16, or lora.quantization to none"
+            )
+            yield FieldConflict("lora.quantization", message, ("precision",))
+        if self.has_quantized_base and self.model.shape is not None and self.model.shape.mla is not None:
+            message = "lora.quantization nf4 is not supported for a model with mla; set it to none"
+            yield FieldConflict("lora.quantization", message, ("model.shape.mla",))
         if self.lora is not None and self.model.shape is not None:
             try:
                 self.lora.check_export(self.model.shape)
@@ -291,6 +300,11 @@ class TrainingSpec(CheckedModel):
         shape = self.model.resolve()
         adapters = None if self.lora is None else shape.adapter_parameters(self.lora.rank, self.lora.targets)
         return shape.flops_per_token(vocab_size, self.sequence_length, causal=causal, trained_adapters=adapters)
+
+    @property
+    def has_quantized_base(self) -> bool:
+        """Return whether the frozen matrices of the blocks are in 4 bits."""
+        return self.lora is not None and self.lora.quantization != "none"
 
     @property
     def computes_in_bf16(self) -> bool:

@@ -49,10 +49,12 @@ class WeightsWriter:
         processes_per_node: int,
         largest_bytes: int = MAX_FILE_BYTES,
         adapter_scale: float | None = None,
+        read_base: Callable[[str, tuple[int, ...]], Tensor] | None = None,
     ) -> None:
-        """Divide the tensors among files. `adapter_scale`: of adapters that are merged into their weights."""
+        """Divide the tensors among files. `adapter_scale`: of adapters that are merged into their weights; `read_base`:
+        read a full tensor by its name and shape, in place of a matrix in 4 bits."""
         self._weights, self._shape, self._dtype, self._scale = weights, shape, dtype, adapter_scale
-        self._mesh = weights.mesh
+        self._mesh, self._read_base = weights.mesh, read_base
         shapes = stage_shapes(weights, select=lambda name: not is_adapter(name))
         empty = ((name, torch.empty(full_shape, device="meta")) for name, full_shape in shapes)
         sizes = [
@@ -95,7 +97,7 @@ class WeightsWriter:
     def _complete_files(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
         """Gather all tensors, and yield each file that this rank writes once its tensors are there, on the CPU."""
         number_of = {name: number for number, file in enumerate(self._files) for name in file}
-        named = gather_stage_tensors(self._weights)
+        named = gather_stage_tensors(self._weights, read_base=self._read_base)
         tensors: dict[str, Tensor] = {}
         merged = named if self._scale is None else merge_adapters(named, self._scale)
         for name, their_name, tensor in exported_tensors(merged, self._shape):

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from trainer.contract.optimisation import LoraSpec
 from trainer.models.decoder import Decoder
+from trainer.models.nf4 import NF4Weight, QuantizedLinear, frozen_linear
 
 LORA_A, LORA_B = "lora_a", "lora_b"
 
@@ -21,13 +22,17 @@ LORA_A, LORA_B = "lora_a", "lora_b"
 class LoRALinear(nn.Module):
     """A linear layer with an adapter: x W^T + scale x A^T B^T, and its bias if it has one.
 
-    `weight` W is [out, in], `lora_a` A is [rank, in], `lora_b` B is [out, rank]. With gradients, a share `dropout` of
-    the adapter's inputs is set to zero, by torch's random numbers (`seed_dropout`).
+    `weight` W is [out, in], and in 4 bits once `quantize_linears` has replaced it; `lora_a` A is [rank, in], `lora_b` B
+    is [out, rank]. With gradients, a share `dropout` of the adapter's inputs is set to zero, by torch's random numbers
+    (`seed_dropout`).
     """
+
+    weight: nn.Parameter | NF4Weight
 
     def __init__(self, linear: nn.Linear, rank: int, scale: float, dropout: float = 0.0) -> None:
         super().__init__()
-        self.weight = weight = linear.weight
+        weight = linear.weight
+        self.weight = weight
         self.lora_a = nn.Parameter(torch.empty(rank, weight.shape[1]))
         self.lora_b = nn.Parameter(torch.empty(weight.shape[0], rank))
         self.register_parameter("bias", linear.bias)  # behind the adapter, which `merge_adapters` adds to the weight
@@ -42,7 +47,7 @@ class LoRALinear(nn.Module):
         """Return the layer's output, [..., out]."""
         seen = functional.dropout(x, self._dropout) if self._dropout and torch.is_grad_enabled() else x
         narrow = functional.linear(functional.linear(seen, self.lora_a), self.lora_b)
-        return functional.linear(x, self.weight, self.bias) + self._scale * narrow
+        return frozen_linear(x, self.weight, self.bias) + self._scale * narrow
 
 
 def seed_dropout(seed: int, step: int, rank: int) -> None:
@@ -67,6 +72,24 @@ def add_adapters(model: Decoder, spec: LoraSpec) -> None:
         if isinstance(module, nn.Linear) and name.startswith("blocks.") and name.split(".")[-1] in chosen:
             owner, _, attribute = name.rpartition(".")
             setattr(model.get_submodule(owner), attribute, LoRALinear(module, spec.rank, spec.scale, spec.dropout))
+
+
+def quantize_linears(model: Decoder) -> None:
+    """Replace the matrices of the blocks' linear layers, with and without adapters, by ones in 4 bits of undefined
+    values.
+
+    Call it after tensor parallelism has sharded them, and before data parallelism, which they take no part in.
+    """
+    for name, module in list(model.blocks.named_modules()):
+        if isinstance(module, nn.Linear):
+            owner, _, attribute = name.rpartition(".")
+            quantized = QuantizedLinear(NF4Weight(module.weight), module.bias)
+            setattr(model.blocks.get_submodule(owner), attribute, quantized)
+        elif isinstance(module, LoRALinear):
+            assert isinstance(module.weight, nn.Parameter), "not quantized before"
+            quantized_weight = NF4Weight(module.weight)
+            del module.weight
+            module.weight = quantized_weight
 
 
 def merge_adapters(tensors: Iterable[tuple[str, Tensor]], scale: float) -> Iterator[tuple[str, Tensor]]:

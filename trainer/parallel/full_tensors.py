@@ -53,17 +53,28 @@ def stage_shapes(
 
 
 def _names(weights: Weights, select: Callable[[str], bool]) -> list[str]:
-    return [name for name in weights.all_params if weights.layouts[name].is_original(name) and select(name)]
+    return [name for name, place in weights.layouts.items() if place.is_original(name) and select(name)]
 
 
 def gather_stage_tensors(
     weights: Weights,
     value: Callable[[nn.Parameter], Tensor] = lambda parameter: parameter.detach(),
     select: Callable[[str], bool] = lambda name: True,
+    read_base: Callable[[str, tuple[int, ...]], Tensor] | None = None,
 ) -> Iterator[tuple[str, Tensor]]:
-    """As `gather_full_tensors`, but yield what this rank's stages have, on every rank of them."""
+    """As `gather_full_tensors`, but yield what this rank's stages have, on every rank of them.
+
+    A matrix in 4 bits is dequantized, or read by `read_base` from its name and shape.
+    """
     for name in _names(weights, select):
-        yield name, weights.layouts[name].gather(local_tensor(value(weights.all_params[name]))).float()
+        place, quantized = weights.layouts[name], weights.quantized.get(name)
+        if quantized is None:
+            full = place.gather(local_tensor(value(weights.all_params[name])))
+        elif read_base is None:
+            full = place.gather(quantized.dequantize())
+        else:
+            full = read_base(name, place.shape).to(weights.mesh.device)
+        yield name, full.float()
     yield from ((name, bias) for name, bias in weights.expert_biases.items() if select(name))
 
 

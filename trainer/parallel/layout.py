@@ -137,8 +137,11 @@ def _gather_cut(shard: Tensor, cut: DimShard, size: int, mesh: Mesh) -> Tensor:
     return torch.cat(pieces).movedim(0, cut.dimension)
 
 
-def param_layout(name: str, parameter: Tensor, whole_shape: Iterable[int], mesh: Mesh, copies: int = 1) -> ParamLayout:
-    """Return the layout of a parameter of the full shape `whole_shape`, which FSDP may have sharded already.
+def param_layout(
+    name: str, parameter: Tensor | None, whole_shape: Iterable[int], mesh: Mesh, copies: int = 1
+) -> ParamLayout:
+    """Return the layout of a parameter of the full shape `whole_shape`, which FSDP may have sharded already; None for a
+    matrix in 4 bits, which it does not shard.
 
     `copies`: number of stages that have it, for a tied embedding.
     """

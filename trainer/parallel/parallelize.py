@@ -11,7 +11,7 @@ from trainer.contract.training import TrainingSpec
 from trainer.data.batch import MicroBatch
 from trainer.data.packing import IGNORED
 from trainer.models.decoder import Decoder
-from trainer.models.lora import add_adapters
+from trainer.models.lora import add_adapters, quantize_linears
 from trainer.parallel.context import ContextParallel
 from trainer.parallel.data import apply_fsdp, local_tensor
 from trainer.parallel.expert import apply_expert_parallelism
@@ -19,7 +19,7 @@ from trainer.parallel.layout import ParamLayout, initial_shard, param_layout, sh
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.pipeline import Pipeline
 from trainer.parallel.tensor import apply_tensor_parallelism
-from trainer.parallel.weights import ReplicatedWeights, ShardedWeights, Weights
+from trainer.parallel.weights import ReplicatedWeights, ShardedWeights, Weights, quantized_weights
 
 
 @dataclass
@@ -109,27 +109,36 @@ def parallelize_model(
         if training.lora is not None:
             add_adapters(stage, training.lora)
         shapes |= shard_parameters(stage, mesh)
+        if training.has_quantized_base:
+            quantize_linears(stage)
         apply_tensor_parallelism(stage, mesh, overlap=spec.tensor_overlap)
         apply_expert_parallelism(stage, mesh)
         context.apply(stage)
         prepare(stage)
         if mesh.sizes.zero:
             apply_fsdp(stage, mesh, training, sums_over_replicas=spec.compression.kind == "none")
+        elif training.computes_in_bf16:
+            _round_frozen(stage)
         stage.to_empty(device=mesh.param_device)
         stage.zero_buffers()
         stages.append(stage)
-    parameters = {name: parameter for stage in stages for name, parameter in stage.named_parameters()}
+    parameters: dict[str, Tensor] = {name: each for stage in stages for name, each in stage.named_parameters()}
+    quantized = quantized_weights(stages)
     layouts = {}
-    for name, parameter in parameters.items():
+    for name in shapes:
         is_tied = shape.tie_embeddings and mesh.sizes.pipeline > 1 and name in ("embedding.weight", "head.weight")
         stored_name = "embedding.weight" if is_tied else name
+        parameter = parameters.get(name)
         layouts[name] = param_layout(stored_name, parameter, shapes[name], mesh, copies=2 if is_tied else 1)
     with torch.no_grad():
-        for name, parameter in parameters.items():
-            value = load_shard(layouts[name])
+        for name, place in layouts.items():
+            value = load_shard(place)
             if value is None:
-                value = initial_shard(layouts[name], shape.num_layers, training.seed)
-            local_tensor(parameter).copy_(value)
+                value = initial_shard(place, shape.num_layers, training.seed)
+            if name in quantized:
+                quantized[name].quantize_(value)
+            else:
+                local_tensor(parameters[name]).copy_(value)
     weights = (
         ShardedWeights(stages, layouts, mesh, spec.compression)
         if mesh.sizes.zero
@@ -141,3 +150,11 @@ def parallelize_model(
         batch = (micro_batch, training.sequence_length // mesh.sizes.context)
         pipeline = Pipeline(stages, spec, mesh, batch, dtype)
     return ParallelModel(stages, weights, context, pipeline, training.cuda_graphs)
+
+
+def _round_frozen(stage: Decoder) -> None:
+    """Give parameters that are not trained the precision that the model computes in, on the meta device: they have no
+    fp32 copy."""
+    for parameter in stage.parameters():
+        if not parameter.requires_grad:
+            parameter.data = parameter.data.to(torch.bfloat16)

@@ -18,6 +18,7 @@ from trainer.contract.optimisation import CompressionSpec
 from trainer.contract.training import TrainingSpec
 from trainer.models.decoder import Decoder
 from trainer.models.moe import MixtureOfExperts
+from trainer.models.nf4 import NF4Weight
 from trainer.parallel.compression import Compressor, WireBytes, make_compressor
 from trainer.parallel.data import local_tensor, reshard
 from trainer.parallel.layout import ParamLayout, is_expert
@@ -31,7 +32,8 @@ the first collective starts long before the backward pass ends."""
 class Weights:
     """The parameters of this rank's pipeline `stages`, by name, and the reduction of their gradients.
 
-    `all_params`: all of them, in fp32 where they are trained; `trainable`: those that the optimizer updates.
+    `all_params`: all of them, in fp32 where they are trained; `trainable`: those that the optimizer updates;
+    `quantized`: frozen matrices in 4 bits, which are not among them, by the names of the parameters that they replace.
     `compressors`: compressed sums over replicas; `sent`: with them, the bytes that each step has sent, newest last.
     """
 
@@ -41,6 +43,7 @@ class Weights:
 
     def __init__(self, stages: list[Decoder], layouts: dict[str, ParamLayout], mesh: Mesh) -> None:
         self.stages, self.layouts, self.mesh = stages, layouts, mesh
+        self.quantized = quantized_weights(stages)
         self.compressors, self.sent = [], deque()
         self._tied_group = _tied_group(stages, mesh)
 
@@ -119,6 +122,12 @@ class Weights:
             second.copy_(first)
         elif names and self._tied_group is not None:
             all_reduce_flat(self._gradients(names), self._tied_group)
+
+
+def quantized_weights(stages: list[Decoder]) -> dict[str, NF4Weight]:
+    """Return the matrices of these stages that are in 4 bits, by name."""
+    modules = (named for stage in stages for named in stage.named_modules())
+    return {name: module for name, module in modules if isinstance(module, NF4Weight)}
 
 
 def moe_layers(stages: list[Decoder]) -> dict[str, MixtureOfExperts]:

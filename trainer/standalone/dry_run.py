@@ -4,6 +4,7 @@ The code that parallelizes the model runs with fake process groups and parameter
 pipeline rank.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -100,9 +101,10 @@ def bytes_of(model: ParallelModel, training: TrainingSpec) -> StateBytes:
         trained += numbers
         moments += numbers * moments_per_parameter(algorithm)
     every = [local_tensor(parameter) for parameter in weights.all_params.values()]
+    quantized = weights.quantized.values()
     return StateBytes(
-        parameters=sum(each.numel() for each in every),
-        weights=sum(each.numel() * each.element_size() for each in every),
+        parameters=sum(each.numel() for each in every) + sum(math.prod(each.shape) for each in quantized),
+        weights=sum(each.nbytes for each in every) + sum(each.packed.nbytes + each.scales.nbytes for each in quantized),
         gradients=4 * trained,
         optimizer=4 * moments,
     )

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import (
 from trainer.contract.launch_plan import is_recomputed
 from trainer.contract.training import TrainingSpec
 from trainer.models.decoder import Decoder
+from trainer.models.nf4 import NF4_LINEAR
 
 _aten = torch.ops.aten
 SAVED_OPERATIONS = {
@@ -21,6 +22,7 @@ SAVED_OPERATIONS = {
     _aten.addmm.default,
     _aten._grouped_mm.default,
     _aten._scaled_mm.default,
+    NF4_LINEAR,
     _aten._scaled_dot_product_flash_attention.default,
     _aten._scaled_dot_product_flash_attention_for_cpu.default,
     _aten._scaled_dot_product_efficient_attention.default,

@@ -117,7 +117,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
     check_patterns(training.optimizer.groups, _parameter_names(training, index.vocab_size))
     with reporter.phase("model", heartbeat_phase="model"):
         torch.manual_seed(training.seed)
-        base = _base(assignment)
+        base = open_base(assignment)
         model = parallelize_model(
             training, index.vocab_size, mesh, part.micro_batch, lambda stage: _prepare(stage, training, mesh),
             lambda place: base.part_of(place) if base is not None and not is_adapter(place.name) else None,
@@ -249,7 +249,7 @@ def _validation(assignment: Assignment, storage: Storage, part: RankShare) -> li
     return make_names_unique(found)
 
 
-def _base(assignment: Assignment) -> StoredWeights | None:
+def open_base(assignment: Assignment) -> StoredWeights | None:
     """Open the base model whose weights the model starts from; None without one.
 
     A resumed run needs it only with LoRA: a checkpoint contains the trained parameters, not the frozen ones.

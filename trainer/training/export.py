@@ -24,7 +24,7 @@ from trainer.export.write import WeightsWriter, WrittenFile, file_name, write_in
 from trainer.models.lora import is_adapter
 from trainer.parallel.full_tensors import gather_full_tensors
 from trainer.storage.encrypted import encrypt_file
-from trainer.training.build import TrainState
+from trainer.training.build import TrainState, open_base
 
 BASE_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
@@ -79,12 +79,14 @@ def _write_weights(state: TrainState, folder: Path) -> list[WrittenFile]:
         path.unlink()
         return stored
 
+    base = open_base(assignment) if state.model.weights.quantized else None
     writer = WeightsWriter(
         state.model.weights,
         state.training.model.resolve(),
         torch.bfloat16 if state.training.computes_in_bf16 else torch.float32,
         processes_per_node=assignment.run.layout.processes_per_node,
         adapter_scale=None if lora is None else lora.scale,
+        read_base=None if base is None else base.whole,
     )
     written = writer.write(folder, state.mesh.open_store("export/"), store_file)
     for number, each in enumerate(written):

@@ -5454,6 +5454,16 @@ export interface components {
              */
             targets: components["schemas"]["TargetsEnum"][];
             /**
+             * Quantization
+             * @description How the frozen matrices of attention, dense feed-forward layers and shared experts are stored during training.
+             *     `nf4` stores them in 4 bits, with a scale in fp32 for each 64 numbers (QLoRA, Dettmers et al. 2023), and computes
+             *     with them in the `precision` of the run, which takes longer. Embeddings, head, norms and routed experts are stored
+             *     as without it. Each data rank has all of these matrices, with any `zero`. Refused with precision `fp8`, and with
+             *     `tensor` ranks whose parts of the matrices' rows are no multiples of 64 numbers.
+             * @default none
+             */
+            quantization: components["schemas"]["QuantizationEnum"];
+            /**
              * Export
              * @description What the job exports: `merged` is a complete model with the adapters added to its weights, `adapter` the adapters
              *     alone in PEFT's layout. `adapter` is refused for a mixture of experts with `gate`, `up` or `down` among the targets
@@ -6725,9 +6735,9 @@ export interface components {
             /**
              * Zero
              * @description What the data ranks shard: 0 nothing (plain data parallelism), 1 the optimizer state, 2 also the gradients, 3
-             *     also the parameters. `auto` is 0 while weights, gradients and optimizer state take at most 2 GiB per rank (unless
-             *     `replicate` is below `data`), else 3, or 1 in a pipeline. A pipeline refuses 2, and 3 with the schedules
-             *     `interleaved_zero_bubble`, `zbv_zero_bubble` and `dualpipe_v`.
+             *     also the parameters. `auto` is 0 while weights, gradients and optimizer state take at most 2 GiB per rank, or with
+             *     `lora.quantization` (unless `replicate` is below `data`), else 3, or 1 in a pipeline. A pipeline refuses 2, and 3
+             *     with the schedules `interleaved_zero_bubble`, `zbv_zero_bubble` and `dualpipe_v`.
              * @default auto
              */
             zero: number | "auto";
@@ -7653,6 +7663,8 @@ export interface components {
              */
             protected_seconds: number | null;
         };
+        /** @enum {string} */
+        QuantizationEnum: "none" | "nf4";
         /** @description Which series of which jobs, and how many points. */
         QueryRequest: {
             /** @description Ids of jobs. Give this or `filters`. */

@@ -103,7 +103,7 @@ const ORDER = [
   ["telemetry", "mlflow", "tracking_uri", "experiment", "run_name"],
   ["training", "model", "preset", "base", "shape", "data", "source", "format", "text_field", "validation_fraction"],
   ["tokenizer", "kind", "vocab_size", "steps", "tokens_per_step", "sequence_length"],
-  ["lora", "rank", "alpha", "targets", "export", "optimizer", "learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "gradient_clip"],
+  ["lora", "rank", "alpha", "targets", "quantization", "export", "optimizer", "learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "gradient_clip"],
   ["schedule", "warmup_steps", "decay_fraction", "final_fraction", "precision", "parallelism"],
   ["activation_checkpointing", "evaluation", "every_steps", "sequences", "prompts", "sample_tokens", "compile", "seed"],
 ].flat();

@@ -269,6 +269,9 @@ class ParameterGroup(TypedDict):
 PipelineScheduleEnum: TypeAlias = Literal['gpipe', '1f1b', 'interleaved_1f1b', 'interleaved_zero_bubble', 'zbv_zero_bubble', 'dualpipe_v', 'looped_bfs']
 
 
+QuantizationEnum: TypeAlias = Literal['none', 'nf4']
+
+
 ScheduleSpecNameEnum: TypeAlias = Literal['wsd', 'cosine', 'constant']
 
 
@@ -464,6 +467,7 @@ class LoraSpec(TypedDict):
     rank_stabilized: NotRequired[bool]
     dropout: NotRequired[float]
     targets: NotRequired[list[TargetsEnum]]
+    quantization: NotRequired[QuantizationEnum]
     export: NotRequired[ExportEnum]
 
 
