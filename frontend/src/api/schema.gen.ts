@@ -5458,8 +5458,8 @@ export interface components {
              * @description How the frozen matrices of attention, dense feed-forward layers and shared experts are stored during training.
              *     `nf4` stores them in 4 bits, with a scale in fp32 for each 64 numbers (QLoRA, Dettmers et al. 2023), and computes
              *     with them in the `precision` of the run, which takes longer. Embeddings, head, norms and routed experts are stored
-             *     as without it. Each data rank has all of these matrices, with any `zero`. Refused with precision `fp8`, and with
-             *     `tensor` ranks whose parts of the matrices' rows are no multiples of 64 numbers.
+             *     as without it. Each data rank has all of these matrices, with any `zero`. Refused with precision `fp8`, with `mla`,
+             *     and with `tensor` ranks whose parts of the matrices' rows are no multiples of 64 numbers.
              * @default none
              */
             quantization: components["schemas"]["QuantizationEnum"];
