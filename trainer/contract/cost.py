@@ -205,8 +205,8 @@ class RankCost:
 
     @property
     def _dequantized_bytes(self) -> int:
-        """Return the bytes that the largest matrix takes while it is dequantized, 6 for each number: 4 in fp32, and 2 of
-        the index of its pair or in bf16."""
+        """Return the bytes that the largest matrix takes while it is dequantized, 6 for each number: 4 in fp32, and 2
+        of the index of its pair or in bf16."""
         if not self._quantized.total:
             return 0
         shape = self._shape
