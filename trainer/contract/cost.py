@@ -206,8 +206,8 @@ class RankCost:
 
     @property
     def _dequantized_bytes(self) -> int:
-        """Return the bytes of a product's dequantized matrix, the largest one: for each number a byte and a half of
-        packed pairs in int32 and fp32 numbers, or these and the rounded ones."""
+        """Return the bytes that the largest matrix takes while it is dequantized, 6 for each number: 4 in fp32, and 2
+        of the index of its pair or in bf16."""
         if not self._quantized.total:
             return 0
         shape = self._shape
