@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 import torch
+from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.trainer.equality import Case, built, my_batches, step_batch
@@ -44,6 +45,9 @@ class SentBytes(TorchDispatchMode):
         elif name == "alltoall_base_":
             ranks = _ranks(args[2])
             self.by_operation["all_to_all"] += _bytes(args[1]) * (ranks - 1) // ranks
+        elif name == "all_to_all_single":
+            ranks = _resolve_process_group(args[3]).size()
+            self.by_operation["all_to_all"] += _bytes(args[0]) * (ranks - 1) // ranks
         else:
             assert name in ("recv_", "wait_tensor", "_wrap_tensor_autograd"), f"{name} is not counted"
 

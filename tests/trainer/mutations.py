@@ -29,7 +29,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 def _no_vocabulary_sums(patch: pytest.MonkeyPatch) -> None:
     whole = loss._chunk
-    patch.setattr(loss, "_chunk", lambda logits, words, counted, z, _: whole(logits, words, counted, z, None))
+    patch.setattr(loss, "_chunk", lambda logits, words, counted, z, _, cap: whole(logits, words, counted, z, None, cap))
 
 
 def _gradients_stay_on_the_ring(patch: pytest.MonkeyPatch) -> None:
