@@ -14,6 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from tests.trainer.equality import MODELS
 from tests.trainer.ranks import RankPool
 from tests.trainer.runs import MIXTURE, FinishedRun, run_alone, stop, tiny_training
 from tests.trainer.test_lora import LORA, TOKENS, logits_of, logits_with_peft
@@ -32,6 +33,7 @@ from trainer.parallel.parallelize import parallelize_model
 from trainer.standalone.dry_run import bytes_of, dry_run, state_bytes
 
 SHAPE = {"hidden_size": 128, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 256}
+LATENT = MODELS["deepseek"]
 QLORA = {**LORA, "quantization": "nf4"}
 VOCABULARY = 300
 
@@ -230,6 +232,7 @@ def test_bf16_and_a_mixture_of_experts_learn(first: FinishedRun, tmp_path: Path)
     ("changes", "message"),
     [
         ({"precision": "fp8"}, "lora.quantization nf4 has no fp8 products.*set precision to bf16"),
+        ({"model": {"base": "model:x", "shape": LATENT}}, "nf4 is not supported for a model with mla; set it to none"),
         ({"lora": {"quantization": "int3"}}, "Input should be 'none' or 'nf4'"),
     ],
     ids=str,

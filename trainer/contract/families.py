@@ -210,8 +210,8 @@ FAMILIES = (
             "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
             "v_head_dim": 128,
         },
-        restrictions="no biases, only rotary elements in pairs of neighbours (`rope_interleave`); layers that predict "
-        "further tokens are not read, trained or exported",
+        restrictions="no biases, only rotary elements in pairs of neighbours (`rope_interleave`), no "
+        "`lora.quantization`; layers that predict further tokens are not read, trained or exported",
     ),
     Family(
         "deepseek_v2", "DeepseekV2ForCausalLM", "DeepSeek-V2, V2-Lite", experts="softmax",
@@ -223,7 +223,7 @@ FAMILIES = (
             "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
             "v_head_dim": 128,
         },
-        restrictions="no biases, no normalized weights of experts (`norm_topk_prob`)",
+        restrictions="no biases, no normalized weights of experts (`norm_topk_prob`), no `lora.quantization`",
     ),
 )  # fmt: skip
 BY_TYPE: dict[str, Family] = {family.model_type: family for family in FAMILIES}
