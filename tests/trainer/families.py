@@ -8,7 +8,8 @@ import transformers
 from safetensors.torch import save_file
 
 from trainer.contract.hugging_face import hugging_face_config
-from trainer.contract.models import MLAShape, ModelShape, MoEShape, RopeScaling
+from trainer.contract.models import MLAShape, ModelShape, MoEShape
+from trainer.contract.positions import RopeScaling
 from trainer.export.write import exported_tensors, file_name, split_tensors, write_index
 from trainer.models.decoder import Decoder, initialise
 

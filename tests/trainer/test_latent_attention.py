@@ -15,8 +15,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tests.trainer.families import LENGTH, SHAPES, TOKENS, VOCABULARY, export, exported_state, our_model
 from tests.trainer.runs import FinishedRun, run_alone, tiny_training
 from trainer.contract.hugging_face import hugging_face_config, layout_of, shape_of_config
-from trainer.contract.models import MLAShape, ModelShape, MoEShape, RopeScaling
+from trainer.contract.models import MLAShape, ModelShape, MoEShape
 from trainer.contract.optimisation import LoraSpec
+from trainer.contract.positions import RopeScaling
 from trainer.contract.run import EndClass
 from trainer.contract.training import TrainingSpec
 from trainer.errors import TrainerError

@@ -13,7 +13,8 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from tests.trainer.families import LENGTH, SHAPES, SIZES, SOFTMAX, TOKENS, VOCABULARY, export, our_model, write_random
 from tests.trainer.runs import tiny_training
 from trainer.contract.hugging_face import hugging_face_config, layout_of, shape_of_config
-from trainer.contract.models import MODELS, ModelShape, MoEShape, RopeScaling
+from trainer.contract.models import MODELS, ModelShape, MoEShape
+from trainer.contract.positions import RopeScaling
 from trainer.errors import TrainerError
 from trainer.export.folder import read_config
 from trainer.export.read import StoredWeights, load_decoder

@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainer.contract.families import BY_TYPE, BY_WHOLE, Layout, family_of
-from trainer.contract.models import MAX_LAYERS, MLAShape, ModelShape, MoEShape, RopeScaling
+from trainer.contract.models import MAX_LAYERS, MLAShape, ModelShape, MoEShape
+from trainer.contract.positions import RopeScaling
 
 CONFIG_NAME, TOKENIZER_NAME = "config.json", "tokenizer.json"
 TOKENIZER_SETTINGS_NAME, TEMPLATE_NAME = "tokenizer_config.json", "chat_template.jinja"

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 
-from trainer.contract.models import ModelShape, RopeScaling
+from trainer.contract.models import ModelShape
+from trainer.contract.positions import RopeScaling
 from trainer.models.attention_kernels import causal_attention
 from trainer.models.feed_forward import InputProjection, OutputProjection, apply_linear, apply_linears, identity
 
