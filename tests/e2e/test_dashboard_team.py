@@ -33,7 +33,8 @@ def test_somebody_is_invited_joins_gets_a_role_and_is_removed(page: Page, browse
     expect(guest.get_by_role("button", name="Invite a member")).to_have_count(0)
 
     page.reload()
-    page.get_by_label("Role of lin").select_option("viewer")
+    with page.expect_response(lambda answer: answer.request.method == "PATCH"):
+        page.get_by_label("Role of lin").select_option("viewer")
     guest.reload()
     expect(guest.get_by_text("Your role: viewer.")).to_be_visible()
     page.get_by_role("button", name="Remove lin").click()

@@ -140,7 +140,7 @@ def test_workers_report_the_size_that_they_chose(tmp_path: Path) -> None:
     run = run_alone(tmp_path / "run", tiny_training(steps=1, schedule={"warmup_steps": 1}), processes=2)
     (resolved,) = run.events("settings.resolved")
     assert resolved == {
-        "device": "cpu", "precision": "fp32", "deterministic": False, "compile": False,
+        "device": "cpu", "precision": "fp32", "deterministic": False, "attention": "flash", "compile": False,
         "micro_batch_sequences": newest_manifest(run).micro_batch,
     }  # fmt: skip
     (board,) = (run.output / "work").glob("generation-*/board")

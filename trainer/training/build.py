@@ -11,7 +11,6 @@ from trainer.checkpoint.state import live_shards
 from trainer.checkpoint.writer import CheckpointWriter, Identity
 from trainer.client.platform import Platform
 from trainer.contract.encryption import DecryptionError, Encryptor, check_manifest
-from trainer.contract.events import STEPS_RESOLVED
 from trainer.contract.launch_plan import micro_batch_size, plan_mesh
 from trainer.contract.micro_batch import find_largest_micro_batch
 from trainer.contract.precision import fp32_cost
@@ -199,7 +198,7 @@ def _resolve_epochs(assignment: Assignment, corpus: Corpus, reporter: Reporter) 
     sequences = corpus.sources[0].num_rows  # the only one: `epochs` is refused with several
     resolved = training.with_epochs(sequences)
     reporter.event(
-        STEPS_RESOLVED, steps=resolved.steps, warmup_steps=resolved.schedule.warmup_steps, epochs=training.epochs,
+        "steps.resolved", steps=resolved.steps, warmup_steps=resolved.schedule.warmup_steps, epochs=training.epochs,
         sequences=sequences,
     )  # fmt: skip
     return assignment.with_training(resolved)
