@@ -104,7 +104,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             ours.append(run_ours(spec, Path(folder)))
             print(f"seed {seed}: ours {ours[-1]:.4f}", flush=True)
-            (dataset,) = (path for path in (Path(folder) / "run/work/datasets").iterdir() if path.is_dir())
+            (dataset,) = (path for path in Path(folder, "run", "work", "datasets").iterdir() if path.is_dir())
             for rate in RATES:
                 reference[rate].append(run_reference(TrainingSpec.model_validate(spec), dataset, rate))
                 print(f"seed {seed}: reference with rate {rate:g} {reference[rate][-1]:.4f}", flush=True)

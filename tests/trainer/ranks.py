@@ -69,7 +69,7 @@ class RankPool:
                     self.close()
                     raise died from None
                 if not is_good:
-                    # A rank that lost its connection to one that died may be heard first.
+                    # The error of a rank that lost its connection may arrive before the end of the one that died.
                     dead = [waiting[ended] for ended in wait(list(waiting), timeout=1.0) if _has_ended(ended)]
                     error = self._died(dead[0], world_size) if dead else RuntimeError(answer)
                     self.close()  # the others would wait for it

@@ -15,8 +15,8 @@ from trainer.contract.parallelism import MeshSizes
 from trainer.contract.precision import accelerator_has_bf16, fp32_cost
 from trainer.contract.training import TrainingSpec
 from trainer.models.attention import attend
-from trainer.training.attention_kernels import attention_kernels
 from trainer.training.device import allow_tf32, prefer_fast_attention
+from trainer.training.kernel_report import attention_kernels
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,7 @@ def recording(remember: Any, sizes: list[torch.Size]) -> Callable[[torch.Tensor]
 
 @pytest.mark.parametrize("name", ["deepseek-v3", "moonlight"])
 def test_the_cache_has_compressed_keys_and_values(name: str) -> None:
-    """Of all heads together; with adapters too, whose matrices are no part of the cached numbers."""
+    """Of all heads together; with adapters too, which the cached numbers do not contain."""
     shape, device = SHAPES[name], torch.device("cpu")
     assert shape.mla is not None
     model = our_model(shape)

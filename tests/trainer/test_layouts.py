@@ -160,7 +160,7 @@ def test_gemma_as_published_before_positions_had_types_is_read() -> None:
 
 
 def test_gemma_2_as_published_is_read() -> None:
-    """Entries of the 2B model, whose `hidden_act` nobody reads."""
+    """Entries of the 2B model; its `hidden_act` has no effect."""
     published = {
         "model_type": "gemma2", "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
         "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 256_000,
@@ -191,7 +191,7 @@ PUBLISHED_GPT_OSS = {
 
 
 def test_gpt_oss_as_published_is_read() -> None:
-    """Entries of the 20B model, whose weights are quantized."""
+    """Entries of the 20B model, which has quantized weights."""
     shape = shape_of_config(PUBLISHED_GPT_OSS)
     assert shape.moe is not None and shape.rope_scaling is not None
     assert (shape.sliding_window, shape.full_attention_every, shape.moe.swiglu_limit) == (128, 2, 7.0)

@@ -1,4 +1,4 @@
-"""A base model whose experts are stored in MXFP4, as gpt-oss is published, is trained and exported without them."""
+"""A base model with experts in MXFP4, as gpt-oss is published, is trained, and exported in the precision of the run."""
 
 import json
 import shutil

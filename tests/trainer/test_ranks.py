@@ -45,7 +45,7 @@ def crash_in_a_collective(mesh: Mesh, folder: Path, times: int) -> int:
 def test_a_crash_is_found_behind_the_lost_connection_of_another_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rank 0, whose connection is lost, is heard before rank 1, which has crashed."""
+    """The error of rank 0, which lost its connection, arrives before the end of rank 1, which crashed."""
 
     def wait_for_all(connections: list[Connection], timeout: float | None = None) -> list[Connection]:
         return [connection for connection in connections if connection.poll(timeout)]

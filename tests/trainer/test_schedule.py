@@ -134,7 +134,7 @@ def test_epochs_are_complete_and_never_more_than_steps(epochs: float, steps: int
     """100 sequences, 8 in a step."""
     resolved = tiny_training(epochs=epochs, steps=100).with_epochs(100)
     assert (resolved.steps, resolved.schedule.warmup_steps) == (steps, warmup_steps)
-    assert resolved.with_epochs(100) == resolved  # as the next attempt does, whose spec is the resolved one
+    assert resolved.with_epochs(100) == resolved  # the next attempt starts from the resolved spec
 
 
 def test_epochs_follow_a_ramp_of_the_batch_size() -> None:

@@ -79,7 +79,7 @@ class MoEShape(CheckedModel):
 
 class MLAShape(CheckedModel):
     """Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2): keys and values of all heads are computed from one
-    compressed vector, and rotary positions have elements of their own, whose key all heads share. The fields have the
+    compressed vector, and rotary positions have elements of their own, with one key for all heads. The fields have the
     names of Hugging Face's layout."""
 
     q_lora_rank: Annotated[Dimension | None, Field(examples=[1536])] = None

@@ -151,7 +151,7 @@ class LoraSpec(SpecModel):
     `nf4` stores them in 4 bits, with a scale in fp32 for each 64 numbers (QLoRA, Dettmers et al. 2023), and computes
     with them in the `precision` of the run, which takes longer. Embeddings, head, norms and routed experts are stored
     as without it. Each data rank has all of these matrices, with any `zero`. Refused with precision `fp8`, with `mla`,
-    and with `tensor` ranks whose parts of the matrices' rows are no multiples of 64 numbers."""
+    and with `tensor` ranks where a part of a matrix's row is not a multiple of 64 numbers."""
     export: Literal["merged", "adapter"] = "merged"
     """What the job exports: `merged` is a complete model with the adapters added to its weights, `adapter` the adapters
     alone in PEFT's layout. `adapter` is refused for a mixture of experts with `gate`, `up` or `down` among the targets

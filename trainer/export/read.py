@@ -87,7 +87,7 @@ class StoredWeights:
     def _from_mxfp4(
         self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], full_shape: tuple[int, ...]
     ) -> Tensor:
-        """Return a box of a stack in MXFP4, whose matrices are not transposed, in bf16."""
+        """Return a box in bf16 of a stack that is stored in MXFP4, where matrices are not transposed."""
         first, last = offsets[2] // GROUP, -(-(offsets[2] + sizes[2]) // GROUP)
         low, size = (*offsets[:2], first), (*sizes[:2], last - first)
         full = (*full_shape[:2], full_shape[2] // GROUP)
@@ -110,7 +110,7 @@ class StoredWeights:
         return self._from_fp8(name, box, offsets, full_shape) if box.dtype == torch.float8_e4m3fn else box
 
     def _from_fp8(self, name: str, box: Tensor, offsets: tuple[int, ...], full_shape: tuple[int, ...]) -> Tensor:
-        """Return a box in fp32 of a matrix that is stored in fp8, each of whose blocks has a scale."""
+        """Return a box in fp32 of a matrix that is stored in fp8, with a scale for each block."""
         block = QUANTIZATION_BLOCK
         first = tuple(low // block for low in offsets)
         counts = tuple(-(-(low + size) // block) - low // block for low, size in zip(offsets, box.shape, strict=True))

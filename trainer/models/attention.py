@@ -109,7 +109,7 @@ def apply_rotary_embedding(x_BHSE: Tensor, rope_cache: RopeCache) -> Tensor:
 
 
 def apply_rotary_embedding_to_neighbours(x_BHSR: Tensor, rope_cache: RopeCache) -> Tensor:
-    """Rotate elements whose pairs are neighbours, as DeepSeek has them. The result has the first elements of all pairs
+    """Rotate elements in pairs of neighbours, as DeepSeek has them. The result has the first elements of all pairs
     before the second ones: for queries and keys alike, so that their products are the same."""
     return apply_rotary_embedding(torch.cat([x_BHSR[..., ::2], x_BHSR[..., 1::2]], dim=-1), rope_cache)
 

@@ -133,7 +133,7 @@ _causal_attention.register_autograd(_backward, setup_context=_save_for_backward)
 
 
 def add_sinks(mixed_BHqE: Tensor, log_sum_BHq: Tensor, sinks_H: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return result and log-sum-exp with one more key for each head, whose score is its sink and whose value is 0.
+    """Return result and log-sum-exp with one more key for each head, with its sink as score and the value 0.
     None: they stay as they are."""
     if sinks_H is None:
         return mixed_BHqE, log_sum_BHq

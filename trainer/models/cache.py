@@ -69,7 +69,7 @@ class LayerCache:
 
     def __init__(self, cache: KeyValueCache, attention: AttentionLayer) -> None:
         self._cache, self._window, self._cap = cache, attention.window, attention.cap
-        self._cached_BKWE: list[Tensor] = []  # keys and values, whose sizes may differ
+        self._cached_BKWE: list[Tensor] = []  # keys and values, which may differ in size
 
     def attend(
         self, query_BHNE: Tensor, key_BKNE: Tensor, value_BKNE: Tensor, _: Tensor | None, *, sinks_H: Tensor | None

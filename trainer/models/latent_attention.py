@@ -17,7 +17,7 @@ LATENT_NORM_EPSILON = 1e-6
 
 
 class LatentAttention(AttentionLayer):
-    """Attention whose keys and values are expanded from a compressed vector, and queries from another where
+    """Attention with keys and values that are expanded from a compressed vector, and queries from another where
     `q_lora_rank` is set. The last elements of a head are rotated; those of keys are the same for all heads.
 
     With tensor parallelism each rank has some of the heads, and all of what compresses: like the norms of queries and

@@ -53,7 +53,7 @@ class Router(nn.Module):
 
 class GroupedExperts(nn.Module):
     """SwiGLU experts as stacked matrices: one grouped matrix product each, whatever the counts. With biases, those of
-    `down` are of the outputs from `down_bias_start` on: tensor ranks, whose outputs are summed, each have some."""
+    `down` are of the outputs from `down_bias_start` on: tensor ranks each have some, since their outputs are summed."""
 
     def __init__(self, shape: MoEShape, hidden_size: int) -> None:
         super().__init__()

@@ -140,7 +140,7 @@ def frozen_linear(x: Tensor, weight: Tensor | NF4Weight, bias: Tensor | None) ->
 
 
 class QuantizedLinear(nn.Module):
-    """A linear layer whose matrix is in 4 bits."""
+    """A linear layer with a matrix in 4 bits."""
 
     def __init__(self, weight: NF4Weight, bias: nn.Parameter | None) -> None:
         super().__init__()

@@ -72,7 +72,7 @@ def _droppable_bytes(folder: Path) -> int:
 
 
 def _with_ancestors(controller: str, root: Path) -> Iterator[tuple[Path, int]]:
-    """Yield (folder, version) of the groups whose limits apply to this process, its own first."""
+    """Yield (folder, version) of the groups that limit this process, its own first."""
     for folder, mounted, version in group_folders(controller, root):
         yield folder, version
         for parent in folder.parents:

@@ -37,9 +37,9 @@ from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
 from trainer.storage.base import MissingObject, Storage
 from trainer.training.activation_checkpointing import apply_activation_checkpointing
-from trainer.training.attention_kernels import attention_kernels
 from trainer.training.device import smallest_device_bytes
 from trainer.training.evaluation import HeldOutSet, PromptSampler, make_held_out_set, make_names_unique
+from trainer.training.kernel_report import attention_kernels
 from trainer.training.precision import apply_precision
 
 

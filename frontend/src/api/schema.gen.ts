@@ -4992,7 +4992,7 @@ export interface components {
             readonly timings: components["schemas"]["Timings"];
             /** @description The spec as it was written. */
             spec: unknown;
-            /** @description The spec with every default filled in. */
+            /** @description The spec with every default filled in, and with the steps that `training.epochs` takes once the data is prepared. */
             resolved_spec: unknown;
             /** @description Script or manifest that was sent to the cluster for the newest attempt. Null before the first. */
             readonly submission: string | null;
@@ -5459,7 +5459,7 @@ export interface components {
              *     `nf4` stores them in 4 bits, with a scale in fp32 for each 64 numbers (QLoRA, Dettmers et al. 2023), and computes
              *     with them in the `precision` of the run, which takes longer. Embeddings, head, norms and routed experts are stored
              *     as without it. Each data rank has all of these matrices, with any `zero`. Refused with precision `fp8`, with `mla`,
-             *     and with `tensor` ranks whose parts of the matrices' rows are no multiples of 64 numbers.
+             *     and with `tensor` ranks where a part of a matrix's row is not a multiple of 64 numbers.
              * @default none
              */
             quantization: components["schemas"]["QuantizationEnum"];
@@ -5510,7 +5510,7 @@ export interface components {
         /**
          * MLAShape
          * @description Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2): keys and values of all heads are computed from one
-         *     compressed vector, and rotary positions have elements of their own, whose key all heads share. The fields have the
+         *     compressed vector, and rotary positions have elements of their own, with one key for all heads. The fields have the
          *     names of Hugging Face's layout.
          */
         MLAShape: {

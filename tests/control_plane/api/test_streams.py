@@ -237,7 +237,7 @@ def test_one_user_cannot_take_all_places(
         assert live.get("/events?after=0&wait=20", more).json()["code"] == "too_many_streams"
         with live.stream("/events", issue_token(make_user("bo", team), team, "t")[1]) as others:
             assert others.response.status_code == 200
-    wait_until(lambda: live.hub.count == 0, "nobody follows", 20)
+    wait_until(lambda: live.hub.count == 0, "no stream is open", 20)
     with live.stream("/events", more) as freed:
         assert freed.response.status_code == 200
 
@@ -284,13 +284,13 @@ def test_a_long_poll_waits_for_the_next_event(live: LiveServer, token: str, subm
     ]
     for asker in askers:
         asker.start()
-    wait_until(lambda: live.hub.count == 2, "both wait", 20)
+    wait_until(lambda: live.hub.count == 2, "both requests wait", 20)
     services.request_stop(job.id, "ada")
     for asker in askers:
         asker.join()
     assert [answer["items"][0]["type"] for answer in answers] == ["job.stop_requested"] * 2
     assert {str(answer["next_after"]) for answer in answers} == {"2"}
-    wait_until(lambda: live.hub.count == 0, "nobody follows", 20)
+    wait_until(lambda: live.hub.count == 0, "no stream is open", 20)
 
 
 def test_a_long_poll_ends_empty_when_its_time_is_over(live: LiveServer, token: str) -> None:
@@ -303,7 +303,7 @@ def test_a_question_for_the_headers_alone_is_answered_and_ends(live: LiveServer,
     headers = {"Authorization": f"Bearer {token}", "Accept": "text/event-stream"}
     answer = httpx.head(f"{live.url}/events", headers=headers, timeout=20)
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream")
-    wait_until(lambda: live.hub.count == 0, "nobody follows", 20)
+    wait_until(lambda: live.hub.count == 0, "no stream is open", 20)
 
 
 def test_whoever_comes_when_all_places_are_taken_is_sent_away(
@@ -365,7 +365,7 @@ def test_a_stream_ends_after_a_while_so_that_followers_spread(
     with live.stream("/events", token) as stream, pytest.raises(EOFError):
         while True:
             stream.next()
-    wait_until(lambda: live.hub.count == 0, "nobody follows", 20)
+    wait_until(lambda: live.hub.count == 0, "no stream is open", 20)
 
 
 def nobodys(user: User) -> Subscription:

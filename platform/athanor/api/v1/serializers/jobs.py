@@ -375,7 +375,10 @@ class JobSerializer(JobSummarySerializer):
     preemptions = serializers.IntegerField(help_text="How often its slots were reclaimed for other jobs.")
     timings = serializers.SerializerMethodField(help_text="Where its time went, from submission to its end or to now.")
     spec = serializers.JSONField(help_text="The spec as it was written.")
-    resolved_spec = serializers.JSONField(help_text="The spec with every default filled in.")
+    resolved_spec = serializers.JSONField(
+        help_text="The spec with every default filled in, and with the steps that `training.epochs` takes once the "
+        "data is prepared."
+    )
     submission = serializers.SerializerMethodField(
         help_text=("Script or manifest that was sent to the cluster for the newest attempt. Null before the first.")
     )
