@@ -283,6 +283,8 @@ class EndClass(StrEnum):
     CHECKPOINT_DAMAGED = "checkpoint_damaged"
     NODE_STORAGE_ERROR = "node_storage_error"
     COLLECTIVE_TIMEOUT = "collective_timeout"
+    HANG = "hang"
+    GPU_FAULT = "gpu_fault"
     PROCESS_KILLED = "process_killed"
     PLATFORM_UNREACHABLE = "platform_unreachable"
     USER_ERROR = "user_error"
@@ -317,4 +319,6 @@ EXIT_STATUS: dict[EndClass, int] = {
     EndClass.INTERNAL_ERROR: 73,
     EndClass.CHECKPOINT_DAMAGED: 74,
     EndClass.NODE_STORAGE_ERROR: 75,
+    EndClass.HANG: 76,
+    EndClass.GPU_FAULT: 77,
 }

@@ -16,7 +16,13 @@ from trainer.errors import TrainerError
 from trainer.resilience.control_groups import group_folders
 
 RESTARTABLE = frozenset(
-    {EndClass.PROCESS_KILLED, EndClass.COLLECTIVE_TIMEOUT, EndClass.INTERNAL_ERROR, EndClass.STORAGE_ERROR}
+    {
+        EndClass.PROCESS_KILLED,
+        EndClass.COLLECTIVE_TIMEOUT,
+        EndClass.HANG,
+        EndClass.INTERNAL_ERROR,
+        EndClass.STORAGE_ERROR,
+    }
 )
 """Classes that a restart may fix; the others would recur with the same spec and data."""
 
