@@ -14,6 +14,7 @@ import httpx
 from trainer.agent.base_model import fetch_base_model
 from trainer.agent.cache import team_cache
 from trainer.agent.dataset import DatasetPreparer, NodeProcesses
+from trainer.agent.hang_watch import Stall
 from trainer.agent.interruption import read_interruption_notice
 from trainer.agent.logs import LogFollower
 from trainer.agent.profiles import ProfileUploader
@@ -336,7 +337,7 @@ class Supervisor:
             )
             for local_rank in range(run.layout.processes_per_node)
         ]
-        self.worker_group = WorkerGroup(assignments, self._logs)
+        self.worker_group = WorkerGroup(assignments, self._logs, self._report_stall)
         if self._profiles is not None:
             self._profiles.worker_group = self.worker_group
         return self.worker_group.watch(
@@ -372,6 +373,15 @@ class Supervisor:
         except TrainerError as error:
             # This run does not need the stored data set; a later attempt would prepare it again.
             self._logs.write_line(f"could not store the prepared data set: {error}")
+
+    def _report_stall(self, stall: Stall) -> None:
+        """Report ranks that make no progress, and write what each is doing to the log."""
+        for line in stall.log_lines:
+            self._logs.write_line(line)
+        self._report_event(
+            "progress.stalled", node=self._config.node.name, phase=stall.phase, step=stall.step, seconds=stall.seconds,
+            ranks=stall.hang.ranks, because=self._logs.redact(stall.hang.because), is_hang=stall.is_hang,
+        )  # fmt: skip
 
     def _report_event(self, kind: str, **data: object) -> None:
         rounded = {name: round(value, 3) if isinstance(value, float) else value for name, value in data.items()}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
 
+from trainer.agent.hang_watch import HangWatch, Stall
 from trainer.agent.logs import LogFollower
 from trainer.agent.worker_process import run_worker
 from trainer.contract.run import EXIT_STATUS, EndClass, StopRequest
@@ -34,9 +35,12 @@ class Outcome:
 class WorkerGroup:
     """The training processes of this node between two restarts."""
 
-    def __init__(self, assignments: list[Assignment], follower: LogFollower) -> None:
-        """Start the processes; `assignments` are those of this node, in order of local rank."""
-        self._assignments = assignments
+    def __init__(
+        self, assignments: list[Assignment], follower: LogFollower, report_stall: Callable[[Stall], None]
+    ) -> None:
+        """Start the processes; `assignments` are those of this node, in order of local rank. `report_stall`: is called
+        when ranks make no progress, whether or not they are restarted."""
+        self._assignments, self._report_stall = assignments, report_stall
         self.shared_status = SharedStatus(assignments[0].shared_status, len(assignments), create=True)
         self._oom_kills = count_oom_kills()
         self._forked: list[ForkedProcess] = []
@@ -51,6 +55,8 @@ class WorkerGroup:
     def watch(self, stop_wanted: Callable[[], StopRequest | None], over: Callable[[], bool]) -> Outcome:
         """Wait until all processes have ended. `over`: end them immediately, without a checkpoint."""
         deadline: float | None = None
+        pids = [forked.process.pid or 0 for forked in self._forked]
+        hang_watch = HangWatch(self.ranks, pids, self.shared_status, self.folder)
         while True:
             alive = [f.process.sentinel for f in self._forked if f.process.is_alive()]
             self._num_alive = len(alive)
@@ -73,6 +79,22 @@ class WorkerGroup:
                 return self._outcome(_GOOD_EXITS[max(ended)], "")
             if any(code not in _GOOD_EXITS for code in ended) or self._has_reported():
                 return self._conclude()
+            stall = hang_watch.poll()
+            if stall is not None:
+                self._report_stall(stall)
+                if stall.is_hang:
+                    return self._end_hang(stall, over)
+
+    def _end_hang(self, stall: Stall, over: Callable[[], bool]) -> Outcome:
+        """End the processes. If the rank that holds up the others is on another node, its agent ends its own, and
+        begins a new round: wait for that first, so that no rank of it fails for want of these."""
+        is_elsewhere = not stall.hang.ranks and self._assignments[0].run.layout.nodes > 1
+        deadline = time.monotonic() + (PEER_GRACE_SECONDS if is_elsewhere else 0.0)
+        while time.monotonic() < deadline and not over():
+            self._wait_for_an_end(_POLL_SECONDS)
+        self.kill()
+        end_class = EndClass.COLLECTIVE_TIMEOUT if is_elsewhere else EndClass.HANG
+        return self._outcome(end_class, stall.text)
 
     @property
     def folder(self) -> Path:

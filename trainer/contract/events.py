@@ -115,6 +115,18 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         "The run computes in fp32 on a GPU, which is slow.",
         {"because": _BECAUSE},
     ),
+    "progress.stalled": EventType(
+        "Ranks of a node have made no progress for longer than usual. The log has the stack of each.",
+        {
+            "node": "Name of the node.",
+            "phase": "The phase that they are in.",
+            "step": "The last finished step, -1 before the first.",
+            "seconds": "Since their last progress.",
+            "ranks": "The ranks that hold up the others; empty if all of the node wait for other ranks.",
+            "because": "What these ranks are doing, as text.",
+            "is_hang": "Whether the ranks of the node are restarted: nothing that may take long explains it.",
+        },
+    ),
     "rank.slow": EventType(
         "One rank took more than 1.5 times as long as the median: in 20 steps in a row, or in 3 measured steps in a "
         "row where ranks wait for each other within the passes (`time/rank_skew`).",

@@ -9,3 +9,9 @@ TRAINING_TIMEOUT = timedelta(minutes=10)
 """In training, evaluations included: all other ranks are idle while they wait for one that hangs."""
 EXPORT_TIMEOUT = timedelta(minutes=30)
 """During the export, in which one rank converts and stores what the others send it."""
+CHECKPOINT_TIMEOUT = timedelta(minutes=30)
+"""Of a save on one rank, from the copy of the state until training continues, or at the end until all is stored."""
+HANG_SECONDS = 30.0
+"""A rank that waits without progress for this long, and for HANG_STEPS times the longest of its recent steps, hangs:
+the agent reports what all ranks of its node are doing, and restarts them."""
+HANG_STEPS = 5.0

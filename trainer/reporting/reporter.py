@@ -12,6 +12,7 @@ from trainer.contract.run import MetricPoint, ProgressEvent
 from trainer.reporting.log_format import LogFormatter
 from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.assignment import Assignment, HttpConnection
+from trainer.resilience.description import describe_on_request
 from trainer.resilience.shared_status import SharedStatus
 
 _FLUSH_SECONDS = 0.5
@@ -25,7 +26,7 @@ class Reporter:
     def __init__(self, assignment: Assignment) -> None:
         self._generation = assignment.restart_count
         self._slot = assignment.local_rank
-        self._folder = assignment.folder
+        self._rank, self._folder = assignment.rank, assignment.folder
         self._rare = SpoolWriter(assignment.spool, "progress", assignment.writer)  # of ranks that report nothing else
         self._shared_status = SharedStatus(assignment.shared_status, assignment.run.layout.processes_per_node)
         resume = assignment.run.resume
@@ -98,6 +99,14 @@ class Reporter:
         """Report the newest finished step, for heartbeats."""
         self._step = step
         self._shared_status.report(self._slot, step, self._phase)
+
+    def report_progress(self) -> None:
+        """Report that a part of this phase is done: a rank without progress is taken for one that hangs."""
+        self._shared_status.report(self._slot, self._step, self._phase)
+
+    def describe_on_request(self) -> None:
+        """Let the agent ask what this process is doing; to be called by its main thread."""
+        describe_on_request(self._shared_status, self._folder, self._rank)
 
     def report_micro_batch(self, sequences: int) -> None:
         """Report the size of micro-batches to the agent, which takes a smaller one if memory runs out."""

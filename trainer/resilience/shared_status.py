@@ -1,4 +1,4 @@
-"""A page shared by the agent and its workers: where each rank is, and whether all are to stop or to be traced.
+"""A page shared by the agent and its workers: where each rank is, and what all ranks are asked for.
 
 Written once a step, so it is plain memory: no lock, no system call; each field has one writer.
 """
@@ -11,7 +11,8 @@ from trainer.contract.run import ProfileRequest, StopRequest
 
 PHASES = ("starting", "rendezvous", "model", "load", "evaluation", "training", "checkpoint", "export", "done")
 _STOPS: tuple[StopRequest | None, ...] = (None, *StopRequest)
-_SLOT = struct.Struct("<qq")  # step, phase
+_SLOT = struct.Struct("<qqQ")  # step, phase, number of reports
+_DESCRIPTION_AT = 1
 _PROFILE = struct.Struct("<Q")  # number and steps in one word, which is written atomically
 _PROFILE_AT = 8
 _MICRO_BATCH = struct.Struct("<I")
@@ -21,7 +22,7 @@ _HEADER = 16
 
 class SharedStatus:
     """Shared memory of agent and workers: step and phase of each local rank, the size of micro-batches, and requests to
-    stop or profile."""
+    stop, to profile, or to describe what each rank is doing."""
 
     def __init__(self, path: Path, num_slots: int, *, create: bool = False) -> None:
         """One slot for each local rank. The agent creates, the workers open."""
@@ -37,12 +38,19 @@ class SharedStatus:
 
     def report(self, slot: int, step: int, phase: str) -> None:
         """`step`: last finished one, -1 before the first."""
-        _SLOT.pack_into(self._memory, _HEADER + slot * _SLOT.size, step, PHASES.index(phase))
+        at = _HEADER + slot * _SLOT.size
+        reports = _SLOT.unpack_from(self._memory, at)[2]
+        _SLOT.pack_into(self._memory, at, step, PHASES.index(phase), reports + 1)
 
     def read(self, slot: int) -> tuple[int, str]:
         """Return (last finished step, phase) of a local rank."""
-        step, phase = _SLOT.unpack_from(self._memory, _HEADER + slot * _SLOT.size)
+        step, phase, _ = _SLOT.unpack_from(self._memory, _HEADER + slot * _SLOT.size)
         return step, PHASES[phase]
+
+    def num_reports(self, slot: int) -> int:
+        """Return how often a local rank has reported: it has made progress if there are more than before."""
+        reports: int = _SLOT.unpack_from(self._memory, _HEADER + slot * _SLOT.size)[2]
+        return reports
 
     def report_micro_batch(self, sequences: int) -> None:
         """Report the size of micro-batches, which is equal on all ranks."""
@@ -60,6 +68,16 @@ class SharedStatus:
     def stop_requested(self) -> StopRequest | None:
         """Return the requested stop, None if there is none."""
         return _STOPS[self._memory[0]]
+
+    def request_description(self) -> int:
+        """Ask each rank to describe what it is doing. Return the number of the request, from 1 to 255."""
+        number = self._memory[_DESCRIPTION_AT] % 255 + 1
+        self._memory[_DESCRIPTION_AT] = number
+        return number
+
+    def description_requested(self) -> int:
+        """Return the number of the newest request for a description, 0 before the first."""
+        return self._memory[_DESCRIPTION_AT]
 
     def request_profile(self, profile: ProfileRequest) -> None:
         """Ask the workers for a profile."""

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -89,7 +89,7 @@ def make_names_unique(sets: Sequence[HeldOutSet]) -> list[HeldOutSet]:
     return list(found.values())
 
 
-def evaluate(model: ParallelModel, sets: Sequence[HeldOutSet]) -> EvaluationResult:
+def evaluate(model: ParallelModel, sets: Sequence[HeldOutSet], report_progress: Callable[[], None]) -> EvaluationResult:
     """Evaluate and return the same result on every rank; a collective. The loss is the mean over the counted tokens of
     all data sets; bits per byte is the loss in bits, by what a byte of the split's text comes to in tokens."""
     mesh = model.weights.mesh
@@ -98,6 +98,7 @@ def evaluate(model: ParallelModel, sets: Sequence[HeldOutSet]) -> EvaluationResu
         for first in range(0, len(each.batches), VALIDATION_ROUND):
             batches = [batch.to(mesh.device) for batch in each.batches[first : first + VALIDATION_ROUND]]
             sums_N2[number] += model.losses(batches)
+            report_progress()
     sums = all_reduce_world(sums_N2, mesh).tolist()
     loss = sum(row[0] for row in sums) / sum(row[1] for row in sums)
     values = {"evaluation/loss": loss}
@@ -130,7 +131,7 @@ class PromptSampler:
         encoded = [[*before, *self._tokenizer.encode(text, add_special_tokens=False).ids] for text in texts]
         self._prompts = [(ids or [self._end_of_text])[-(length - self._num_tokens) :] for ids in encoded]
 
-    def generate(self) -> list[str]:
+    def generate(self, report_progress: Callable[[], None]) -> list[str]:
         """Return the continuation of each prompt; a collective. A continuation extends up to the end of the text or
         of the allowance."""
         device = self._model.weights.mesh.device
@@ -146,6 +147,7 @@ class PromptSampler:
             new = [generation.prefill(first_PN, lengths)]
             while len(new) < self._num_tokens:
                 new.append(generation.step(new[-1]))
+                report_progress()
         return [self._text(token_ids) for token_ids in torch.stack(new, 1).tolist()]
 
     def _text(self, new: list[int]) -> str:

@@ -162,7 +162,7 @@ def run_evaluation(state: TrainState, monitor: "Monitor", step: int) -> None:
     """Evaluate on held-out data after `step` steps, continue the prompts, and report both."""
     begin = time.monotonic()
     state.reporter.enter_phase("evaluation")
-    found = evaluate(state.model, state.validation)
+    found = evaluate(state.model, state.validation, state.reporter.report_progress)
     generate_samples(state, step)
     state.reporter.enter_phase("training")
     monitor.report_evaluation(step, found, time.monotonic() - begin)
@@ -173,7 +173,7 @@ def generate_samples(state: TrainState, step: int) -> None:
     sampler = state.sampler
     if not sampler.prompts:
         return
-    for prompt, text in zip(sampler.prompts, sampler.generate(), strict=True):
+    for prompt, text in zip(sampler.prompts, sampler.generate(state.reporter.report_progress), strict=True):
         state.reporter.event("evaluation.sample", step=step, prompt=prompt, text=text)
 
 
@@ -182,9 +182,12 @@ def save(state: TrainState, step: int, metrics: dict[str, float], *, is_final: b
     if state.writer.last_step == step:
         return 0.0
     weights = state.model.weights
-    return state.writer.save(
+    state.reporter.enter_phase("checkpoint")
+    seconds = state.writer.save(
         step, live_shards(weights, state.optimizer), own_states(weights), metrics, is_final=is_final
     )
+    state.reporter.enter_phase("training")
+    return seconds
 
 
 class Monitor:

@@ -36,6 +36,7 @@ def work(assignment: Assignment) -> EndClass:
     if assignment.training.deterministic:
         use_deterministic_algorithms()
     reporter = Reporter(assignment)
+    reporter.describe_on_request()
     for phase, (seconds, finished_at) in FORK_PHASES.items():
         if phase != "import" or assignment.restart_count == 0:  # paid once, by the fork server
             reporter.phase_finished(phase, seconds, finished_at)
@@ -78,6 +79,7 @@ def _train_and_export(assignment: Assignment, mesh: Mesh, reporter: Reporter) ->
             reporter.enter_phase("export")
             state.mesh.set_timeout(EXPORT_TIMEOUT)
             export_model(state)
+        reporter.enter_phase("checkpoint")
         state.writer.wait()
     finally:
         state.loader.close()

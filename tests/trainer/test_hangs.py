@@ -1,0 +1,137 @@
+"""Ranks that make no progress: which one holds up the others, what it is doing, and that the run goes on."""
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.runs import run_alone, tiny_training
+from trainer.agent import hang_watch, worker_group
+from trainer.agent.supervisor import Supervisor
+from trainer.agent.worker_process import run_worker
+from trainer.contract.run import EndClass
+from trainer.resilience import progress
+from trainer.resilience.assignment import Assignment
+
+LOSS = "train/loss"
+
+
+def work_until_data_is_missing(assignment: Assignment) -> None:
+    """A worker whose data of the 20th step never arrives on rank 0 of the first group; stands in for `run_worker`."""
+    from trainer.data import loader
+
+    gather = loader.Loader._gather
+
+    def stuck(self: loader.Loader, step: int) -> object:
+        if step == 20 and (assignment.rank, assignment.restart_count) == (0, 0):
+            threading.Event().wait()
+        return gather(self, step)
+
+    loader.Loader._gather = stuck
+    run_worker(assignment)
+
+
+def work_until_two_groups_wait(assignment: Assignment) -> None:
+    """A worker that waits in a group of its own at the 20th step of the first group, so that the two ranks wait for
+    each other; stands in for `run_worker`."""
+    import torch
+    import torch.distributed as dist
+
+    from trainer.training import loop
+
+    reduce_statistics, calls = loop.reduce_statistics, []
+
+    def wait_apart(*arguments: object) -> object:
+        calls.append(None)
+        if len(calls) == 20 and assignment.restart_count == 0:
+            groups = [dist.new_group([0, 1]) for _ in range(2)]
+            dist.all_reduce(torch.ones(1), group=groups[assignment.rank])
+        return reduce_statistics(*arguments)
+
+    loop.reduce_statistics = wait_apart
+    run_worker(assignment)
+
+
+def work_with_another_branch(assignment: Assignment) -> None:
+    """A worker whose rank 1 takes another branch at the 20th step of the first group: it gathers where the other rank
+    sums; stands in for `run_worker`."""
+    import torch
+    import torch.distributed as dist
+
+    from trainer.training import loop
+
+    reduce_statistics, calls = loop.reduce_statistics, []
+
+    def branch(*arguments: object) -> object:
+        calls.append(None)
+        if len(calls) == 20 and (assignment.rank, assignment.restart_count) == (1, 0):
+            dist.broadcast(torch.ones(1), src=0)
+            dist.broadcast(torch.ones(1), src=0)
+        return reduce_statistics(*arguments)
+
+    loop.reduce_statistics = branch
+    run_worker(assignment)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks are examined after seconds, not minutes. Their limits are those of a machine that runs other tests too."""
+    monkeypatch.setattr(progress, "HANG_SECONDS", 3.0)
+    monkeypatch.setattr(hang_watch, "EXAMINATION_SECONDS", 2.0)
+
+
+def send(signal_number: int, local_rank: int) -> Callable[[Supervisor], None]:
+    """An action for `at_first_checkpoint`."""
+
+    def act(supervisor: Supervisor) -> None:
+        os.kill(supervisor.worker_group._forked[local_rank].process.pid, signal_number)
+
+    return act
+
+
+def test_a_stopped_rank_is_named_and_the_run_goes_on(tmp_path: Path) -> None:
+    training = tiny_training(steps=80)
+    undisturbed = run_alone(tmp_path / "undisturbed", training, processes=2)
+    run = run_alone(tmp_path / "run", training, processes=2, restarts=1, at_first_checkpoint=send(signal.SIGSTOP, 1))
+    assert run.end_class is EndClass.COMPLETED
+    (stalled,) = run.events("progress.stalled")
+    assert (stalled["ranks"], stalled["is_hang"], stalled["phase"]) == ([1], True, "training")
+    assert stalled["because"].startswith("rank 1 is stopped (SIGSTOP, or a debugger)")
+    (restarted,) = run.events("generation.started")
+    assert "rank 1 is stopped" in restarted["because"]
+    assert run.series(LOSS) == undisturbed.series(LOSS)
+
+
+@pytest.mark.parametrize(
+    ("work", "processes", "ranks", "because"),
+    [
+        pytest.param(work_until_data_is_missing, 1, [0], r"rank 0 waits for its data in next_step", id="data"),
+        pytest.param(
+            work_until_two_groups_wait,
+            2,
+            [0, 1],
+            r"rank 0 .* has not begun all_reduce 1, in which rank 1 waits; rank 1 .* in which rank 0 waits$",
+            id="two groups",
+        ),
+        pytest.param(
+            work_with_another_branch,
+            2,
+            [0, 1],
+            r"rank 0 .* has begun all_reduce as collective \d+, .* broadcast; rank 1 .* broadcast as .* all_reduce$",
+            id="another branch",
+        ),
+    ],
+)
+def test_a_hang_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable, processes: int, ranks: list[int], because: str
+) -> None:
+    monkeypatch.setattr(worker_group, "run_worker", work)
+    run = run_alone(tmp_path / "run", tiny_training(steps=40), processes=processes, restarts=1)
+    assert run.end_class is EndClass.COMPLETED
+    (stalled,) = run.events("progress.stalled")
+    assert (stalled["ranks"], stalled["is_hang"]) == (ranks, True)
+    assert re.match(because, stalled["because"]), stalled["because"]

@@ -1,0 +1,110 @@
+"""When ranks have made no progress for too long. Pure: what was observed in, what is overdue out."""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from trainer.contract.timeouts import (
+    CHECKPOINT_TIMEOUT,
+    EXPORT_TIMEOUT,
+    HANG_SECONDS,
+    HANG_STEPS,
+    STARTUP_TIMEOUT,
+    TRAINING_TIMEOUT,
+)
+
+EXAMINED_AFTER = 4.0
+"""Times HANG_SECONDS after which ranks without regular reports are examined, and what they do is reported."""
+RECENT = 50  # intervals between reports whose longest decides
+ENOUGH = 5  # reports in a phase after which its intervals are known
+LONGEST_OBSERVATION = 1.0
+"""Seconds between two observations that count at most. The watcher may have been suspended together with the ranks, or
+was not scheduled; that time says nothing about them."""
+
+_LONGEST = {
+    "training": TRAINING_TIMEOUT,
+    "evaluation": TRAINING_TIMEOUT,
+    "checkpoint": CHECKPOINT_TIMEOUT,
+    "export": EXPORT_TIMEOUT,
+}
+_ADAPTIVE = frozenset({"training", "evaluation"})  # phases with regular reports
+
+
+@dataclass
+class _Rank:
+    num_reports: int = -1
+    phase: str = ""
+    idle: float = 0.0
+    stopped: float = 0.0
+    intervals: dict[str, deque[float]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=RECENT)))
+    reports: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One rank at one moment. `num_reports`: grows with its progress. `is_stopped`: by SIGSTOP or a debugger."""
+
+    num_reports: int
+    phase: str
+    is_stopped: bool = False
+
+
+class ProgressWatch:
+    """Tells how long each rank of a node has made no progress, and how long it may.
+
+    In phases with regular reports a rank that waits may take HANG_STEPS times the longest of its RECENT intervals, but
+    at least HANG_SECONDS; before ENOUGH are known and in other phases, the limit of the phase. A process may be stopped
+    for HANG_SECONDS in any phase.
+    """
+
+    def __init__(self, num_ranks: int) -> None:
+        self._ranks = [_Rank() for _ in range(num_ranks)]
+
+    def observe(self, observed: Sequence[Observed], seconds: float) -> None:
+        """Take note of all ranks, `seconds` after the observation before."""
+        seconds = min(seconds, LONGEST_OBSERVATION)
+        for rank, now in zip(self._ranks, observed, strict=True):
+            rank.stopped = rank.stopped + seconds if now.is_stopped else 0.0
+            rank.idle += seconds
+            if now.num_reports != rank.num_reports:
+                if now.phase == rank.phase and rank.num_reports >= 0:
+                    rank.intervals[now.phase].append(rank.idle)  # at least as long as that between two reports
+                    rank.reports[now.phase] += now.num_reports - rank.num_reports
+                rank.num_reports, rank.phase, rank.idle = now.num_reports, now.phase, 0.0
+
+    def idle(self, rank: int) -> float:
+        """Return the seconds since the last progress of a rank."""
+        return self._ranks[rank].idle
+
+    def limit(self, rank: int) -> float:
+        """Return the seconds without progress after which a rank is examined."""
+        state = self._ranks[rank]
+        known = state.intervals[state.phase]
+        if self.has_rhythm(rank):
+            return min(max(HANG_SECONDS, HANG_STEPS * max(known)), self.longest(rank))
+        return min(EXAMINED_AFTER * HANG_SECONDS, self.longest(rank))
+
+    def has_rhythm(self, rank: int) -> bool:
+        """Return whether it is known how long a rank takes in this phase; until then, only `longest` ends it."""
+        state = self._ranks[rank]
+        return state.phase in _ADAPTIVE and state.reports[state.phase] >= ENOUGH
+
+    def is_stopped(self, rank: int) -> bool:
+        """Return whether its process has been stopped for too long."""
+        return self._ranks[rank].stopped > HANG_SECONDS
+
+    def longest(self, rank: int) -> float:
+        """Return the seconds after which a rank is overdue whatever it does."""
+        return _LONGEST.get(self._ranks[rank].phase, STARTUP_TIMEOUT).total_seconds()
+
+    def overdue(self) -> list[int]:
+        """Return the ranks to examine, by their place on this node."""
+        return [
+            number
+            for number, rank in enumerate(self._ranks)
+            if rank.idle > self.limit(number) or self.is_stopped(number)
+        ]
+
+    def must_end(self, rank: int) -> bool:
+        """Return whether a rank has reached a limit that holds whatever it does."""
+        return self._ranks[rank].idle > self.longest(rank) or self.is_stopped(rank)
