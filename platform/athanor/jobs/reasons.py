@@ -187,7 +187,11 @@ MEANINGS: dict[Reason, Meaning] = {
         F, Retry.CHARGED, Blame.USER, "The training program failed.", "See the last lines of the log."
     ),
     R.HANG: Meaning(
-        F, Retry.FREE, Blame.INFRASTRUCTURE, "No step finished for too long.", "See the last lines of the log."
+        F,
+        Retry.FREE,
+        Blame.INFRASTRUCTURE,
+        "Its processes hung.",
+        "The log has the stack of each rank; have the node checked if it is named again.",
     ),
     R.COLLECTIVE_TIMEOUT: Meaning(
         F,

@@ -97,6 +97,12 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(`CUDA graphs are not used: ${word("because")}`);
     case "tensor_overlap.unused":
       return described(`Products do not overlap with exchanges: ${word("because")}`);
+    case "progress.stalled":
+      return described(`No progress for ${duration(number("seconds"))}: ${word("because")}`, "waiting");
+    case "rank.slow":
+      return described(
+        `Rank ${number("rank") ?? "?"} is slow: ${number("times_the_median")?.toFixed(1) ?? "?"} times the median of all ranks`, "waiting",
+      );
     case "generation.started":
       return described(`Restarted in place: ${word("because")}`, "waiting");
     case "export.best":
