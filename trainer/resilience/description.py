@@ -13,6 +13,7 @@ from trainer.resilience.shared_status import SharedStatus
 
 POLL_SECONDS = 1.0
 MAX_FRAMES = 60
+_BEGINNINGS = ("run_worker", "_bootstrap_inner")  # of a worker (`worker_process.py`), and of a thread (Python's own)
 
 
 class Frame(WireModel):
@@ -92,8 +93,13 @@ def describe(main: int) -> Description:
 
 
 def _frames(frame: Any) -> list[Frame]:
-    lines = traceback.extract_stack(frame, limit=MAX_FRAMES)
-    return [Frame(file=line.filename, line=line.lineno or 0, function=line.name) for line in reversed(lines)]
+    """Return the stack down to where the worker or the thread begins."""
+    found = []
+    for line in reversed(traceback.extract_stack(frame)):
+        found.append(Frame(file=line.filename, line=line.lineno or 0, function=line.name))
+        if line.name in _BEGINNINGS or len(found) == MAX_FRAMES:
+            break
+    return found
 
 
 def _uses_gpu() -> bool:
