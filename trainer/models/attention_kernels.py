@@ -27,7 +27,7 @@ ACCELERATOR_BLOCK_BYTES = 256 * 2**20
 MIN_WINDOW_BLOCK = 256
 """With a window, blocks have at most as many queries as it has tokens, or this many: more would see few of their
 keys."""
-MIN_FUSED_WINDOW = 64
+MIN_FUSED_WINDOW = 32
 """Narrower windows are computed by products: the fused kernels would take many small parts."""
 
 
