@@ -37,8 +37,8 @@ def partial_attention(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return (result [B, H, q, E], log-sum-exp [B, H, q] in fp32).
 
-    `causal`: the queries are the last tokens of the keys; each sees the keys up to its own, and with a `window` only the
-    last `window` of them. `mask`: true where a
+    `causal`: the queries are the last tokens of the keys; each sees the keys up to its own, and with a `window` only
+    the last `window` of them. `mask`: true where a
     query may see a key, [B or 1, 1, q, k]; or the document of each token, [B, S], which sees only its own. `cap`:
     scores s become cap x tanh(s / cap). A query that sees no key has the result 0 and the log-sum-exp -inf.
     """
@@ -93,7 +93,7 @@ def _fused_attention_backward(
 def _limit(query: Tensor, key: Tensor, *, causal: bool, window: int | None) -> int | None:
     """Return the window, None if it limits nothing and torch's kernels, which take the first keys for those of the
     queries, give the same."""
-    num_keys = key.shape[2]
+    num_keys: int = key.shape[2]
     if not causal or (query.shape[2] == num_keys and (window is None or window >= num_keys)):
         return None
     return num_keys if window is None else min(window, num_keys)
@@ -293,7 +293,8 @@ def _block_mask(
     mask: Tensor | None, rows: slice, keys: slice, before: int, device: torch.device, *, causal: bool,
     window: int | None,
 ) -> Tensor | None:  # fmt: skip
-    """`before`: keys before that of the first query. Return [B or 1, 1, 1, q, k], true where a query of the block may see a key; None: all see all."""
+    """Return [B or 1, 1, 1, q, k], true where a query of the block may see a key; None: all see all. `before`: keys
+    before that of the first query."""
     seen = None
     if mask is not None and mask.dim() == 2:
         seen = (mask[:, rows, None] == mask[:, None, keys])[:, None, None]

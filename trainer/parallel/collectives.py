@@ -53,9 +53,7 @@ class _ExchangeRows(torch.autograd.Function):
         return exchange_rows(grad, receive_counts, send_counts, ctx.group), None, None, None
 
 
-def exchange_rows(
-    rows: Tensor, send_counts: list[int], receive_counts: list[int], group: dist.ProcessGroup
-) -> Tensor:
+def exchange_rows(rows: Tensor, send_counts: list[int], receive_counts: list[int], group: dist.ProcessGroup) -> Tensor:
     """Do what `all_to_all_rows` does, without a backward pass."""
     received = rows.new_empty(sum(receive_counts), *rows.shape[1:])
     dist.all_to_all_single(received, rows.contiguous(), receive_counts, send_counts, group=group)

@@ -58,11 +58,11 @@ class ContextParallel:
         """Let the model attend over the ranks of the context group."""
         if self._group is None:
             return
-        windows = {block.attention.window for block in model.blocks.values()}
+        model.make_mask = document_mask
         if self._is_ring:
-            model.make_mask = partial(self._ring_bounds, window=max((w for w in windows if w is not None), default=None))
-        else:
-            model.make_mask = document_mask
+            windows = {block.attention.window for block in model.blocks.values()} - {None}
+            assert len(windows) <= 1, "all windows of a model are equal"
+            model.make_mask = partial(self._ring_bounds, window=next(iter(windows), None))
         method = self._ring if self._is_ring else self._ulysses
         for block in model.blocks.values():
             block.attention.attend = partial(method, window=block.attention.window, cap=block.attention.cap)
@@ -144,9 +144,7 @@ class ContextParallel:
 def chunk_positions(rank: int, size: int, length: int, device: torch.device) -> Tensor:
     """Return the positions of the tokens of a rank's chunks, ascending."""
     chunk = length // (2 * size)
-    return torch.cat(
-        [torch.arange(each * chunk, (each + 1) * chunk, device=device) for each in chunks_of(rank, size)]
-    )
+    return torch.cat([torch.arange(each * chunk, (each + 1) * chunk, device=device) for each in chunks_of(rank, size)])
 
 
 @dataclass(frozen=True)

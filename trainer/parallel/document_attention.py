@@ -25,8 +25,8 @@ def document_attention(
 
     `bounds_2N`: int32, [2, N + 1], where the queries and the keys of each document begin in the flattened rows, and
     where those of the last one end; None: each row is one document. A query without keys has the result 0 and the
-    log-sum-exp -inf. `causal`: a document's queries are its last tokens here; each sees the keys up to its own, and with
-    a `window` only the last `window` of them.
+    log-sum-exp -inf. `causal`: a document's queries are its last tokens here; each sees the keys up to its own, and
+    with a `window` only the last `window` of them.
     """
     bounds_2N = _row_bounds(query_BHqE, key_BKkE, bounds_2N, window, cap)
     if bounds_2N is None:

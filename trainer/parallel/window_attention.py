@@ -75,7 +75,8 @@ def _tokens(segments: list[Segment]) -> int:
 
 
 def _split(rows: Tensor, segments: list[Segment]) -> tuple[Tensor, ...]:
-    return rows.split([each.end - each.begin for each in segments])
+    parts: tuple[Tensor, ...] = rows.split([each.end - each.begin for each in segments])
+    return parts
 
 
 class WindowAttention(torch.autograd.Function):
@@ -87,6 +88,7 @@ class WindowAttention(torch.autograd.Function):
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, sinks_H: Tensor | None, bounds: Tensor | None,
         exchange: WindowExchange, window: int, cap: float | None,
     ) -> Tensor:  # fmt: skip
+        """Attend to the keys that windows reach, chunk by chunk."""
         rows_T = exchange.gather(_rows(key, value))
         found = []
         for number, (queries, keys) in enumerate(exchange.chunks):
