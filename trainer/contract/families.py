@@ -138,8 +138,8 @@ FAMILIES = (
             "sliding_window_pattern": 6, "rope_theta": 1e6, "rope_local_base_freq": 1e4, "num_key_value_heads": 4,
             "query_pre_attn_scalar": 256, "tie_word_embeddings": True, "final_logit_softcapping": None,
         },
-        restrictions="no biases, no soft caps of scores; of models for images and text (`gemma3`), the text part is read, "
-        "trained and exported as a model of its own, without `lora.export: adapter`",
+        restrictions="no biases, no soft caps of scores; of models for images and text (`gemma3`), the text part is "
+        "read, trained and exported as a model of its own, without `lora.export: adapter`",
         text_part_of="gemma3", part_defaults={"vocab_size": 262_208, "num_attention_heads": 8},
     ),
     Family(
