@@ -138,6 +138,17 @@ def attend_in_two_parts(given: list[Tensor], documents: Tensor | None) -> list[T
     return [mixed, query_grad, key_grad, value_grad]
 
 
+def attend_in_window(given: list[Tensor], documents: Tensor | None, window: int) -> list[Tensor]:
+    """Return the same with a window, of queries that are the last of the keys, as of a chunk in ring attention."""
+    query, key, value, grad = given
+    bounds = None if documents is None else bounds_of(documents[:, -query.shape[2] :], documents)
+    mixed, log_sum = document_attention(query, key, value, bounds, causal=True, window=window)
+    found = document_attention_backward(
+        grad, query, key, value, mixed, log_sum, bounds, causal=True, window=window
+    )  # fmt: skip
+    return [mixed, *found]
+
+
 def bounds_of(*documents: Tensor) -> Tensor:
     """Return where each document begins in each of the flattened rows, and where the last one ends, [2, N + 1]."""
     numbers = torch.arange(int(max(each.max() for each in documents)) + 2, device=documents[0].device)
@@ -145,10 +156,13 @@ def bounds_of(*documents: Tensor) -> Tensor:
 
 
 def check_ring(device: Device) -> Figures:
-    """Compare attention by the kernels of ring attention, in two parts of the keys, with the CPU's in one."""
+    """Compare attention by the kernels of ring attention, in two parts of the keys or in a window, with the CPU's in
+    one."""
     found: Figures = {}
-    half, length = 96, 192
-    for packed in (False, True):
+    half, length, width = 96, 192, 70
+    ways = {"causal": (False, None), "documents": (True, None), "window": (False, width),
+            "window in documents": (True, width)}  # fmt: skip
+    for way, (packed, window) in ways.items():
         query, key, value, grad = heads(2, length, 64, 8, 2)
         given = [query[:, :, half:].contiguous(), key, value, grad[:, :, half:].contiguous()]
         seen = torch.ones(2, 1, half, length, dtype=torch.bool).tril(half)
@@ -159,12 +173,15 @@ def check_ring(device: Device) -> Figures:
             begins[1, [0, 100, 130]] = 1
             documents = begins.flatten().cumsum(0).view(2, length)
             seen = seen & (documents[:, None, half:, None] == documents[:, None, None, :])
+        if window is not None:
+            seen = seen.triu(half - window + 1)
         masked = partial(functional.scaled_dot_product_attention, attn_mask=seen, enable_gqa=True)
         expected = with_gradients(masked, given)
         for dtype in (torch.float32, torch.bfloat16):
             moved = [each.to(device, dtype) for each in given]
-            name = f"{'documents' if packed else 'causal'}, {str(dtype).removeprefix('torch.')}"
-            mine = attend_in_two_parts(moved, None if documents is None else documents.to(device))
+            numbers = None if documents is None else documents.to(device)
+            name = f"{way}, {str(dtype).removeprefix('torch.')}"
+            mine = attend_in_two_parts(moved, numbers) if window is None else attend_in_window(moved, numbers, window)
             found[name] = compare(name, mine, expected, dtype)
     return found
 

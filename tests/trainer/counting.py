@@ -43,8 +43,9 @@ class SentBytes(TorchDispatchMode):
                 _bytes(args[0]) - _bytes(result)
             )
         elif name == "alltoall_base_":
-            ranks = _ranks(args[2])
-            self.by_operation["all_to_all"] += _bytes(args[1]) * (ranks - 1) // ranks
+            group, rows = torch.distributed.ProcessGroup.unbox(args[2]), args[4]
+            stays = rows[group.rank()] / sum(rows) if sum(rows) else 1 / group.size()
+            self.by_operation["all_to_all"] += round(_bytes(args[1]) * (1 - stays))
         elif name == "all_to_all_single":
             ranks = _resolve_process_group(args[3]).size()
             self.by_operation["all_to_all"] += _bytes(args[0]) * (ranks - 1) // ranks

@@ -28,6 +28,10 @@ GRADIENT_TOLERANCE = 2e-5
 DENSE = {
     "hidden_size": 32, "num_layers": 8, "num_heads": 8, "num_kv_heads": 4, "intermediate_size": 64, "head_dim": 8,
 }  # fmt: skip
+GEMMA2 = {
+    **DENSE, "norm_position": "both", "offset_norms": True, "activation": "gelu_tanh", "scale_embeddings": True,
+    "scale_window_rope": True, "attn_logit_softcapping": 0.1, "final_logit_softcapping": 0.3,
+}  # fmt: skip
 MODELS: dict[str, dict[str, Any]] = {
     "dense": DENSE,
     "tied": {**DENSE, "tie_embeddings": True, "qk_norm": True},
@@ -48,10 +52,8 @@ MODELS: dict[str, dict[str, Any]] = {
         "moe": {"num_experts": 8, "experts_per_token": 3, "expert_size": 16, "num_groups": 4, "groups_per_token": 2,
                 "shared_experts": 1, "first_dense_layers": 1, "scoring": "sigmoid", "balance_rate": 0.01},
     },
-    "gemma2": {
-        **DENSE, "norm_position": "both", "offset_norms": True, "activation": "gelu_tanh", "scale_embeddings": True,
-        "scale_window_rope": True, "attn_logit_softcapping": 0.1, "final_logit_softcapping": 0.3,
-    },
+    "gemma2": GEMMA2,
+    "gemma2-window": {**GEMMA2, "sliding_window": 13, "full_attention_every": 2},
     "gpt-oss": {
         **DENSE, "attention_bias": True, "attention_output_bias": True, "attention_sinks": True,
         "scale_window_rope": True, "sliding_window": 9, "full_attention_every": 2, "intermediate_size": 16,

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 from tests.trainer.equality import Case, Outcome, take_step
 from trainer.data import loader
 from trainer.models import loss
-from trainer.parallel import collectives, context, expert, layout, weights
+from trainer.parallel import collectives, context, expert, layout, weights, window_attention
 from trainer.parallel.mesh import Mesh
 
 
@@ -64,6 +64,32 @@ def _no_log_sum_exp(patch: pytest.MonkeyPatch) -> None:
 def _late_keys_are_early(patch: pytest.MonkeyPatch) -> None:
     right = context.ring_step
     patch.setattr(context, "ring_step", lambda rank, owner, length: right(rank, min(rank, owner), length))
+
+
+def _windows_end_with_the_chunk(patch: pytest.MonkeyPatch) -> None:
+    """The first tokens of a chunk do not see those before it."""
+    right = window_attention.WindowExchange.__init__
+
+    def without_reach(exchange: Any, group: Any, rank: int, length: int, window: int) -> None:
+        right(exchange, group, rank, length, window)
+        exchange.chunks = [
+            (queries, slice(keys.stop - queries.stop + queries.start, keys.stop)) for queries, keys in exchange.chunks
+        ]
+
+    patch.setattr(window_attention.WindowExchange, "__init__", without_reach)
+
+
+def _window_gradients_stay(patch: pytest.MonkeyPatch) -> None:
+    """Gradients do not return from the ranks whose windows reached the tokens."""
+    right = window_attention.WindowExchange.return_gradients
+
+    def without_others(exchange: Any, grads: Any) -> Any:
+        own = torch.zeros_like(grads)
+        for each in exchange._own:
+            own[exchange._places[each]] = grads[exchange._places[each]]
+        return right(exchange, own)
+
+    patch.setattr(window_attention.WindowExchange, "return_gradients", without_others)
 
 
 def _experts_summed_as_if_whole(patch: pytest.MonkeyPatch) -> None:
@@ -149,6 +175,12 @@ MUTATIONS: dict[str, Mutation] = {
         _case("dense", 2, context=2, zero=0), _gradients_stay_on_the_ring
     ),
     "late keys are taken for early ones": Mutation(_case("dense", 2, context=2, zero=0), _late_keys_are_early),
+    "windows end with the chunk of a rank": Mutation(
+        _case("mistral", 2, context=2, zero=0), _windows_end_with_the_chunk
+    ),
+    "gradients of keys in a window are not returned": Mutation(
+        _case("mistral", 2, context=2, zero=0), _window_gradients_stay
+    ),
     "positions restart at 0 on every context rank": Mutation(_case("dense", 2, context=2, zero=0), _positions_restart),
     "fillers of a micro-batch count": Mutation(_case("dense", 2, pipeline=2, micro_batch_sequences=6), _fillers_count),
     "the norm counts what several ranks hold": Mutation(_case("dense", 2, zero=0), _norm_counts_replicas),

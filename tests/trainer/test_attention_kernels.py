@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tests.gpu_kit.kernels import attend_in_two_parts, bounds_of, normal
+from tests.gpu_kit.kernels import attend_in_two_parts, attend_in_window, bounds_of, check_ring, normal
 from trainer.models import attention_kernels
 from trainer.models.attention import attend, document_cu_seqlens, document_mask, document_numbers
 from trainer.models.loss import linear_cross_entropy
@@ -42,6 +42,38 @@ def test_two_parts_are_the_whole(way: str, is_packed: bool, monkeypatch: pytest.
     found = attend_in_two_parts([query.detach(), key.detach(), value.detach(), grad], documents)
     for mine, theirs in zip(found, [expected.detach(), *gradients], strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("window", [1, 5, 12, 13, LENGTH - 1])
+@pytest.mark.parametrize("before", [0, 3, 12])
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("way", ["kernel", "products", "products in blocks"])
+def test_the_parts_of_a_window_are_the_whole(
+    way: str, is_packed: bool, before: int, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of queries that are the last tokens of the keys, after `before` others."""
+    monkeypatch.setattr(attention_kernels, "MIN_FUSED_WINDOW", 1 if way == "kernel" else LENGTH + 1)
+    if way == "products in blocks":
+        monkeypatch.setattr(attention_kernels, "BLOCK_BYTES", 5 * 4 * BATCH * HEADS * LENGTH)
+        monkeypatch.setattr(attention_kernels, "MIN_WINDOW_BLOCK", 3)
+    query = normal(BATCH, HEADS, LENGTH - before, SIZE, seed=1).requires_grad_()
+    key, value = (normal(BATCH, KV_HEADS, LENGTH, SIZE, seed=seed).requires_grad_() for seed in (2, 3))
+    grad = normal(*query.shape, seed=4)
+    seen, documents = torch.ones(BATCH, 1, LENGTH, LENGTH, dtype=torch.bool).tril().triu(1 - window), None
+    if is_packed:
+        documents = torch.tensor([[0] * 7 + [1] * 10 + [2] * 7, [3] * 2 + [4] * 21 + [5]])
+        seen = seen & (documents[:, None, :, None] == documents[:, None, None, :])
+    expected = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=seen[:, :, before:], enable_gqa=True
+    )
+    gradients = torch.autograd.grad(expected, (query, key, value), grad)
+    found = attend_in_window([query.detach(), key.detach(), value.detach(), grad], documents, window)
+    for mine, theirs in zip(found, [expected.detach(), *gradients], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=4e-6)
+
+
+def test_the_gpu_kit_compares_windows_too() -> None:
+    assert {"window, float32", "window in documents, bfloat16"} <= check_ring("cpu").keys()
 
 
 @pytest.mark.parametrize("window", [None, 1, 5, LENGTH])
@@ -155,3 +187,16 @@ def test_scores_of_packed_documents_are_never_held_together(way: str, monkeypatc
         found = document_attention(query, key, value, bounds, causal=True)
         document_attention_backward(grad, query, key, value, *found, bounds, causal=True)
     assert largest.elements == query.numel()
+
+
+@pytest.mark.parametrize("way", ["kernel", "products"])
+@pytest.mark.parametrize("length", [1024, 4096])
+def test_memory_of_a_window_is_bounded_by_the_block(way: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One head, a window of 64 tokens: the scores of a block of queries at most, however long the sequence is."""
+    monkeypatch.setattr(attention_kernels, "MIN_FUSED_WINDOW", 1 if way == "kernel" else length)
+    query, key, value, grad = (normal(1, 1, length, SIZE, seed=seed) for seed in range(4))
+    with LargestTensor() as largest:
+        found = document_attention(query, key, value, None, causal=True, window=64)
+        document_attention_backward(grad, query, key, value, *found, None, causal=True, window=64)
+    block = attention_kernels.MIN_WINDOW_BLOCK
+    assert largest.elements <= max(query.numel(), 0 if way == "kernel" else block * (block + 64))

@@ -36,6 +36,7 @@ CASES = [
     (Case("dense", 4, {"context": 4, "zero": 3}, training={"activation_checkpointing": "full"}), 0),
     (Case("tied", 4, {"pipeline": 2, "tensor": 2, "zero": 0, "micro_batch_sequences": 2}), 0),
     (Case("dense", 4, {"context": 2, "context_attention": "ulysses", "tensor": 2, "zero": 3}), 0),
+    (Case("gpt-oss", 2, {"context": 2, "zero": 1}, training={"activation_checkpointing": "full"}), 0),
 ]
 
 

@@ -12,6 +12,7 @@ from trainer.contract.launch_plan import is_recomputed, micro_batch_size, num_mi
 from trainer.contract.manifest import PART_PLAINTEXT_BYTES, PARTS_IN_FLIGHT
 from trainer.contract.optimisation import nf4_bytes
 from trainer.contract.parallelism import MeshSizes, stage_layers, stage_numbers
+from trainer.contract.ring import window_sends
 from trainer.contract.training import TrainingSpec
 
 MAX_LOGITS_CHUNK_BYTES = 512 * 2**20
@@ -490,14 +491,22 @@ class RankCost:
         sizes, shape = self._sizes, self._shape
         if sizes.context == 1:
             return []
-        layers, tokens, kv_heads = len(self.layers), self._tokens_of_step, shape.num_kv_heads
+        tokens, kv_heads = self._tokens_of_step, shape.num_kv_heads
         queries, keys = (tokens * heads * shape.head_size // sizes.tensor for heads in (shape.num_heads, kv_heads))
-        passes = 2 * layers + len(self._repeated)
         if self._training.parallelism.context_attention == "ring":
-            turns = sizes.context - 1
+            length, turns = self._training.sequence_length, sizes.context - 1
             # Values are padded to the size of keys.
-            sent = passes * turns * self._width * 2 * keys + layers * sizes.context * 4 * 2 * keys
-            return [Traffic("context", "send", sent)]
+            sent = {"send": 0, "all_to_all": 0}
+            for layer in self.layers:
+                passes, window = 3 if layer in self._repeated else 2, shape.window_of(layer)
+                if window is None or window >= length:
+                    sent["send"] += passes * turns * self._width * 2 * keys + sizes.context * 4 * 2 * keys
+                else:
+                    # Gradients return by the same way in fp32.
+                    reached = 2 * keys * window_sends(sizes.context, length, window) * sizes.context // length
+                    sent["all_to_all"] += passes * self._width * reached + 4 * reached
+            return [Traffic("context", name, num_bytes) for name, num_bytes in sent.items() if num_bytes]
+        passes = 2 * len(self.layers) + len(self._repeated)
         values = (queries + keys) * (shape.head_size + shape.value_size) // shape.head_size
         return [Traffic("context", "all_to_all", _part(passes * self._width * values, sizes.context))]
 

@@ -77,8 +77,7 @@ FAMILIES = (
         "mistral", "MistralForCausalLM", "Mistral",
         entries={"sliding_window": "sliding_window"},
         defaults={"rms_norm_eps": 1e-6, "num_key_value_heads": 8, "sliding_window": 4096},
-        restrictions="no ring attention with a `sliding_window` below `sequence_length`; without a window, exported as "
-        "model type llama",
+        restrictions="without a window, exported as model type llama",
     ),
     Family(
         "qwen2", "Qwen2ForCausalLM", "Qwen2, Qwen2.5",
@@ -103,8 +102,7 @@ FAMILIES = (
             "rms_norm_eps": 1e-5, "pad_token_id": 1, "sliding_window": 4096, "layer_types": None, "rope_theta": 5e5,
             "sliding_window_pattern": 4,
         },
-        restrictions="no biases, no ring attention with a `sliding_window` below `sequence_length`; without a window, "
-        "exported as model type olmo2",
+        restrictions="no biases; without a window, exported as model type olmo2",
     ),
     Family(
         "gemma2", "Gemma2ForCausalLM", "Gemma 2",
@@ -122,7 +120,7 @@ FAMILIES = (
             "sliding_window_pattern": 2, "num_key_value_heads": 4, "query_pre_attn_scalar": 256,
             "tie_word_embeddings": True, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
         },
-        restrictions="no biases, no ring attention with a `sliding_window` below `sequence_length`",
+        restrictions="no biases",
     ),
     Family(
         "gemma3_text", "Gemma3ForCausalLM", "Gemma 3 (270M, 1B; the text part of 4B, 12B and 27B)",
@@ -140,9 +138,8 @@ FAMILIES = (
             "sliding_window_pattern": 6, "rope_theta": 1e6, "rope_local_base_freq": 1e4, "num_key_value_heads": 4,
             "query_pre_attn_scalar": 256, "tie_word_embeddings": True, "final_logit_softcapping": None,
         },
-        restrictions="no biases, no soft caps of scores, no ring attention with a `sliding_window` below "
-        "`sequence_length`; of models for images and text (`gemma3`), the text part is read, trained and exported as a "
-        "model of its own, without `lora.export: adapter`",
+        restrictions="no biases, no soft caps of scores; of models for images and text (`gemma3`), the text part is "
+        "read, trained and exported as a model of its own, without `lora.export: adapter`",
         text_part_of="gemma3", part_defaults={"vocab_size": 262_208, "num_attention_heads": 8},
     ),
     Family(
@@ -153,7 +150,7 @@ FAMILIES = (
             "rms_norm_eps": 1e-5, "sliding_window": None, "partial_rotary_factor": 1.0, "pad_token_id": 32000,
         },
         restrictions="positions scaled by `longrope` alone, which no other family has; no adapters without their model "
-        "(`lora.export: adapter`), no ring attention with a `sliding_window` below `sequence_length`",
+        "(`lora.export: adapter`)",
     ),
     Family(
         "qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3 mixtures of experts", experts="softmax",
@@ -171,7 +168,6 @@ FAMILIES = (
             "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2,
             "rope_theta": 1e6, "sliding_window": None,
         },
-        restrictions="no ring attention with a `sliding_window` below `sequence_length`",
     ),
     Family(
         "gpt_oss", "GptOssForCausalLM", "gpt-oss", experts="softmax",
@@ -184,8 +180,7 @@ FAMILIES = (
             "num_experts_per_tok": 4, "sliding_window": 128, "layer_types": None, "sliding_window_pattern": 2,
             "rope_theta": 150_000.0, "swiglu_limit": 7.0, "attention_bias": True,
         },
-        restrictions="no projections without biases; weights in MXFP4 are read, and exported without it; no "
-        "ring attention with a `sliding_window` below `sequence_length`",
+        restrictions="no projections without biases; weights in MXFP4 are read, and exported without it",
     ),
     Family(
         "glm4_moe", "Glm4MoeForCausalLM", "GLM-4.5, GLM-4.6 and other GLM-4 MoE", experts="sigmoid",

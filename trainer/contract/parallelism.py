@@ -67,9 +67,10 @@ class ParallelismSpec(CheckedModel):
     context: PositiveInt = 1
     """Number of context-parallel ranks, which divide each sequence."""
     context_attention: Literal["ring", "ulysses"] = "ring"
-    """How context ranks compute attention. `ring` passes keys and values around, and needs a `sequence_length` that is
-    a multiple of 2 x `context` and not longer than the model's `sliding_window`. `ulysses` exchanges heads, and needs
-    numbers of heads that are multiples of `context` x `tensor`. Ignored with `context` 1."""
+    """How context ranks compute attention. `ring` passes keys and values around, in layers with a `sliding_window`
+    only those that windows reach, and needs a `sequence_length` that is a multiple of 2 x `context`. `ulysses`
+    exchanges heads, and needs numbers of heads that are multiples of `context` x `tensor`. Ignored with `context`
+    1."""
     pipeline: PositiveInt = 1
     """Number of pipeline ranks, which divide the layers."""
     pipeline_schedule: Schedule = "1f1b"
@@ -259,12 +260,6 @@ def _tensor_problems(sizes: MeshSizes, shape: ModelShape, vocab_size: int, lengt
 def _context_problems(spec: ParallelismSpec, sizes: MeshSizes, shape: ModelShape, length: int) -> Iterator[MeshProblem]:
     if sizes.context == 1:
         return
-    if spec.context_attention == "ring" and shape.sliding_window is not None and shape.sliding_window < length:
-        yield MeshProblem(
-            "parallelism/context_attention", "no_window",
-            f"ring attention does not compute the model's sliding_window {shape.sliding_window}, which is shorter than "
-            f"sequence_length {length}; take ulysses, or context 1",
-        )  # fmt: skip
     if spec.context_attention == "ring" and length % (2 * sizes.context):
         yield MeshProblem(
             "parallelism/context", "uneven_cut",

@@ -45,17 +45,16 @@ class _ExchangeRows(torch.autograd.Function):
         ctx: Any, rows: Tensor, send_counts: list[int], receive_counts: list[int], group: dist.ProcessGroup
     ) -> Tensor:
         ctx.counts, ctx.group = (send_counts, receive_counts), group
-        return _all_to_all_rows(rows, send_counts, receive_counts, group)
+        return exchange_rows(rows, send_counts, receive_counts, group)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         send_counts, receive_counts = ctx.counts
-        return _all_to_all_rows(grad, receive_counts, send_counts, ctx.group), None, None, None
+        return exchange_rows(grad, receive_counts, send_counts, ctx.group), None, None, None
 
 
-def _all_to_all_rows(
-    rows: Tensor, send_counts: list[int], receive_counts: list[int], group: dist.ProcessGroup
-) -> Tensor:
+def exchange_rows(rows: Tensor, send_counts: list[int], receive_counts: list[int], group: dist.ProcessGroup) -> Tensor:
+    """Do what `all_to_all_rows` does, without a backward pass."""
     received = rows.new_empty(sum(receive_counts), *rows.shape[1:])
     dist.all_to_all_single(received, rows.contiguous(), receive_counts, send_counts, group=group)
     return received

@@ -3,7 +3,7 @@
 Ring attention (Liu et al. 2023): keys and values are passed around the ring; each rank attends to one part after
 another and merges the partial results by their log-sum-exp. A causal mask makes late queries more expensive than early
 ones, so the sequence is cut into 2 C chunks, and rank r has the chunks r and 2 C - 1 - r: all ranks have equal work in
-each step.
+each step. Layers with a window exchange only what windows reach (`window_attention`).
 
 Ulysses (Jacobs et al. 2023): an all-to-all replaces the sharded sequence by sharded heads, and another one reverses it.
 
@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainer.contract.parallelism import ParallelismSpec
+from trainer.contract.ring import chunks_of
 from trainer.data.batch import MicroBatch
 from trainer.models.attention import attend, document_cu_seqlens, document_mask, pad_heads
 from trainer.models.attention_kernels import add_sinks, gradient_of_sinks, merge_partial
@@ -27,6 +28,7 @@ from trainer.models.decoder import Decoder
 from trainer.parallel.collectives import all_to_all_equal
 from trainer.parallel.document_attention import document_attention, document_attention_backward
 from trainer.parallel.mesh import Mesh
+from trainer.parallel.window_attention import WindowAttention, WindowExchange
 
 
 class ContextParallel:
@@ -56,13 +58,14 @@ class ContextParallel:
         """Let the model attend over the ranks of the context group."""
         if self._group is None:
             return
-        model.make_mask = self._ring_bounds if self._is_ring else document_mask
+        model.make_mask = document_mask
+        if self._is_ring:
+            windows = {block.attention.window for block in model.blocks.values()} - {None}
+            assert len(windows) <= 1, "all windows of a model are equal"
+            model.make_mask = partial(self._ring_bounds, window=next(iter(windows), None))
+        method = self._ring if self._is_ring else self._ulysses
         for block in model.blocks.values():
-            window, cap = block.attention.window, block.attention.cap
-            if self._is_ring:  # it has no window that is shorter than the sequence
-                block.attention.attend = partial(self._ring, cap=cap)
-            else:
-                block.attention.attend = partial(self._ulysses, window=window, cap=cap)
+            block.attention.attend = partial(method, window=block.attention.window, cap=block.attention.cap)
 
     def _local_positions(self, length: int, device: torch.device) -> Tensor:
         """Return the positions of this rank's tokens in the full sequence, [S], ascending."""
@@ -71,33 +74,45 @@ class ContextParallel:
             return torch.arange(self._rank * size, (self._rank + 1) * size, device=device)
         return chunk_positions(self._rank, self._size, length, device)
 
-    def _ring_bounds(self, documents_BW: Tensor | None, _: Tensor) -> Tensor | None:
-        """Return where documents begin among the queries and keys of each step of the ring, [C, 2, N + 1], as
-        `document_attention` takes it; None: each row is one document."""
+    def _ring_bounds(self, documents_BW: Tensor | None, _: Tensor, *, window: int | None) -> Tensor | None:
+        """Return where documents begin among the queries and keys of each step of the ring and then, if there is a
+        window, of each chunk and what its window reaches, [C or C + 2, 2, N + 1], as `document_attention` takes it;
+        None: each row is one document."""
         if documents_BW is None:
             return None
+        device, length = documents_BW.device, documents_BW.shape[1]
         begins_N = document_cu_seqlens(documents_BW).long()
-        places = torch.arange(documents_BW.numel(), device=documents_BW.device).view_as(documents_BW)
-        length = documents_BW.shape[1] // self._size
-        bounds = []
+        places = torch.arange(documents_BW.numel(), device=device).view_as(documents_BW)
+        positions = []
         for number in range(self._size):
             owner = (self._rank - number) % self._size
-            step = ring_step(self._rank, owner, length)
+            step = ring_step(self._rank, owner, length // self._size)
             for rank, tokens in ((self._rank, step.queries), (owner, step.keys)):
-                mine = chunk_positions(rank, self._size, documents_BW.shape[1], documents_BW.device)[tokens]
-                # Positions ascend in each row, so a document's tokens are neighbours in the flattened rows.
-                bounds.append(torch.searchsorted(places[:, mine].flatten(), begins_N))
-        return torch.stack(bounds).view(self._size, 2, -1).int()
+                positions.append(chunk_positions(rank, self._size, length, device)[tokens])
+        if window is not None and window < length:
+            for queries in chunk_positions(self._rank, self._size, length, device).chunk(2):
+                begin, end = int(queries[0]), int(queries[-1]) + 1
+                positions += [queries, torch.arange(max(0, begin - window + 1), end, device=device)]
+        # Positions ascend in each row, so a document's tokens are neighbours in the flattened rows.
+        bounds = [torch.searchsorted(places[:, each].flatten(), begins_N) for each in positions]
+        return torch.stack(bounds).unflatten(0, (-1, 2)).int()
 
     @torch.compiler.disable  # torch cannot trace what is sent to one rank only
     def _ring(
-        self, query: Tensor, key: Tensor, value: Tensor, bounds: Tensor | None, *, cap: float | None,
-        sinks_H: Tensor | None,
+        self, query: Tensor, key: Tensor, value: Tensor, bounds: Tensor | None, *, window: int | None,
+        cap: float | None, sinks_H: Tensor | None,
     ) -> Tensor:  # fmt: skip
         assert self._group is not None
-        ring = Ring(self._group, self._peers, self._rank)
         padded = pad_heads(value, key.shape[-1])  # keys and values travel together
-        return _RingAttention.apply(query, key, padded, sinks_H, bounds, ring, cap)[..., : value.shape[-1]]
+        length = self._size * query.shape[2]
+        if window is not None and window < length:
+            exchange = WindowExchange(self._group, self._rank, length, window)
+            of_chunks = None if bounds is None else bounds[self._size :]
+            mixed = WindowAttention.apply(query, key, padded, sinks_H, of_chunks, exchange, window, cap)
+        else:
+            ring = Ring(self._group, self._peers, self._rank)
+            mixed = _RingAttention.apply(query, key, padded, sinks_H, bounds, ring, cap)
+        return mixed[..., : value.shape[-1]]
 
     def _ulysses(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, window: int | None, cap: float | None,
@@ -127,11 +142,9 @@ class ContextParallel:
 
 
 def chunk_positions(rank: int, size: int, length: int, device: torch.device) -> Tensor:
-    """Return the positions of the chunks `rank` and 2 * size - 1 - rank of a sequence cut into 2 * size chunks."""
+    """Return the positions of the tokens of a rank's chunks, ascending."""
     chunk = length // (2 * size)
-    first = torch.arange(rank * chunk, (rank + 1) * chunk, device=device)
-    late = 2 * size - 1 - rank
-    return torch.cat([first, torch.arange(late * chunk, (late + 1) * chunk, device=device)])
+    return torch.cat([torch.arange(each * chunk, (each + 1) * chunk, device=device) for each in chunks_of(rank, size)])
 
 
 @dataclass(frozen=True)

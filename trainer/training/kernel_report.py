@@ -9,6 +9,7 @@ from trainer.contract.parallelism import MeshSizes
 from trainer.contract.training import TrainingSpec
 from trainer.models.attention import attend, document_mask
 from trainer.models.attention_kernels import partial_attention
+from trainer.parallel.document_attention import document_attention
 
 PROBE_LENGTH = 256
 """Tokens that are attended to find out: the choice depends on the other sizes."""
@@ -45,11 +46,12 @@ def attention_kernels(training: TrainingSpec, sizes: MeshSizes, device: torch.de
     cap = shape.attn_logit_softcapping
     found: set[str] = set()
     for layer_window in {shape.window_of(layer) for layer in range(shape.num_layers)}:
-        is_limited = layer_window is not None and layer_window < training.sequence_length
-        window = max(1, length // 2) if is_limited else None
+        window = None
+        if layer_window is not None and layer_window < training.sequence_length:
+            window = max(1, min(layer_window, length // 2))
         with _Kernels() as kernels:
             if is_ring:
-                partial_attention(query, key, value, None, causal=True, cap=cap)
+                document_attention(query, key, value, None, causal=True, window=window, cap=cap)
             elif cap is not None or shape.attention_sinks:
                 partial_attention(query, key, value, documents, causal=True, window=window, cap=cap)
             else:

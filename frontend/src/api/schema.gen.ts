@@ -6764,9 +6764,10 @@ export interface components {
             context: number;
             /**
              * Context Attention
-             * @description How context ranks compute attention. `ring` passes keys and values around, and needs a `sequence_length` that is
-             *     a multiple of 2 x `context` and not longer than the model's `sliding_window`. `ulysses` exchanges heads, and needs
-             *     numbers of heads that are multiples of `context` x `tensor`. Ignored with `context` 1.
+             * @description How context ranks compute attention. `ring` passes keys and values around, in layers with a `sliding_window`
+             *     only those that windows reach, and needs a `sequence_length` that is a multiple of 2 x `context`. `ulysses`
+             *     exchanges heads, and needs numbers of heads that are multiples of `context` x `tensor`. Ignored with `context`
+             *     1.
              * @default ring
              */
             context_attention: components["schemas"]["ContextAttentionEnum"];
