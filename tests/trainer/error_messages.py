@@ -109,8 +109,8 @@ MESSAGES: list[tuple[EndClass, str]] = [
     (
         E.NETWORK_ERROR,
         "NCCL error in: x.cpp:1, unhandled system error (run with NCCL_DEBUG=INFO for details)\n"
-        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\nLast error:\n"
-        "Call to ibv_modify_qp failed with error Connection timed out",
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\n"
+        "Last error:\nCall to ibv_modify_qp failed with error Connection timed out",
     ),
     (E.NETWORK_ERROR, "NET/IB : mlx5_2:1 async fatal event on QP 0x7f2a: local work queue catastrophic error"),
     (E.NETWORK_ERROR, "The client socket has timed out after 60000ms while trying to connect to (node1, 29500)."),
@@ -134,7 +134,7 @@ MESSAGES: list[tuple[EndClass, str]] = [
     (E.NODE_STORAGE_ERROR, "[enforce fail at inline_container.cc:858] . PytorchStreamWriter: Input/output error"),
     (E.NODE_STORAGE_ERROR, "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient "
                            "shared memory (shm)."),
-    (E.NODE_STORAGE_ERROR, "unable to open shared memory object </torch_1> in read-write mode: Too many open files (24)"),
+    (E.NODE_STORAGE_ERROR, "unable to open shared memory object </torch_1>: Too many open files (24)"),
     # data
     (E.DATA_ERROR, "Parquet magic bytes not found in footer. Either the file is corrupted or this is not a parquet"),
     # what stays an internal error, although words of other classes occur in it

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainer.agent.logs import LogFollower
 from trainer.agent.worker_process import run_worker
-from trainer.contract.run import EXIT_STATUS, EndClass, StopRequest
+from trainer.contract.run import EXIT_STATUS, EndClass, StopRequest, vagueness
 from trainer.resilience.assignment import Assignment
 from trainer.resilience.failures import (
     Failure,
@@ -24,6 +24,7 @@ from trainer.resilience.kernel_log import KernelLog
 from trainer.resilience.shared_status import SharedStatus
 
 PEER_GRACE_SECONDS = 10.0  # a rank that fails because its peer ended may be noticed first
+VAGUE_GRACE_SECONDS = 1.0  # what ended one rank without a clear cause may be explained by another
 EXIT_GRACE_SECONDS = 3.0  # of a rank that has reported its failure
 LAST_WORDS_SECONDS = 1.0  # for the output of a rank that has aborted
 STOP_GRACE_SECONDS = 300.0  # for the checkpoint that a stop request asks for
@@ -110,13 +111,14 @@ class WorkerGroup:
 
     def _conclude(self) -> Outcome:
         """Find which process failed first, and end the rest."""
-        deadline = time.monotonic() + PEER_GRACE_SECONDS
+        begin = time.monotonic()
         while True:
             failures = self._failures()
             reporting = {failure.rank for failure in failures}
             open_ = [rank for rank, code in zip(self.ranks, self._exit_codes(), strict=True) if code is None]
-            is_known = any(not failure.because_of_peer for failure in failures)
-            if is_known or reporting.issuperset(open_) or time.monotonic() > deadline:
+            causes = [vagueness(failure.end_class) for failure in failures if not failure.because_of_peer]
+            patience = PEER_GRACE_SECONDS if not causes else VAGUE_GRACE_SECONDS if min(causes) else 0.0
+            if reporting.issuperset(open_) or time.monotonic() - begin >= patience:
                 break
             self._wait_for_an_end(_POLL_SECONDS)
         self._wait_for_reporting_ranks(reporting)
