@@ -35,10 +35,19 @@ ENDINGS = """
 ## Why a job ends
 
 The reason of a job or attempt is in `reason.code`. Retries are explained under
-[`retry`](spec.md#retry): *charged* retries count towards `max_charged`, *free* ones towards `max_free`; a job that has
-no retry left gets the final status. *Charged to*: the run time of an attempt is charged to the budgets of its team.
-Where the reason is not the user's fault, the time since the last checkpoint is lost time and is refunded, unless the
-platform had already asked the attempt to stop. In parentheses is whose fault it is.
+[`retry`](spec.md#retry): *charged* retries count towards `max_charged`, *free* ones towards `max_free`; *at most*: no
+more are made after this reason within the window. A job that has no retry left gets the final status. *Charged to*:
+the run time of an attempt is charged to the budgets of its team. Where the reason is not the user's fault, the time
+since the last checkpoint is lost time and is refunded, unless the platform had already asked the attempt to stop. In
+parentheses is whose fault it is.
+
+An attempt of several processes or nodes ends with the error that explains most: a fault of an accelerator or a lack of
+memory on one rank counts, whichever rank reports first, and not the timeouts of the ranks that waited for it.
+`gpu_fault`, `device_exception` and `node_storage_error` are recorded as an incident of the node that reported them, and
+the job does not return to that node while its pool has enough others. An illegal memory access or a failed assertion on
+an accelerator is a `device_exception`: the program is suspected first. The retry runs on other nodes; where it fails
+there too, it is the program. Where the kernel's log names a fault of the device, or runs of several jobs fail on the same
+node (`suspects` of a cluster), it is the device.
 """
 WAITING = """
 ## Why a job waits
@@ -69,6 +78,7 @@ def _endings() -> Iterator[tuple[str, ...]]:
     for reason, meaning in _meanings():
         if meaning.final is not None:
             retry = "none" if meaning.retry is Retry.NEVER else meaning.retry.value
+            retry += "" if meaning.max_retries is None else f", at most {meaning.max_retries}"
             yield code(reason.value), code(meaning.final.value), retry, _payer(meaning), meaning.message, meaning.remedy
 
 

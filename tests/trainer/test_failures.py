@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.control_groups import memory_group
+from tests.trainer.error_messages import MESSAGES
 from trainer.contract.run import EXIT_STATUS, EndClass
 from trainer.errors import TrainerError
 from trainer.resilience.failures import (
@@ -18,11 +20,15 @@ from trainer.resilience.failures import (
     classify_exit,
     count_oom_kills,
     find_root_cause,
+    judge_exception,
     read_failures,
     write_failure,
 )
+from trainer.resilience.kernel_log import KernelLog
 
-NODE_STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
+NODE_STORAGE = (
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE, errno.EREMOTEIO,
+)  # fmt: skip
 PEER = RuntimeError("[enforce fail at ../third_party/gloo/gloo/transport/tcp/pair.cc] Connection closed by peer")
 
 
@@ -38,10 +44,40 @@ PEER = RuntimeError("[enforce fail at ../third_party/gloo/gloo/transport/tcp/pai
         *((OSError(number, os.strerror(number), "part"), EndClass.NODE_STORAGE_ERROR) for number in NODE_STORAGE),
         (RuntimeError("basic_ios::clear: No space left on device"), EndClass.NODE_STORAGE_ERROR),
         (FileNotFoundError(errno.ENOENT, "no such file", "part"), EndClass.INTERNAL_ERROR),
+        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), EndClass.OUT_OF_MEMORY),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), EndClass.NETWORK_ERROR),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), EndClass.NETWORK_ERROR),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), EndClass.NETWORK_ERROR),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), EndClass.DATA_ERROR),
+        (ValueError("the value nccl is not a backend: Connection refused"), EndClass.INTERNAL_ERROR),
+        (KeyError("CUDA error: uncorrectable ECC error encountered"), EndClass.INTERNAL_ERROR),
     ],
 )
 def test_an_exception_has_a_class(error: Exception, end_class: EndClass) -> None:
     assert classify_exception(error, 0).end_class is end_class
+
+
+@pytest.mark.parametrize(("end_class", "message"), MESSAGES)
+def test_a_message_has_a_class(end_class: EndClass, message: str) -> None:
+    failure = classify_exception(RuntimeError(message), 0)
+    assert failure.end_class is end_class
+    assert failure.message.startswith(f"RuntimeError: {message.partition(chr(10))[0]}")
+
+
+def test_a_cleanup_that_fails_too_does_not_hide_the_fault() -> None:
+    try:
+        try:
+            raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+        finally:
+            raise PEER
+    except RuntimeError as error:
+        assert classify_exception(error, 0).end_class is EndClass.GPU_FAULT
+
+
+def test_an_error_that_explains_the_first_one_counts() -> None:
+    error = TrainerError(EndClass.BAD_SPEC, "the model is too large")
+    error.__cause__ = RuntimeError("CUDA error: out of memory")
+    assert classify_exception(error, 0).end_class is EndClass.BAD_SPEC
 
 
 def test_a_rank_that_lost_its_peer_does_not_hide_the_first_cause() -> None:
@@ -60,6 +96,16 @@ def test_an_abort_while_another_rank_reports_its_cause_is_a_consequence() -> Non
     assert find_root_cause([cause, classify_exit(1, -signal.SIGABRT, had_oom_kill=False)]) is cause
 
 
+@pytest.mark.parametrize("cause", [EndClass.GPU_FAULT, EndClass.OUT_OF_MEMORY, EndClass.NODE_STORAGE_ERROR])
+@pytest.mark.parametrize("at", [1.0, 9.0])
+@pytest.mark.parametrize(
+    "other", [EndClass.COLLECTIVE_TIMEOUT, EndClass.NETWORK_ERROR, EndClass.PROCESS_KILLED, EndClass.INTERNAL_ERROR]
+)
+def test_a_cause_counts_whichever_rank_reports_first(cause: EndClass, at: float, other: EndClass) -> None:
+    found = Failure(3, cause, "cause", at=at)
+    assert find_root_cause([Failure(0, other, "other", at=5.0), found, Failure(1, other, "other", at=6.0)]) is found
+
+
 def test_only_peer_failures_left_still_name_one() -> None:
     peers = [Failure(rank, EndClass.COLLECTIVE_TIMEOUT, "peer", True, 3.0 - rank) for rank in range(2)]
     assert find_root_cause(peers).rank == 1
@@ -70,7 +116,9 @@ def test_only_peer_failures_left_still_name_one() -> None:
     [
         (-signal.SIGKILL, False, EndClass.PROCESS_KILLED, "SIGKILL"),
         (-signal.SIGKILL, True, EndClass.OUT_OF_MEMORY, "lack of memory"),
-        (-signal.SIGSEGV, True, EndClass.PROCESS_KILLED, "SIGSEGV"),
+        (-signal.SIGSEGV, True, EndClass.INTERNAL_ERROR, "crashed with SIGSEGV"),
+        (-signal.SIGABRT, True, EndClass.PROCESS_KILLED, "SIGABRT"),
+        (-signal.SIGTERM, True, EndClass.PROCESS_KILLED, "SIGTERM"),
         (3, False, EndClass.INTERNAL_ERROR, "status 3"),
         (1, False, EndClass.INTERNAL_ERROR, "status 1"),
         (EXIT_STATUS[EndClass.NODE_STORAGE_ERROR], False, EndClass.NODE_STORAGE_ERROR, "could not write its report"),
@@ -80,6 +128,73 @@ def test_a_silent_death_is_classified_by_its_status(code: int, short: bool, end_
     failure = classify_exit(2, code, had_oom_kill=short)
     assert failure.end_class is end_class
     assert words in failure.message
+
+
+ABORTED = """
+[rank1]:[E1126 10:17:22 ProcessGroupNCCL.cpp:2100] something else: Connection refused
+terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread terminated with: CUDA error: {}
+CUDA kernel errors might be asynchronously reported at some other API call.
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "end_class"),
+    [
+        ("uncorrectable ECC error encountered", EndClass.GPU_FAULT),
+        ("device-side assert triggered", EndClass.DEVICE_EXCEPTION),
+        ("invalid argument", EndClass.PROCESS_KILLED),
+    ],
+)
+def test_a_process_that_aborts_names_the_error_on_stderr(said: str, end_class: EndClass) -> None:
+    lines = ABORTED.format(said).splitlines()
+    failure = classify_exit(1, -signal.SIGABRT, had_oom_kill=False, last_lines=lines)
+    assert failure.end_class is end_class
+    assert classify_exit(1, -signal.SIGKILL, had_oom_kill=False, last_lines=lines).end_class is EndClass.PROCESS_KILLED
+
+
+XID = "3,901,100,-;NVRM: Xid (PCI:0000:3b:00): {}, pid=77, name=python, GPU has fallen off the bus.\n SUBSYSTEM=pci\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "end_class"),
+    [(79, EndClass.GPU_FAULT), (48, EndClass.GPU_FAULT), (95, EndClass.GPU_FAULT), (31, EndClass.DEVICE_EXCEPTION)]
+    + [(45, EndClass.PROCESS_KILLED)],
+)
+def test_the_kernel_log_explains_a_silent_death(tmp_path: Path, number: int, end_class: EndClass) -> None:
+    path = tmp_path / "kmsg"
+    path.write_text(XID.format(79))  # before the workers started
+    log = KernelLog(path)
+    assert log.gpu_error() is None
+    with path.open("a") as file:
+        file.write("6,902,200,-;unrelated\n" + XID.format(number))
+    failure = classify_exit(2, -signal.SIGKILL, had_oom_kill=False, gpu_error=log.gpu_error())
+    assert failure.end_class is end_class
+    assert (f"NVRM: Xid (PCI:0000:3b:00): {number}" in failure.message) == (end_class is not EndClass.PROCESS_KILLED)
+    log.close()
+
+
+def test_a_fault_in_the_kernel_log_comes_before_an_exception(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.write_text("")
+    log = KernelLog(path)
+    path.write_text(XID.format(13) + XID.format(94))
+    found = log.gpu_error()
+    assert found is not None
+    assert found[0] is EndClass.GPU_FAULT
+    exception = classify_exception(RuntimeError("CUDA error: unspecified launch failure"), 0)
+    judged = judge_exception(exception, found)
+    assert (judged.end_class, judged.rank) == (EndClass.GPU_FAULT, 0)
+    assert "Xid" in judged.message
+    assert judge_exception(exception, None) is exception
+    assert judge_exception(Failure(0, EndClass.DATA_ERROR, "data"), found).end_class is EndClass.DATA_ERROR
+    log.close()
+
+
+def test_without_a_kernel_log_nothing_is_known_of_gpus(tmp_path: Path) -> None:
+    log = KernelLog(tmp_path / "none")
+    assert log.gpu_error() is None
+    log.close()
 
 
 def test_failures_survive_their_process(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import selectors
 import threading
+from collections import deque
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
@@ -15,6 +16,7 @@ from trainer.resilience.forking import ForkedProcess
 MAX_LINE_BYTES = 8_192  # bytes; a longer line is cut into several
 MIN_REDACTED_CHARACTERS = 4  # shorter secrets occur in ordinary words, and are not redacted
 MASK = "***"
+LAST_LINES = 100  # of a rank's stderr, which may name the error that it aborted with
 _FLUSH_SECONDS = 0.5
 _READ_BYTES = 65_536
 
@@ -25,6 +27,7 @@ class _Tail:
     def __init__(self, pipe: Connection, rank: int, stream: Literal["stdout", "stderr"]) -> None:
         self.pipe, self.rank, self.stream = pipe, rank, stream
         self.rest = b""
+        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
 
 
 class LogFollower:
@@ -35,6 +38,7 @@ class LogFollower:
         self._secrets: list[str] = []
         self._selector = selectors.DefaultSelector()
         self._open: set[int] = set()
+        self._errors: dict[int, _Tail] = {}  # stderr by rank
         self._idle = threading.Condition()
         threading.Thread(target=self._loop, name="logs", daemon=True).start()
 
@@ -43,7 +47,18 @@ class LogFollower:
         for tail in (_Tail(forked.stdout, rank, "stdout"), _Tail(forked.stderr, rank, "stderr")):
             with self._idle:
                 self._open.add(tail.pipe.fileno())
+                if tail.stream == "stderr":
+                    self._errors[rank] = tail
             self._selector.register(tail.pipe.fileno(), selectors.EVENT_READ, tail)
+
+    def last_errors(self, rank: int, patience_seconds: float) -> list[str]:
+        """Return the last lines of a rank's stderr; wait at most `patience_seconds` until it is closed."""
+        with self._idle:
+            tail = self._errors.get(rank)
+            if tail is None:
+                return []
+            self._idle.wait_for(lambda: tail.pipe.closed, patience_seconds)
+            return list(tail.last_lines)
 
     def redact_values(self, secrets: Iterable[str]) -> None:
         """Redact each line of these values in all further output, longest first, since one may contain another."""
@@ -84,6 +99,8 @@ class LogFollower:
                 text = line[start : start + MAX_LINE_BYTES].decode(errors="replace").rstrip("\r")
                 masked = self.redact(text)
                 self._writer.add(LogLine(time=datetime.now(UTC), rank=tail.rank, stream=tail.stream, text=masked))
+                with self._idle:
+                    tail.last_lines.append(masked)
         if not chunk:
             descriptor = tail.pipe.fileno()
             self._selector.unregister(descriptor)

@@ -198,7 +198,7 @@ class Supervisor:
                 largest = smaller
             elif outcome.end_class is EndClass.CHECKPOINT_DAMAGED and run.resume is not None:
                 self._report_damaged(run.resume, outcome.message)
-            elif self._rendezvous.is_round_outdated and outcome.end_class is not EndClass.COMPLETED:
+            elif self._rendezvous.is_round_outdated and outcome.end_class in (EndClass.STOPPED, *RESTARTABLE):
                 outcome = replace(outcome, message="another node started a new rendezvous round")
             elif outcome.end_class in RESTARTABLE and restarts < run.max_restarts_in_place + run.spare_nodes:
                 restarts += 1

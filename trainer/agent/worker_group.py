@@ -1,5 +1,6 @@
 """A group of worker processes on this node, which are started, watched and ended together (as in torchelastic)."""
 
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,14 +10,24 @@ from pathlib import Path
 from trainer.agent.hang_watch import HangWatch, Stall
 from trainer.agent.logs import LogFollower
 from trainer.agent.worker_process import run_worker
-from trainer.contract.run import EXIT_STATUS, EndClass, StopRequest
+from trainer.contract.run import EXIT_STATUS, EndClass, StopRequest, vagueness
 from trainer.resilience.assignment import Assignment
-from trainer.resilience.failures import Failure, classify_exit, count_oom_kills, find_root_cause, read_failures
+from trainer.resilience.failures import (
+    Failure,
+    classify_exit,
+    count_oom_kills,
+    find_root_cause,
+    judge_exception,
+    read_failures,
+)
 from trainer.resilience.forking import ForkedProcess, fork
+from trainer.resilience.kernel_log import KernelLog
 from trainer.resilience.shared_status import SharedStatus
 
 PEER_GRACE_SECONDS = 10.0  # a rank that fails because its peer ended may be noticed first
+VAGUE_GRACE_SECONDS = 1.0  # what ended one rank without a clear cause may be explained by another
 EXIT_GRACE_SECONDS = 3.0  # of a rank that has reported its failure
+LAST_WORDS_SECONDS = 1.0  # for the output of a rank that has aborted
 STOP_GRACE_SECONDS = 300.0  # for the checkpoint that a stop request asks for
 _POLL_SECONDS = 0.2
 _GOOD_EXITS = {EXIT_STATUS[EndClass.COMPLETED]: EndClass.COMPLETED, EXIT_STATUS[EndClass.STOPPED]: EndClass.STOPPED}
@@ -42,7 +53,9 @@ class WorkerGroup:
         when ranks make no progress, whether or not they are restarted."""
         self._assignments, self._report_stall = assignments, report_stall
         self.shared_status = SharedStatus(assignments[0].shared_status, len(assignments), create=True)
+        self._follower = follower
         self._oom_kills = count_oom_kills()
+        self._kernel_log = KernelLog()
         self._forked: list[ForkedProcess] = []
         # For the heartbeat's thread: only one thread may poll a process, since the first poll after its end reads the
         # exit status from the fork server's pipe.
@@ -120,17 +133,19 @@ class WorkerGroup:
 
     def _conclude(self) -> Outcome:
         """Find which process failed first, and end the rest."""
-        deadline = time.monotonic() + PEER_GRACE_SECONDS
+        begin = time.monotonic()
         while True:
             failures = self._failures()
             reporting = {failure.rank for failure in failures}
             open_ = [rank for rank, code in zip(self.ranks, self._exit_codes(), strict=True) if code is None]
-            is_known = any(not failure.because_of_peer for failure in failures)
-            if is_known or reporting.issuperset(open_) or time.monotonic() > deadline:
+            causes = [vagueness(failure.end_class) for failure in failures if not failure.because_of_peer]
+            patience = PEER_GRACE_SECONDS if not causes else VAGUE_GRACE_SECONDS if min(causes) else 0.0
+            if reporting.issuperset(open_) or time.monotonic() - begin >= patience:
                 break
             self._wait_for_an_end(_POLL_SECONDS)
         self._wait_for_reporting_ranks(reporting)
-        cause = find_root_cause(failures)
+        cause = find_root_cause(self._failures())  # the first cause may have been reported meanwhile
+        self._kernel_log.close()
         codes = self._exit_codes()
         self.kill()
         named = {f"rank-{a.rank}": code for a, code in zip(self._assignments, codes, strict=True) if code is not None}
@@ -156,12 +171,21 @@ class WorkerGroup:
         reported = read_failures(self._assignments[0].failures)
         reporting = {failure.rank for failure in reported}
         had_oom_kill = count_oom_kills() > self._oom_kills
+        gpu_error = self._kernel_log.gpu_error()
+        failures = [judge_exception(failure, gpu_error) for failure in reported]
         for assignment, code in zip(self._assignments, self._exit_codes(), strict=True):
             if code is not None and code not in _GOOD_EXITS and assignment.rank not in reporting:
-                reported.append(classify_exit(assignment.rank, code, had_oom_kill=had_oom_kill))
-        return reported
+                has_aborted = code == -signal.SIGABRT
+                lines = self._follower.last_errors(assignment.rank, LAST_WORDS_SECONDS) if has_aborted else []
+                failures.append(
+                    classify_exit(
+                        assignment.rank, code, had_oom_kill=had_oom_kill, last_lines=lines, gpu_error=gpu_error
+                    )
+                )
+        return failures
 
     def _outcome(self, end_class: EndClass, message: str) -> Outcome:
+        self._kernel_log.close()
         codes = {f"rank-{a.rank}": f.process.exitcode for a, f in zip(self._assignments, self._forked, strict=True)}
         return Outcome(
             end_class, message, self._last_step(), {name: code for name, code in codes.items() if code is not None}

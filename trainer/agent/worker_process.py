@@ -8,6 +8,11 @@ from trainer.contract.run import EXIT_STATUS, EndClass
 from trainer.resilience.assignment import Assignment
 from trainer.resilience.failures import classify_exception, write_failure
 
+WITH_TRACEBACK = frozenset(
+    {EndClass.INTERNAL_ERROR, EndClass.DEVICE_EXCEPTION, EndClass.COLLECTIVE_TIMEOUT, EndClass.NETWORK_ERROR}
+)
+"""Ends of which the log has the place in the code, too."""
+
 
 def run_worker(assignment: Assignment) -> None:
     """Train, then exit with the status of the end class. A failure is reported to the agent, and printed to the log."""
@@ -23,7 +28,7 @@ def run_worker(assignment: Assignment) -> None:
             write_failure(assignment.failures, failure)
         except OSError as refusal:  # such as a full disk: the agent has only the exit status and the log
             sys.stderr.write(f"the report of this failure could not be written: {refusal}\n")
-        if failure.end_class in (EndClass.INTERNAL_ERROR, EndClass.COLLECTIVE_TIMEOUT):
+        if failure.end_class in WITH_TRACEBACK:
             raise
         sys.stderr.write(f"{failure.end_class}: {failure.message}\n")
         sys.exit(EXIT_STATUS[failure.end_class])

@@ -285,6 +285,8 @@ class EndClass(StrEnum):
     COLLECTIVE_TIMEOUT = "collective_timeout"
     HANG = "hang"
     GPU_FAULT = "gpu_fault"
+    DEVICE_EXCEPTION = "device_exception"
+    NETWORK_ERROR = "network_error"
     PROCESS_KILLED = "process_killed"
     PLATFORM_UNREACHABLE = "platform_unreachable"
     USER_ERROR = "user_error"
@@ -321,4 +323,25 @@ EXIT_STATUS: dict[EndClass, int] = {
     EndClass.NODE_STORAGE_ERROR: 75,
     EndClass.HANG: 76,
     EndClass.GPU_FAULT: 77,
+    EndClass.DEVICE_EXCEPTION: 78,
+    EndClass.NETWORK_ERROR: 79,
 }
+
+_VAGUE = {
+    EndClass.PROCESS_KILLED: 1,
+    EndClass.INTERNAL_ERROR: 1,
+    EndClass.DEVICE_EXCEPTION: 1,
+    EndClass.HANG: 1,
+    EndClass.NETWORK_ERROR: 2,
+    EndClass.COLLECTIVE_TIMEOUT: 3,
+    EndClass.STOPPED: 4,
+}
+
+
+def vagueness(end_class: EndClass) -> int:
+    """Return how little an end explains the ends of other processes of the same attempt: the least is the root cause.
+
+    0: has a cause of its own, such as a fault of a GPU. 1: may be the effect of another process's end. Above: usually
+    is one, as every loss of a peer.
+    """
+    return _VAGUE.get(end_class, 0)

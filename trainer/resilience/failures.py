@@ -3,23 +3,28 @@
 import errno
 import json
 import math
+import re
 import signal
+import socket
 import time
 import traceback
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from trainer.contract.encryption import DecryptionError
-from trainer.contract.run import EXIT_STATUS, EndClass
+from trainer.contract.run import EXIT_STATUS, EndClass, vagueness
 from trainer.errors import TrainerError
 from trainer.resilience.control_groups import group_folders
+from trainer.resilience.error_patterns import Pattern, classify_text
 
 RESTARTABLE = frozenset(
     {
         EndClass.PROCESS_KILLED,
         EndClass.COLLECTIVE_TIMEOUT,
+        EndClass.NETWORK_ERROR,
         EndClass.HANG,
+        EndClass.DEVICE_EXCEPTION,
         EndClass.INTERNAL_ERROR,
         EndClass.STORAGE_ERROR,
     }
@@ -29,21 +34,21 @@ RESTARTABLE = frozenset(
 LOST_EXIT = 255
 """The exit code that multiprocessing reports of a process whose fork server has ended, and with it its children."""
 
-# Fragments of the messages of gloo, NCCL and the store when a peer has ended. They raise plain RuntimeErrors, so only
-# the text identifies them.
-_LOST_PEER_TEXTS = (
-    "connection closed by peer", "connection reset", "connection refused", "broken pipe", "socket timeout",
-    "timed out waiting", "gloo/transport", "nccl", "recvvalue failed", "sendbytes failed", "failed to recv",
-)  # fmt: skip
-_OUT_OF_MEMORY_TEXTS = (
-    "out of memory",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "not enough memory",
-    "bad_alloc",
-)
-_NODE_STORAGE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE}
-_NODE_STORAGE_TEXTS = ("no space left on device", "read-only file system", "too many open files", "quota exceeded")
+_ENDS_OF_ERRNOS = {
+    errno.ENOMEM: EndClass.OUT_OF_MEMORY,
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO, errno.EREMOTEIO, errno.ESTALE),
+        EndClass.NODE_STORAGE_ERROR,
+    ),
+    **dict.fromkeys(
+        (errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ECONNREFUSED, errno.ECONNRESET, errno.ETIMEDOUT),
+        EndClass.NETWORK_ERROR,
+    ),
+}
+_MAX_CHAIN = 8
+# What C++ and the runtimes of GPUs print to stderr before they abort the process.
+_LAST_WORDS = re.compile(r"^terminate called|^\s*what\(\):|^Memory access fault by GPU|^:?\S*HW Exception by GPU")
+_CRASHES = frozenset({signal.SIGSEGV, signal.SIGILL, signal.SIGFPE})
 
 # Python exits with 1 after any exception, so this status does not name a class.
 _CLASS_OF_EXIT = {status: end_class for end_class, status in EXIT_STATUS.items() if status > 1}
@@ -64,34 +69,57 @@ class Failure:
 def classify_exception(error: BaseException, rank: int) -> Failure:
     """Return the end class and message of an exception that ended `rank` (-1: the agent).
 
-    A message has at most 2,000 characters; that of an internal error ends with the file and line that raised it.
+    An exception that was raised while another one was handled, such as by a clean-up that a fault of the GPU made fail,
+    hides that one: of the chain the least vague counts, the last raised first. A message has at most 2,000 characters;
+    that of an internal error ends with the file and line that raised it.
     """
+    failures = [_classify_one(each, rank) for each in _chain(error)]
+    return min(failures, key=lambda failure: (failure.because_of_peer, vagueness(failure.end_class)))
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exception and those that led to it; a TrainerError explains all before it."""
+    following: BaseException | None = error
+    for _ in range(_MAX_CHAIN):
+        if following is None:
+            return
+        yield following
+        if isinstance(following, TrainerError):
+            return
+        context = None if following.__suppress_context__ else following.__context__
+        following = following.__cause__ or context
+
+
+def _classify_one(error: BaseException, rank: int) -> Failure:
     text = f"{type(error).__name__}: {error}"
-    lowered = text.lower()
     because_of_peer = False
     if isinstance(error, TrainerError):
         end_class, text = error.end_class, str(error)
-    elif isinstance(error, MemoryError) or any(part in lowered for part in _OUT_OF_MEMORY_TEXTS):
+    elif isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         end_class = EndClass.OUT_OF_MEMORY
-        text = text.partition("\n")[0]
-    elif _is_of_node_storage(error):
-        end_class = EndClass.NODE_STORAGE_ERROR
     elif isinstance(error, DecryptionError):
         end_class = EndClass.STORAGE_ERROR
-    elif isinstance(error, RuntimeError) and any(part in lowered for part in _LOST_PEER_TEXTS):
-        end_class, because_of_peer = EndClass.COLLECTIVE_TIMEOUT, True
+    elif isinstance(error, socket.gaierror):
+        end_class = EndClass.NETWORK_ERROR
+    elif isinstance(error, OSError):
+        end_class = _ENDS_OF_ERRNOS.get(error.errno or 0, EndClass.INTERNAL_ERROR)
+        because_of_peer = end_class is EndClass.NETWORK_ERROR
+    elif (pattern := classify_text(text)) is not None and _may_quote(error, pattern):
+        end_class, because_of_peer = pattern.end_class, pattern.because_of_peer
     else:
         end_class = EndClass.INTERNAL_ERROR
+    if end_class is EndClass.OUT_OF_MEMORY:
+        text = text.partition("\n")[0]
+    elif end_class is EndClass.INTERNAL_ERROR and not isinstance(error, TrainerError):
         place = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
         text += f" (at {Path(place.filename).name}:{place.lineno})" if place else ""
     return Failure(rank, end_class, text[:2000], because_of_peer, time.monotonic())
 
 
-def _is_of_node_storage(error: BaseException) -> bool:
-    """Return whether the node refused to write or open a file. Libraries report this as RuntimeError, too."""
-    if isinstance(error, OSError):
-        return error.errno in _NODE_STORAGE_ERRNOS
-    return isinstance(error, RuntimeError) and any(part in str(error).lower() for part in _NODE_STORAGE_TEXTS)
+def _may_quote(error: BaseException, pattern: Pattern) -> bool:
+    """Return whether an exception of this type carries such a message: torch raises RuntimeErrors and classes of them,
+    and readers of data a ValueError."""
+    return isinstance(error, RuntimeError) or pattern.end_class is EndClass.DATA_ERROR and isinstance(error, ValueError)
 
 
 def write_failure(folder: Path, failure: Failure) -> None:
@@ -112,35 +140,89 @@ def read_failures(folder: Path) -> list[Failure]:
     return found
 
 
-def classify_exit(rank: int, exit_code: int, *, had_oom_kill: bool) -> Failure:
+def classify_exit(
+    rank: int,
+    exit_code: int,
+    *,
+    had_oom_kill: bool,
+    last_lines: Sequence[str] = (),
+    gpu_error: tuple[EndClass, str] | None = None,
+) -> Failure:
     """Return the failure of a process that ended without a report.
 
     `exit_code`: minus the signal's number if a signal ended it. `had_oom_kill`: the kernel has killed a process of this
     control group for lack of memory since the workers started; a SIGKILL is then counted as out of memory.
+    `last_lines`: the end of its stderr, where C++ code names the error for which it aborts. `gpu_error`: what the
+    kernel's log says of this node's GPUs since the workers started; it explains a death that nothing else does.
     """
     if exit_code < 0:
         name = signal.Signals(-exit_code).name
         if -exit_code == signal.SIGKILL and had_oom_kill:
             return Failure(rank, EndClass.OUT_OF_MEMORY, f"rank {rank} was killed by the kernel for lack of memory")
-        # Threads of gloo and NCCL abort a process whose peer has ended, so any reported failure is the likelier cause.
-        at = math.inf if -exit_code == signal.SIGABRT else 0.0
-        return Failure(rank, EndClass.PROCESS_KILLED, f"rank {rank} was killed by {name}", at=at)
+        if -exit_code == signal.SIGABRT and (said := _last_words(last_lines)) is not None:
+            pattern, line = said
+            message = f"rank {rank} aborted: {line.strip()}"[:2000]
+            return Failure(
+                rank, pattern.end_class, message, pattern.because_of_peer, math.inf if pattern.because_of_peer else 0.0
+            )
+        if gpu_error is not None and -exit_code != signal.SIGTERM:
+            message = f"rank {rank} was killed by {name}{_by_kernel_log(gpu_error)}"
+            return Failure(rank, gpu_error[0], message[:2000])
+        if -exit_code == signal.SIGABRT:
+            # Threads of gloo and NCCL abort a process whose peer has ended, so any reported failure is likelier the
+            # cause, and a later one too.
+            message = f"rank {rank} was killed by {name}"
+            return Failure(rank, EndClass.PROCESS_KILLED, message, because_of_peer=True, at=math.inf)
+        if -exit_code in _CRASHES:
+            return Failure(rank, EndClass.INTERNAL_ERROR, f"rank {rank} crashed with {name}")
+        return Failure(rank, EndClass.PROCESS_KILLED, f"rank {rank} was killed by {name}")
     if exit_code in _CLASS_OF_EXIT:
         end_class = _CLASS_OF_EXIT[exit_code]
         return Failure(rank, end_class, f"rank {rank} ended as {end_class} and could not write its report: see its log")
     if exit_code == LOST_EXIT:
         return Failure(rank, EndClass.PROCESS_KILLED, f"rank {rank} was killed together with the fork server")
-    return Failure(rank, EndClass.INTERNAL_ERROR, f"rank {rank} exited with status {exit_code} without a report")
+    message = f"rank {rank} exited with status {exit_code} without a report"
+    if gpu_error is not None:
+        return Failure(rank, gpu_error[0], f"{message}{_by_kernel_log(gpu_error)}"[:2000])
+    return Failure(rank, EndClass.INTERNAL_ERROR, message)
+
+
+def judge_exception(failure: Failure, gpu_error: tuple[EndClass, str] | None) -> Failure:
+    """Return the failure, as a fault of the GPU where it was an exception of a kernel and the kernel's log says so."""
+    if (
+        failure.end_class is not EndClass.DEVICE_EXCEPTION
+        or gpu_error is None
+        or gpu_error[0] is not EndClass.GPU_FAULT
+    ):
+        return failure
+    return replace(
+        failure, end_class=EndClass.GPU_FAULT, message=f"{failure.message[:1000]}{_by_kernel_log(gpu_error)}"
+    )
+
+
+def _by_kernel_log(gpu_error: tuple[EndClass, str]) -> str:
+    return f"; the kernel's log: {gpu_error[1][:500]}"
+
+
+def _last_words(lines: Sequence[str]) -> tuple[Pattern, str] | None:
+    """Return the error that the end of a process's stderr names, and its line."""
+    start = next((number for number, line in enumerate(lines) if _LAST_WORDS.search(line)), len(lines))
+    found = [(pattern, line) for line in lines[start:] if (pattern := classify_text(line)) is not None]
+    return min(found, key=lambda each: vagueness(each[0].end_class), default=None)
 
 
 def find_root_cause(failures: list[Failure]) -> Failure:
-    """Return the failure that caused the others: the earliest that is not `because_of_peer`, else the earliest.
+    """Return the failure that caused the others: of those that are not `because_of_peer`, if there are any, the least
+    vague, and of these the earliest.
 
-    A process that ended without a report (`at` 0) comes before the reports of the ranks that lost it. `failures` must
-    not be empty.
+    So a fault of a GPU or a lack of memory on one rank counts, whichever rank reports first. A process that ended
+    without a report (`at` 0) comes before the reports of the ranks that lost it. `failures` must not be empty.
     """
     assert failures
-    return min(failures, key=lambda failure: (failure.because_of_peer, failure.at, failure.rank))
+    return min(
+        failures,
+        key=lambda failure: (failure.because_of_peer, vagueness(failure.end_class), failure.at, failure.rank),
+    )
 
 
 def count_oom_kills(root: Path = Path("/")) -> int:

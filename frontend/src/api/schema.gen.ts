@@ -8033,8 +8033,8 @@ export interface components {
             max_charged: number;
             /**
              * Max Free
-             * @description Number of retries after failures of the infrastructure, such as a lost node, counted within `window_seconds`. 0
-             *     disables them.
+             * @description Number of retries after failures of the infrastructure or the platform, such as a lost node, counted within
+             *     `window_seconds`. 0 disables them. An internal error and an exception on an accelerator are retried at most twice.
              * @default 10
              */
             max_free: number;
@@ -8048,7 +8048,8 @@ export interface components {
             /**
              * Restarts In Place
              * @description Number of times that an attempt restarts its worker processes on the same nodes before it ends, after a killed
-             *     process, a lost connection between processes, an error in storage or an internal error. Each node in `spare_nodes`
+             *     process, a lost connection between processes, an error in storage, an exception on an accelerator or an internal
+             *     error. Each node in `spare_nodes`
              *     adds one. These restarts are not retries.
              * @default 1
              */

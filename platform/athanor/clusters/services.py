@@ -5,7 +5,7 @@ from dataclasses import asdict
 from datetime import timedelta
 
 from django.db import transaction
-from django.db.models import Count
+from django.db.models import Count, Q
 from django.utils import timezone
 
 from athanor.backends.facts import HealthCheck, NodeFacts, NodeState
@@ -139,8 +139,13 @@ def _apply_facts(node: Node, facts: NodeFacts) -> Node:
     return node
 
 
-def offending_names(cluster: Cluster, job_id: str, incidents: int) -> tuple[str, ...]:
-    """Return the nodes on which a job had at least this many incidents, most incidents first."""
-    hit = Node.objects.filter(cluster=cluster, incidents__job_id=job_id).annotate(count=Count("incidents"))
-    worst = hit.filter(count__gte=incidents).order_by("-count", "name")
+def offending_names(cluster: Cluster, job_id: str, incidents: int, serious: Collection[str]) -> tuple[str, ...]:
+    """Return the nodes on which a job had at least this many incidents, or one of a `serious` kind.
+
+    Those with the most serious incidents come first, then those with the most incidents.
+    """
+    hit = Node.objects.filter(cluster=cluster, incidents__job_id=job_id).annotate(
+        count=Count("incidents"), serious=Count("incidents", filter=Q(incidents__kind__in=list(serious)))
+    )
+    worst = hit.filter(Q(count__gte=incidents) | Q(serious__gt=0)).order_by("-serious", "-count", "name")
     return tuple(worst.values_list("name", flat=True))

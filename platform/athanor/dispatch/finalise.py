@@ -36,10 +36,12 @@ log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 30.0  # renewed while a long log is put away
 BATCH = 20
-FAULTS_OF_NODES = frozenset(
-    {Reason.NODE_LOST, Reason.GPU_FAULT, Reason.PROCESS_KILLED, Reason.HANG, Reason.COLLECTIVE_TIMEOUT}
-    | {Reason.LAUNCH_FAILED}
-)
+# By what one node reports of itself; without its report, nobody knows which it was.
+FAULTS_OF_ONE_NODE = frozenset({Reason.GPU_FAULT, Reason.DEVICE_EXCEPTION, Reason.NODE_STORAGE_ERROR})
+FAULTS_OF_NODES = FAULTS_OF_ONE_NODE | {
+    Reason.NODE_LOST, Reason.PROCESS_KILLED, Reason.HANG, Reason.COLLECTIVE_TIMEOUT, Reason.NETWORK_ERROR,
+    Reason.LAUNCH_FAILED,
+}  # fmt: skip
 UNFINISHED = (JobStatus.DISPATCHING, JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PAUSING, JobStatus.STOPPING)
 
 
@@ -86,7 +88,7 @@ def _finalise(lease: Lease) -> None:
     with leases.applying(Job, lease) as job:
         if job is not None:
             profiles.close_of(attempt, job)
-            _apply(job, attempt, ending)
+            _apply(job, attempt, ending, report)
 
 
 def _ending(attempt: Attempt, report: AttemptEnd | None) -> Ending:
@@ -132,7 +134,7 @@ def _report(attempt: Attempt) -> AttemptEnd | None:
         return None
 
 
-def _apply(job: Job, attempt: Attempt, ending: Ending) -> None:
+def _apply(job: Job, attempt: Attempt, ending: Ending, report: AttemptEnd | None) -> None:
     history = [
         recovery.PastEnd(Reason(past.reason), past.ended_at)
         for past in Attempt.objects.filter(job=job, number__lt=attempt.number).order_by("number")
@@ -141,9 +143,9 @@ def _apply(job: Job, attempt: Attempt, ending: Ending) -> None:
     shown = _as_asked(job, attempt, ending)
     Attempt.objects.filter(pk=attempt.pk).update(reason=shown.reason.value, reason_detail=shown.detail)
     if shown.reason in FAULTS_OF_NODES:
-        known = attempt.native_nodes or attempt.nodes.values_list("name", flat=True)
         facts = {"job_id": job.id, "attempt_id": attempt.id, "detail": shown.detail}
-        record_incidents(attempt.job.pool.cluster, list(known), shown.reason.value, **facts)
+        nodes = _suspected_nodes(attempt, shown.reason, report)
+        record_incidents(attempt.job.pool.cluster, nodes, shown.reason.value, **facts)
     if _is_others_fault(job, attempt, ending.reason):
         saved = Checkpoint.objects.filter(attempt=attempt).order_by("-created_at").first()
         refunds.refund_lost_work(attempt, job, saved.created_at if saved else None)
@@ -187,6 +189,20 @@ def _apply(job: Job, attempt: Attempt, ending: Ending) -> None:
     if outcome.retry_at is not None:
         job.act_after = outcome.retry_at
         job.save(update_fields=["act_after"])
+
+
+def _suspected_nodes(attempt: Attempt, reason: Reason, report: AttemptEnd | None) -> list[str]:
+    """Return the nodes at which a fault of nodes is recorded: that of the agent that reported it, or else all, since it
+    may have been any."""
+    known = list(attempt.native_nodes or attempt.nodes.values_list("name", flat=True))
+    is_of_one = reason in FAULTS_OF_ONE_NODE or reason is Reason.PROCESS_KILLED
+    if not is_of_one or len(known) <= 1:
+        return known
+    if report is not None and recovery.REASON_OF_END[report.end_class] is reason:
+        reporting = attempt.nodes.filter(node_index=report.node_rank).values_list("name", flat=True)
+        if found := list(reporting):
+            return found
+    return [] if reason in FAULTS_OF_ONE_NODE else known
 
 
 def _as_asked(job: Job, attempt: Attempt, ending: Ending) -> Ending:

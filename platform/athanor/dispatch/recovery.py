@@ -23,12 +23,15 @@ REASON_OF_END: dict[EndClass, Reason] = {
     EndClass.COLLECTIVE_TIMEOUT: Reason.COLLECTIVE_TIMEOUT,
     EndClass.HANG: Reason.HANG,
     EndClass.GPU_FAULT: Reason.GPU_FAULT,
+    EndClass.DEVICE_EXCEPTION: Reason.DEVICE_EXCEPTION,
+    EndClass.NETWORK_ERROR: Reason.NETWORK_ERROR,
     EndClass.PROCESS_KILLED: Reason.PROCESS_KILLED,
     EndClass.PLATFORM_UNREACHABLE: Reason.PLATFORM_ERROR,
     EndClass.USER_ERROR: Reason.USER_ERROR,
-    EndClass.INTERNAL_ERROR: Reason.USER_ERROR,
+    EndClass.INTERNAL_ERROR: Reason.TRAINER_ERROR,
 }
 MAX_SIGNAL = 64
+SIGTERM = 15
 FIRST_BACKOFF = timedelta(seconds=2)
 MAX_BACKOFF = timedelta(minutes=10)
 
@@ -59,7 +62,9 @@ REASON_OF_CAUSE: dict[Cause, Reason] = {
     Cause.LAUNCH_FAILED: Reason.LAUNCH_FAILED,
 }
 # What an agent reports when something was done to it: the backend, which did it or saw it, knows better.
-CONSEQUENCES = frozenset({EndClass.STOPPED, EndClass.COLLECTIVE_TIMEOUT, EndClass.PROCESS_KILLED})
+CONSEQUENCES = frozenset(
+    {EndClass.STOPPED, EndClass.COLLECTIVE_TIMEOUT, EndClass.NETWORK_ERROR, EndClass.PROCESS_KILLED}
+)
 
 
 def reason_of_end(
@@ -83,8 +88,12 @@ def reason_of_end(
         end_class = by_status[exit_status]
         if end_class is EndClass.COMPLETED:
             return Reason.UNKNOWN_LOSS, "It exited with 0 but left no report of its end."
+        if end_class is EndClass.USER_ERROR:  # with which Python ends any program that fails; an agent reports its own
+            return Reason.TRAINER_ERROR, f"Exit status {exit_status}, without a report. {message}".strip()
         return REASON_OF_END[end_class], f"Exit status {exit_status}."
     signal = None if exit_status is None else -exit_status if exit_status < 0 else exit_status - 128  # as shells say it
+    if signal == SIGTERM:
+        return Reason.INTERRUPTED, f"The agent was asked to end by signal {signal}, and left no report."
     if signal is not None and 0 < signal <= MAX_SIGNAL:
         return Reason.PROCESS_KILLED, f"The agent was killed by signal {signal}."
     if exit_status is not None:
@@ -105,5 +114,8 @@ def decide(reason: Reason, detail: str, policy: RetryPolicy, history: Sequence[P
     if len(same_class) >= allowed:
         times = "retry" if allowed == 1 else "retries"
         return Outcome(None, f"{detail} ({allowed} {retry.value} {times} used.)".strip())
+    limit = MEANINGS[reason].max_retries
+    if limit is not None and sum(past.reason is reason for past in same_class) >= limit:
+        return Outcome(None, f"{detail} (It ended so after {limit} retries, too.)".strip())
     backoff = min(FIRST_BACKOFF * 2 ** len(same_class), MAX_BACKOFF)
     return Outcome(now + backoff, detail)

@@ -19,18 +19,19 @@ from athanor.clusters.services import offending_names, quarantined_names
 from athanor.core import leases
 from athanor.core.leases import Lease
 from athanor.dispatch import plan_builder
-from athanor.dispatch.recovery import CONSEQUENCES
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import Reason
 from athanor.jobs.states import AttemptStatus, JobStatus
 from athanor.specs.v1 import JobSpec
 from athanor.telemetry.ingest import Clock
-from trainer.contract.run import AttemptEnd, RunConfig, StopRequest
+from trainer.contract.run import AttemptEnd, RunConfig, StopRequest, vagueness
 
 log = logging.getLogger(__name__)
 
 OFFENCES = 2
+FAULTS_OF_DEVICES = (Reason.GPU_FAULT, Reason.DEVICE_EXCEPTION, Reason.NODE_STORAGE_ERROR)
+"""One is enough for a job to avoid the node."""
 
 
 @contextmanager
@@ -72,13 +73,13 @@ def backend_of(cluster: Cluster) -> Backend:
 
 
 def nodes_to_avoid(job: Job) -> tuple[str, ...]:
-    """Nodes in quarantine, and of the rest those that this job has come to grief on more than once, as long as its pool
-    has enough others."""
+    """Return the nodes in quarantine, and of the rest those on which a device or the disk failed this job, or on which
+    it failed more than once, as long as its pool has enough others."""
     cluster = job.pool.cluster
     quarantined = quarantined_names(cluster)
     asked = spec_of(job).resources
     to_spare = job.pool.nodes - len(quarantined) - asked.nodes - asked.spare_nodes
-    offenders = offending_names(cluster, job.id, OFFENCES)[: max(to_spare, 0)]
+    offenders = offending_names(cluster, job.id, OFFENCES, FAULTS_OF_DEVICES)[: max(to_spare, 0)]
     return tuple(sorted({*quarantined, *offenders}))
 
 
@@ -125,8 +126,8 @@ def stored_report(attempt: Attempt) -> AttemptEnd | None:
 
 
 def record_end(attempt: Attempt, report: AttemptEnd) -> None:
-    """Record the final report of a node's agent. Of several nodes the first report counts, unless that one only saw the
-    consequences of what another reports then."""
+    """Record the final report of a node's agent. Of several nodes the first report counts, unless another explains
+    more: a fault of a GPU counts more than the timeouts of the nodes that waited for it."""
     with locked(attempt.pk) as (_, row):
         known = stored_report(row)
         if known is not None and not _supersedes(report, known):
@@ -138,7 +139,7 @@ def record_end(attempt: Attempt, report: AttemptEnd) -> None:
 def _supersedes(report: AttemptEnd, known: AttemptEnd) -> bool:
     if known.node_rank == report.node_rank:
         return True
-    return known.end_class in CONSEQUENCES and report.end_class not in CONSEQUENCES
+    return vagueness(report.end_class) < vagueness(known.end_class)
 
 
 def interrupted(attempt_id: str, notice: str) -> None:

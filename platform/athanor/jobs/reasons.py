@@ -58,6 +58,8 @@ class Reason(StrEnum):
     PROCESS_KILLED = "process_killed"
     NODE_LOST = "node_lost"
     GPU_FAULT = "gpu_fault"
+    DEVICE_EXCEPTION = "device_exception"
+    NETWORK_ERROR = "network_error"
     PREEMPTED = "preempted"
     INTERRUPTED = "interrupted"
     SPOT_RECLAIMED = "spot_reclaimed"
@@ -67,19 +69,22 @@ class Reason(StrEnum):
     BACKEND_REJECTED = "backend_rejected"
     LAUNCH_FAILED = "launch_failed"
     PLATFORM_ERROR = "platform_error"
+    TRAINER_ERROR = "trainer_error"
     STARTUP_TIMEOUT = "startup_timeout"
     UNKNOWN_LOSS = "unknown_loss"
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """`final` is None for a reason to wait. `message` and `remedy` are for people."""
+    """`final` is None for a reason to wait. `message` and `remedy` are for people. `max_retries`: no more retries after
+    this reason in a window, though the policy would allow them, since more would end in the same way."""
 
     final: JobStatus | None
     retry: Retry
     blame: Blame
     message: str
     remedy: str
+    max_retries: int | None = None
 
 
 R, F, N = Reason, JobStatus.FAILED, Retry.NEVER
@@ -197,7 +202,7 @@ MEANINGS: dict[Reason, Meaning] = {
         F,
         Retry.FREE,
         Blame.INFRASTRUCTURE,
-        "A collective operation timed out.",
+        "A collective operation timed out, or lost one of its processes.",
         "Find the first rank that failed in the log.",
     ),
     R.PROCESS_KILLED: Meaning(
@@ -210,7 +215,29 @@ MEANINGS: dict[Reason, Meaning] = {
     R.NODE_LOST: Meaning(
         F, Retry.FREE, Blame.INFRASTRUCTURE, "Its node was lost.", "The cluster's page shows the node."
     ),
-    R.GPU_FAULT: Meaning(F, Retry.FREE, Blame.INFRASTRUCTURE, "An accelerator failed.", "Have the device checked."),
+    R.GPU_FAULT: Meaning(
+        F,
+        Retry.FREE,
+        Blame.INFRASTRUCTURE,
+        "An accelerator, its links or its driver failed.",
+        "Have the device checked. Where its pool has other nodes, the job does not return to the node.",
+    ),
+    R.DEVICE_EXCEPTION: Meaning(
+        F,
+        Retry.FREE,
+        Blame.PLATFORM,
+        "A kernel failed on an accelerator, by an error of the program or of the device.",
+        "A retry runs on other nodes where its pool has them. If it fails there too, report the id of the job to a "
+        "platform administrator; if not, have the device checked.",
+        max_retries=2,
+    ),
+    R.NETWORK_ERROR: Meaning(
+        F,
+        Retry.FREE,
+        Blame.INFRASTRUCTURE,
+        "The network between its nodes failed.",
+        "Have the links and the name resolution of the nodes checked.",
+    ),
     R.PREEMPTED: Meaning(
         F, Retry.FREE, Blame.PREEMPTOR, "A job with a higher claim preempted it.", "It waits until slots are free."
     ),
@@ -266,6 +293,14 @@ MEANINGS: dict[Reason, Meaning] = {
         "An internal error of the platform.",
         "Report the id of the job to a platform administrator.",
     ),
+    R.TRAINER_ERROR: Meaning(
+        F,
+        Retry.FREE,
+        Blame.PLATFORM,
+        "An internal error of the trainer.",
+        "See the last lines of the log, and report the id of the job to a platform administrator.",
+        max_retries=2,
+    ),
     R.STARTUP_TIMEOUT: Meaning(
         F,
         Retry.FREE,
@@ -299,6 +334,8 @@ def explain(reason: str, detail: str = "", *, trains: bool = True, has_ended: bo
     meaning = MEANINGS[Reason(reason)]
     message = f"{meaning.message} {detail[:1].upper()}{detail[1:]}".strip()
     remedy = meaning.remedy if trains or reason != Reason.COMPLETED.value else "Train on the data set."
-    if meaning.retry is Retry.FREE:
-        remedy += f" {NO_RETRIES}" if has_ended else f" {CONTINUES}" if trains else ""
+    if meaning.retry is Retry.FREE and not has_ended:
+        remedy += f" {CONTINUES}" if trains else ""
+    elif meaning.retry is Retry.FREE and meaning.max_retries is None:
+        remedy += f" {NO_RETRIES}"
     return {"code": reason, "message": message, "remedy": remedy, "blame": meaning.blame.value}

@@ -76,14 +76,15 @@ class RetryPolicy(SpecModel):
     """Number of retries after failures that the run may have caused itself, such as a lack of memory, counted within
     `window_seconds`. 0 disables them."""
     max_free: Annotated[int, Field(ge=0, le=1000)] = 10
-    """Number of retries after failures of the infrastructure, such as a lost node, counted within `window_seconds`. 0
-    disables them."""
+    """Number of retries after failures of the infrastructure or the platform, such as a lost node, counted within
+    `window_seconds`. 0 disables them. An internal error and an exception on an accelerator are retried at most twice."""
     window_seconds: Annotated[int, Field(ge=1, le=36_500 * SECONDS_PER_DAY), DURATION] = SECONDS_PER_DAY
     """Length of the window in which `max_charged` and `max_free` count, in seconds: attempts that ended earlier no
     longer count."""
     restarts_in_place: Annotated[int, Field(ge=0, le=100)] = 1
     """Number of times that an attempt restarts its worker processes on the same nodes before it ends, after a killed
-    process, a lost connection between processes, an error in storage or an internal error. Each node in `spare_nodes`
+    process, a lost connection between processes, an error in storage, an exception on an accelerator or an internal
+    error. Each node in `spare_nodes`
     adds one. These restarts are not retries."""
 
 
