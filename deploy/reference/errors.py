@@ -46,8 +46,8 @@ memory on one rank counts, whichever rank reports first, and not the timeouts of
 `gpu_fault`, `device_exception` and `node_storage_error` are recorded as an incident of the node that reported them, and
 the job does not return to that node while its pool has enough others. An illegal memory access or a failed assertion on
 an accelerator is a `device_exception`: the program is suspected first. The retry runs on other nodes; where it fails
-there too, it is the program. Where the kernel's log names a fault of the device, or runs of several jobs fail on the same
-node (`suspects` of a cluster), it is the device.
+there too, it is the program. Where the kernel's log names a fault of the device, or several jobs fail on the same node
+(`suspects` of a cluster), it is the device.
 """
 WAITING = """
 ## Why a job waits

@@ -1,6 +1,6 @@
 """Which end class the text of an error stands for: messages of CUDA, NCCL, gloo, torch, the kernel and libraries.
 
-Most of these errors arrive as RuntimeError, so only the text tells them apart. The first row that matches decides:
+Most of these errors arrive as RuntimeError, so only the text distinguishes them. The first row that matches decides:
 rows that name a cause come before rows that name a consequence, because messages of NCCL contain both. A row is as
 specific as its messages allow: "nccl" or "out of memory" alone say nothing.
 """

@@ -35,7 +35,7 @@ def start_store(host: str, num_ranks: int) -> tuple[ForkedProcess, StoreAddress]
     needed, allowed = num_ranks + OTHER_DESCRIPTORS, _hard_limit()
     if num_ranks > max_connections():
         raise TrainerError(
-            EndClass.INTERNAL_ERROR,
+            EndClass.NODE_STORAGE_ERROR,
             f"the rendezvous store of {num_ranks:,} ranks needs {needed:,} open files, and this node allows "
             f"{allowed:,}; raise the hard limit of the agent (LimitNOFILE of its service, ulimit -Hn) to {needed:,}",
         )
@@ -49,7 +49,7 @@ def start_store(host: str, num_ranks: int) -> tuple[ForkedProcess, StoreAddress]
         if (forked.process.exitcode or 0) < 0 or forked.process.exitcode == LOST_EXIT:
             raise TrainerError(EndClass.PROCESS_KILLED, "the process of the rendezvous store was killed") from error
         raise TrainerError(
-            EndClass.INTERNAL_ERROR,
+            EndClass.NETWORK_ERROR,
             f"the rendezvous store cannot listen on {host}; check that it is a name or address of this node",
         ) from error
 
