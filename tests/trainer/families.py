@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from trainer.contract.hugging_face import hugging_face_config
 from trainer.contract.models import MLAShape, ModelShape, MoEShape
 from trainer.contract.positions import RopeScaling, TemperatureTuning
+from trainer.export.names import hugging_face_names
 from trainer.export.write import exported_tensors, file_name, split_tensors, write_index
 from trainer.models.decoder import Decoder, initialise
 
@@ -183,7 +184,7 @@ def our_model(shape: ModelShape) -> Decoder:
         for parameter in model.parameters():
             parameter += torch.empty_like(parameter).normal_(0, 0.1, generator=generator)
         for name, buffer in model.named_buffers():
-            if name.endswith("balance") and shape.moe is not None and shape.moe.scoring == "sigmoid":
+            if name.endswith("balance") and hugging_face_names(name, shape):
                 buffer.normal_(0, 0.3, generator=generator)
     return model.eval()
 
