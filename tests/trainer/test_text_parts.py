@@ -28,6 +28,15 @@ VISION = {
     "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "image_size": 28,
     "patch_size": 14,
 }  # fmt: skip
+LLAMA4_TEXT = {
+    **{name: TEXT[name] for name in TEXT if name not in ("layer_types", "sliding_window")},
+    "num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 24, "intermediate_size_mlp": 56,
+    "interleave_moe_layer_step": 2, "attention_chunk_size": 9, "no_rope_layer_interval": 3, "floor_scale": 5,
+}  # fmt: skip
+LLAMA4_VISION = {
+    "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64, "image_size": 28,
+    "patch_size": 14, "vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +78,24 @@ def test_the_text_part_computes_what_transformers_does(whole: Path, tmp_path: Pa
     with torch.no_grad():
         found = model(TOKENS)
     assert torch.allclose(found, expected, atol=1e-4), (found - expected).abs().max()
+
+
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
+def test_the_text_part_of_llama_4_is_read(tmp_path: Path, first: FinishedRun, prefix: str) -> None:
+    torch.manual_seed(3)
+    config = transformers.Llama4Config(text_config=LLAMA4_TEXT, vision_config=LLAMA4_VISION)
+    theirs = transformers.Llama4ForConditionalGeneration(config).eval()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    theirs.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    assert any(name.startswith("language_model.model.") for name in weights)
+    renamed = {name.replace("language_model.model.", prefix): tensor for name, tensor in weights.items()}
+    save_file(renamed, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    shutil.copy(first.output / "model" / "tokenizer.json", tmp_path / "tokenizer.json")
+    ours, _ = load_exported(tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(TOKENS), theirs(input_ids=TOKENS).logits, rtol=1e-4, atol=1e-4)
 
 
 def test_the_text_part_is_trained_and_exported_alone(whole: Path, first: FinishedRun, tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ class Decoder(nn.Module):
             x = self.embedding(x)
             if self.shape.scale_embeddings:  # a factor in the precision of the embeddings, as Gemma has it
                 x = x * torch.full((), self.shape.hidden_size**0.5, dtype=x.dtype, device=x.device)
-        positions = self._layer_positions(positions_BS, length, x)
+        positions = self.layer_positions(positions_BS, length, x)
         mask = chunk_mask = self.make_mask(documents_BS, x)
         size, complete = self.shape.attention_chunk_size, length * self.context_shards
         if size is not None and size < complete:
@@ -208,7 +208,7 @@ class Decoder(nn.Module):
         tied_weight = self.embedding.weight if self._is_tied and self.embedding is not None else None
         return self.head(self.gather_head_input(self.norm(x)), targets_BS, tied_weight)
 
-    def _layer_positions(
+    def layer_positions(
         self, positions_BS: Tensor | None, length: int, like: Tensor
     ) -> Callable[[int], LayerPositions]:
         """Return a function that returns what a layer gets of positions, by its number."""
