@@ -208,8 +208,8 @@ FAMILIES = (
             "attn_temperature_tuning": True, "floor_scale": 8192, "attn_scale": 0.1,
         },
         restrictions="no biases, no models without experts, no balancing of experts; full attention, layers without "
-        "positions and layers with experts in every n-th layer only; of models for images and text (`llama4`), the text "
-        "part is read, trained and exported as a model of its own, without `lora.export: adapter`",
+        "positions and layers with experts in every n-th layer only; of models for images and text (`llama4`), the "
+        "text part is read, trained and exported as a model of its own, without `lora.export: adapter`",
         text_part_of="llama4", part_defaults={"vocab_size": 202_048, "num_attention_heads": 40},
     ),
     Family(

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from trainer.contract.families import BY_TYPE, BY_WHOLE, Layout, family_of
 from trainer.contract.layer_types import (
-    CONFIG_NAME,
     LOCAL_BASE,
     chunked_layers_config,
     chunks_of_config,
@@ -26,7 +25,7 @@ from trainer.contract.layer_types import (
 from trainer.contract.models import MLAShape, ModelShape, MoEShape
 from trainer.contract.positions import RopeScaling
 
-TOKENIZER_NAME = "tokenizer.json"
+CONFIG_NAME, TOKENIZER_NAME = "config.json", "tokenizer.json"
 TOKENIZER_SETTINGS_NAME, TEMPLATE_NAME = "tokenizer_config.json", "chat_template.jinja"
 DESCRIBING_FILES = (CONFIG_NAME, TOKENIZER_NAME, TOKENIZER_SETTINGS_NAME, TEMPLATE_NAME)
 

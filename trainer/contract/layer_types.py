@@ -5,13 +5,12 @@ from typing import Any
 from trainer.contract.models import MAX_LAYERS, ModelShape
 from trainer.contract.positions import TemperatureTuning
 
-CONFIG_NAME = "config.json"
 LOCAL_BASE = "rope_local_base_freq"
 
 
 def refused(entry: str, value: object, why: str) -> ValueError:
     """Return the error of an entry that this decoder does not compute."""
-    return ValueError(f"{CONFIG_NAME}: {entry} is {value!r}; {why}: take another model")
+    return ValueError(f"config.json: {entry} is {value!r}; {why}: take another model")
 
 
 def layer_types_config(shape: ModelShape, sequence_length: int, scaling: dict[str, Any] | None) -> dict[str, Any]:
@@ -30,8 +29,8 @@ def layer_types_config(shape: ModelShape, sequence_length: int, scaling: dict[st
 
 
 def chunked_layers_config(shape: ModelShape, sequence_length: int) -> dict[str, Any]:
-    """Return the entries of Llama 4 that differ between layers. `transformers` asks for the size of chunks even where no
-    layer has any."""
+    """Return the entries of Llama 4 that differ between layers. `transformers` asks for the size of chunks even where
+    no layer has any."""
     layers, tuning = range(shape.num_layers), shape.temperature_tuning or TemperatureTuning()
     chunks = map(shape.chunk_of, layers)
     return {

@@ -15,11 +15,12 @@ MAX_LAYERS = 1024
 class MoEShape(CheckedModel):
     """Mixture of experts in place of the feed-forward part of layers. No token is dropped. A shape is refused if no
     Hugging Face layout can express it. With scoring `sigmoid` it is GLM-4 MoE or, with `mla`, DeepSeek-V3, which need
-    at least 1 shared expert, or Llama 4 (with `interleaved_rope`), which has exactly 1, and alone has `weigh_inputs` and
-    a `layer_interval`, but neither dense layers at its start, balancing, a scale, groups nor normalized weights. With `softmax` it is Qwen3 MoE (with `qk_norm`), gpt-oss (with `attention_sinks`) or
-    Mixtral, which have neither shared experts, balancing, a scale nor groups; or, with `mla`, DeepSeek-V2, which needs
-    at least 1 shared expert, and has neither balancing nor normalized weights. Mixtral and gpt-oss have no dense layers
-    and only normalized weights, and gpt-oss alone has, and needs, `biases` and a `swiglu_limit`."""
+    at least 1 shared expert, or Llama 4 (with `interleaved_rope`), which has exactly 1, and alone has `weigh_inputs`
+    and a `layer_interval`, but neither dense layers at its start, balancing, a scale, groups nor normalized weights.
+    With `softmax` it is Qwen3 MoE (with `qk_norm`), gpt-oss (with `attention_sinks`) or Mixtral, which have neither
+    shared experts, balancing, a scale nor groups; or, with `mla`, DeepSeek-V2, which needs at least 1 shared expert,
+    and has neither balancing nor normalized weights. Mixtral and gpt-oss have no dense layers and only normalized
+    weights, and gpt-oss alone has, and needs, `biases` and a `swiglu_limit`."""
 
     num_experts: Annotated[int, Field(ge=2, le=4096, examples=[64])]
     """Number of routed experts in a layer."""
@@ -40,8 +41,8 @@ class MoEShape(CheckedModel):
     """Number of layers at the start of the model that have a dense feed-forward network instead of experts. Less than
     `num_layers`."""
     layer_interval: Annotated[int, Field(ge=1, exclude_if=lambda value: value == 1, examples=[2])] = 1
-    """Interval of layers with experts, as in Llama 4: with 2, layers 2, 4 and so on have experts, and the others a dense
-    feed-forward network. At most `num_layers`."""
+    """Interval of layers with experts, as in Llama 4: with 2, layers 2, 4 and so on have experts, and the others a
+    dense feed-forward network. At most `num_layers`."""
     scoring: Literal["softmax", "sigmoid"] = "softmax"
     """Function that turns the router's logits into the scores of the experts."""
     normalise_weights: bool = True
@@ -54,8 +55,8 @@ class MoEShape(CheckedModel):
     biases: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """Whether the router and the matrices of the experts have biases, as in gpt-oss."""
     weigh_inputs: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
-    """Whether the weights of the chosen experts multiply their inputs, as in Llama 4, and not their outputs. Experts are
-    then chosen by the router's logits."""
+    """Whether the weights of the chosen experts multiply their inputs, as in Llama 4, and not their outputs. Experts
+    are then chosen by the router's logits."""
     swiglu_limit: Annotated[float | None, Field(gt=0, exclude_if=lambda value: value is None, examples=[7.0])] = None
     """Limit of the gate and of the other input of experts, as in gpt-oss: the gate is at most this, and the other input
     between its negative and this. The output is then gate x sigmoid(1.702 x gate) x (other input + 1). Without it,
@@ -223,9 +224,9 @@ class ModelShape(CheckedModel):
     attention_chunk_size: Annotated[
         Dimension | None, Field(exclude_if=lambda value: value is None, examples=[8192])
     ] = None
-    """Number of tokens of a chunk, as in Llama 4: a document is cut into chunks from its start, in packed sequences too,
-    and a token attends to itself and the earlier ones of its chunk. Layers that `full_attention_every` names attend to
-    all earlier tokens. Not with `sliding_window`. Without it there are no chunks."""
+    """Number of tokens of a chunk, as in Llama 4: a document is cut into chunks from its start, in packed sequences
+    too, and a token attends to itself and the earlier ones of its chunk. Layers that `full_attention_every` names
+    attend to all earlier tokens. Not with `sliding_window`. Without it there are no chunks."""
     pad_token_id: Annotated[int | None, Field(ge=0, exclude_if=lambda value: value is None, examples=[0])] = None
     """Id of a padding token. Its embedding gets no gradient from the tokens of the input, as in Hugging Face's models
     with an entry of this name. Must be below the size of the vocabulary. Without it, all embeddings are trained."""
@@ -448,8 +449,8 @@ class ModelShape(CheckedModel):
         6 per matmul parameter that the token passes through plus attention scores, `12 * layers * heads * head size *
         sequence` as PaLM (Chowdhery et al. 2022, appendix B) counts them, where the head size is the mean of those of
         keys and values; `causal` halves the attention term, since a causal kernel computes half of the square, and
-        with a sliding window or chunks counts only the part of the square that is in the window or the chunks. The embedding look-up is no
-        matmul.
+        with a sliding window or chunks counts only the part of the square that is in the window or the chunks. The
+        embedding look-up is no matmul.
 
         `trained_adapters`: the number of adapter parameters, if only they are trained (LoRA). A frozen parameter has no
         gradient of its own, so it counts 4: forward, and the gradient of its input. Adapters count 6.

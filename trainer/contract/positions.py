@@ -111,9 +111,9 @@ class RopeScaling(CheckedModel):
 
 
 class TemperatureTuning(SpecModel):
-    """Factor of queries by position, in layers without rotary positions, as in Llama 4 (Nakanishi 2025, Scalable-Softmax):
-    1 + `attn_scale` x ln(1 + floor(n / `floor_scale`)) for token n of its document, counted from 1. The fields have the
-    names of Hugging Face's layout."""
+    """Factor of queries by position, in layers without rotary positions, as in Llama 4 (Nakanishi 2025,
+    Scalable-Softmax): 1 + `attn_scale` x ln(1 + floor(n / `floor_scale`)) for token n of its document, counted from 1.
+    The fields have the names of Hugging Face's layout."""
 
     floor_scale: Annotated[PositiveInt, Field(examples=[8192])] = 8192
     """Number of tokens after which the factor grows."""

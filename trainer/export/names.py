@@ -119,8 +119,8 @@ def hugging_face_names(name: str, shape: ModelShape) -> list[str]:
     [`model.layers.3.mlp.up_proj.weight`].
 
     A stack of experts has one name for each expert, in their order, or where the layout stacks them one name
-    (`stacked_rows`). The list is empty for the bias that balances experts in layouts without a tensor for it, those with
-    softmax scoring and llama4_text: `layout_of` refuses shapes that train it.
+    (`stacked_rows`). The list is empty for the bias that balances experts in layouts without a tensor for it, those
+    with softmax scoring and llama4_text: `layout_of` refuses shapes that train it.
     """
     if name in _OUTER:
         return [_OUTER[name]]

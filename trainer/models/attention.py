@@ -7,7 +7,7 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from trainer.models.attention_kernels import causal_attention
 from trainer.models.feed_forward import InputProjection, OutputProjection, apply_linear, apply_linears, identity
 
 RopeCache = tuple[Tensor, Tensor]
-LayerPositions = RopeCache | Tensor | None
+LayerPositions: TypeAlias = RopeCache | Tensor | None
 """What a layer gets of positions: cosine and sine, or in layers without rotary positions the factor of each query, [B
 or 1, 1, S, 1] in fp32, or None."""
 _VARLEN_ASKS_FOR_GROUPS = "enable_gqa" in inspect.signature(varlen_attn).parameters
@@ -112,8 +112,8 @@ def apply_rotary_embedding(x_BHSE: Tensor, rope_cache: RopeCache) -> Tensor:
 
 
 def apply_rotary_embedding_to_neighbours(x_BHSR: Tensor, rope_cache: RopeCache) -> Tensor:
-    """Rotate elements in pairs of neighbours, as DeepSeek and Llama 4 have them. The result has the first elements of all pairs
-    before the second ones: for queries and keys alike, so that their products are the same."""
+    """Rotate elements in pairs of neighbours, as DeepSeek and Llama 4 have them. The result has the first
+    elements of all pairs before the second ones: for queries and keys alike, so that their products are the same."""
     return apply_rotary_embedding(torch.cat([x_BHSR[..., ::2], x_BHSR[..., 1::2]], dim=-1), rope_cache)
 
 

@@ -8,7 +8,7 @@ Shape suffixes: B rows, N new tokens, W positions of a row, H heads, K key-value
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,8 +19,7 @@ from trainer.models.attention_kernels import add_sinks, partial_attention
 from trainer.models.decoder import Decoder
 from trainer.models.latent_attention import LatentAttention
 
-
-Limits = tuple[int | None, int | None]
+Limits: TypeAlias = tuple[int | None, int | None]
 """The window and the size of chunks of a layer."""
 
 

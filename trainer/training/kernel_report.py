@@ -47,12 +47,13 @@ def attention_kernels(training: TrainingSpec, sizes: MeshSizes, device: torch.de
         is_limited = layer_window is not None and layer_window < training.sequence_length
         window = max(1, length // 2) if is_limited else None
         is_chunked = chunk is not None and chunk < training.sequence_length
-        mask = document_mask(chunk_numbers(documents, 1, length, length // 2, device) if is_chunked else documents, query)
+        seen = chunk_numbers(documents, 1, length, max(1, length // 2), device) if is_chunked else documents
+        mask = document_mask(seen, query)
         with _Kernels() as kernels:
             if is_ring:
                 partial_attention(query, key, value, None, causal=True, cap=cap)
             elif cap is not None or shape.attention_sinks:
-                partial_attention(query, key, value, documents, causal=True, window=window, cap=cap)
+                partial_attention(query, key, value, seen, causal=True, window=window, cap=cap)
             else:
                 attend(query.requires_grad_(), key, value, mask, window)
         found |= kernels.found or {"math"}
