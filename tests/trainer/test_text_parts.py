@@ -109,7 +109,7 @@ def test_the_text_part_of_llama_4_is_read(tmp_path: Path, first: FinishedRun, pr
     "changes",
     [
         {"lora": {"rank": 4, "quantization": "nf4"}, "parallelism": {"zero": 3}},
-        {"lora": None, "precision": "bf16", "parallelism": {"context": 2, "zero": 1}, "data": {"packing": "none"}},
+        {"lora": None, "precision": "bf16", "parallelism": {"context": 2, "zero": 1}},
     ],
     ids=["nf4", "ring bf16"],
 )

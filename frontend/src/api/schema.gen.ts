@@ -5793,11 +5793,12 @@ export interface components {
          * MoEShape
          * @description Mixture of experts in place of the feed-forward part of layers. No token is dropped. A shape is refused if no
          *     Hugging Face layout can express it. With scoring `sigmoid` it is GLM-4 MoE or, with `mla`, DeepSeek-V3, which need
-         *     at least 1 shared expert, or Llama 4 (with `interleaved_rope`), which has exactly 1, and alone has `weigh_inputs` and
-         *     a `layer_interval`, but neither dense layers at its start, balancing, a scale, groups nor normalized weights. With `softmax` it is Qwen3 MoE (with `qk_norm`), gpt-oss (with `attention_sinks`) or
-         *     Mixtral, which have neither shared experts, balancing, a scale nor groups; or, with `mla`, DeepSeek-V2, which needs
-         *     at least 1 shared expert, and has neither balancing nor normalized weights. Mixtral and gpt-oss have no dense layers
-         *     and only normalized weights, and gpt-oss alone has, and needs, `biases` and a `swiglu_limit`.
+         *     at least 1 shared expert, or Llama 4 (with `interleaved_rope`), which has exactly 1, and alone has `weigh_inputs`
+         *     and a `layer_interval`, but neither dense layers at its start, balancing, a scale, groups nor normalized weights.
+         *     With `softmax` it is Qwen3 MoE (with `qk_norm`), gpt-oss (with `attention_sinks`) or Mixtral, which have neither
+         *     shared experts, balancing, a scale nor groups; or, with `mla`, DeepSeek-V2, which needs at least 1 shared expert,
+         *     and has neither balancing nor normalized weights. Mixtral and gpt-oss have no dense layers and only normalized
+         *     weights, and gpt-oss alone has, and needs, `biases` and a `swiglu_limit`.
          */
         MoEShape: {
             /**
@@ -5850,8 +5851,8 @@ export interface components {
             first_dense_layers: number;
             /**
              * Layer Interval
-             * @description Interval of layers with experts, as in Llama 4: with 2, layers 2, 4 and so on have experts, and the others a dense
-             *     feed-forward network. At most `num_layers`.
+             * @description Interval of layers with experts, as in Llama 4: with 2, layers 2, 4 and so on have experts, and the others a
+             *     dense feed-forward network. At most `num_layers`.
              * @default 1
              * @example 2
              */
@@ -5889,8 +5890,8 @@ export interface components {
             biases: boolean;
             /**
              * Weigh Inputs
-             * @description Whether the weights of the chosen experts multiply their inputs, as in Llama 4, and not their outputs. Experts are
-             *     then chosen by the router's logits.
+             * @description Whether the weights of the chosen experts multiply their inputs, as in Llama 4, and not their outputs. Experts
+             *     are then chosen by the router's logits.
              * @default false
              */
             weigh_inputs: boolean;
@@ -6127,9 +6128,9 @@ export interface components {
             full_attention_every: number | null;
             /**
              * Attention Chunk Size
-             * @description Number of tokens of a chunk, as in Llama 4: a document is cut into chunks from its start, in packed sequences too,
-             *     and a token attends to itself and the earlier ones of its chunk. Layers that `full_attention_every` names attend to
-             *     all earlier tokens. Not with `sliding_window`. Without it there are no chunks.
+             * @description Number of tokens of a chunk, as in Llama 4: a document is cut into chunks from its start, in packed sequences
+             *     too, and a token attends to itself and the earlier ones of its chunk. Layers that `full_attention_every` names
+             *     attend to all earlier tokens. Not with `sliding_window`. Without it there are no chunks.
              * @default null
              * @example 8192
              */
@@ -8938,9 +8939,9 @@ export interface components {
         };
         /**
          * TemperatureTuning
-         * @description Factor of queries by position, in layers without rotary positions, as in Llama 4 (Nakanishi 2025, Scalable-Softmax):
-         *     1 + `attn_scale` x ln(1 + floor(n / `floor_scale`)) for token n of its document, counted from 1. The fields have the
-         *     names of Hugging Face's layout.
+         * @description Factor of queries by position, in layers without rotary positions, as in Llama 4 (Nakanishi 2025,
+         *     Scalable-Softmax): 1 + `attn_scale` x ln(1 + floor(n / `floor_scale`)) for token n of its document, counted from 1.
+         *     The fields have the names of Hugging Face's layout.
          */
         TemperatureTuning: {
             /**
