@@ -340,8 +340,8 @@ class RankCost:
 
         Hidden states before and after each of two norms, and so compressed queries, keys and values; queries, keys and
         values as attention takes them, in fp32 those that `l2_qk_norm` has as inputs, its output and that output in the
-        layout of the output matrix; gate and up, the activated gate and the product. In fp32 on a GPU, keys and values are repeated for all heads
-        (`trainer.models.attention.attend`).
+        layout of the output matrix; gate and up, the activated gate and the product. In fp32 on a GPU, keys and
+        values are repeated for all heads (`trainer.models.attention.attend`).
         """
         shape, tensor = self._shape, self._sizes.tensor
         hidden, kv_heads = shape.hidden_size, shape.num_kv_heads
