@@ -54,6 +54,12 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "gemma2": GEMMA2,
     "gemma2-window": {**GEMMA2, "sliding_window": 13, "full_attention_every": 2},
+    "llama4": {
+        **DENSE, "interleaved_rope": True, "l2_qk_norm": True, "attention_chunk_size": 5, "full_attention_every": 4,
+        "no_rope_every": 4, "temperature_tuning": {"floor_scale": 3, "attn_scale": 0.5},
+        "moe": {"num_experts": 4, "experts_per_token": 2, "expert_size": 16, "shared_experts": 1, "scoring": "sigmoid",
+                "normalise_weights": False, "weigh_inputs": True, "layer_interval": 2},
+    },
     "gpt-oss": {
         **DENSE, "attention_bias": True, "attention_output_bias": True, "attention_sinks": True,
         "scale_window_rope": True, "sliding_window": 9, "full_attention_every": 2, "intermediate_size": 16,

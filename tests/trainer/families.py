@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 
 from trainer.contract.hugging_face import hugging_face_config
 from trainer.contract.models import MLAShape, ModelShape, MoEShape
-from trainer.contract.positions import RopeScaling
+from trainer.contract.positions import RopeScaling, TemperatureTuning
+from trainer.export.names import hugging_face_names
 from trainer.export.write import exported_tensors, file_name, split_tensors, write_index
 from trainer.models.decoder import Decoder, initialise
 
@@ -27,6 +28,13 @@ GPT_OSS = {
     **SIZES, "num_layers": 4, "intermediate_size": 24, "head_dim": 16, "attention_bias": True,
     "attention_output_bias": True, "attention_sinks": True, "scale_window_rope": True,
     "moe": SOFTMAX.model_copy(update={"biases": True, "swiglu_limit": 0.25}),
+}  # fmt: skip
+LLAMA4 = {
+    **SIZES, "num_layers": 4, "head_dim": 16, "interleaved_rope": True, "rope_theta": 5e5,
+    "moe": MoEShape(
+        num_experts=4, experts_per_token=2, expert_size=24, shared_experts=1, scoring="sigmoid",
+        normalise_weights=False, weigh_inputs=True,
+    ),
 }  # fmt: skip
 SHAPES = {
     "llama": ModelShape(**SIZES),
@@ -97,6 +105,18 @@ SHAPES = {
         rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_length=24, truncate=False),
     ),
     "gpt-oss-full": ModelShape(**GPT_OSS),
+    "llama4-scout": ModelShape(
+        **LLAMA4, l2_qk_norm=True, attention_chunk_size=9, full_attention_every=4, no_rope_every=4,
+        temperature_tuning=TemperatureTuning(floor_scale=7, attn_scale=0.5),
+        rope_scaling=RopeScaling(factor=16.0, original_length=16, high_frequency_factor=1.0),
+    ),
+    "llama4-maverick": ModelShape(
+        **{**LLAMA4, "moe": LLAMA4["moe"].model_copy(update={"experts_per_token": 1, "layer_interval": 2})},
+        attention_chunk_size=13, full_attention_every=2, no_rope_every=2,
+        temperature_tuning=TemperatureTuning(floor_scale=5), pad_token_id=7,
+    ),
+    "llama4-full": ModelShape(**LLAMA4, l2_qk_norm=True, no_rope_every=3, tie_embeddings=True),
+    "llama4-chunks": ModelShape(**LLAMA4, attention_chunk_size=16),
     "glm4-moe": ModelShape(
         **SIZES,
         moe=MoEShape(
@@ -164,7 +184,7 @@ def our_model(shape: ModelShape) -> Decoder:
         for parameter in model.parameters():
             parameter += torch.empty_like(parameter).normal_(0, 0.1, generator=generator)
         for name, buffer in model.named_buffers():
-            if name.endswith("balance") and shape.moe is not None and shape.moe.scoring == "sigmoid":
+            if name.endswith("balance") and hugging_face_names(name, shape):
                 buffer.normal_(0, 0.3, generator=generator)
     return model.eval()
 

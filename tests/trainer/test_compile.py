@@ -14,9 +14,10 @@ from trainer.training.activation_checkpointing import apply_activation_checkpoin
 
 LOSS = "train/loss"
 SHORT: dict[str, Any] = {"steps": 3, "schedule": {"warmup_steps": 1}, "evaluation": {"every_steps": 3, "sequences": 4}}
+NAMED = ["gpt-oss", "gemma2", "llama4"]
 
 
-@pytest.mark.parametrize("shape", [MIXTURE, MODELS["gpt-oss"], MODELS["gemma2"]], ids=["mixture", "gpt-oss", "gemma2"])
+@pytest.mark.parametrize("shape", [MIXTURE, *(MODELS[name] for name in NAMED)], ids=["mixture", *NAMED])
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_each_kind_of_block_is_one_graph_with_the_same_gradients(recompute: str, shape: dict[str, Any]) -> None:
     training = tiny_training(model={"shape": shape}, activation_checkpointing=recompute)
@@ -35,12 +36,15 @@ def test_each_kind_of_block_is_one_graph_with_the_same_gradients(recompute: str,
             for block in model.blocks.values():
                 block.compile(backend=backend)
         x_BSD = torch.randn(2, 32, 32, dtype=torch.bfloat16, requires_grad=True)
-        rope_cache, y_BSD = model.rotary.rope_cache(None, 32, x_BSD), x_BSD
-        for block in model.blocks.values():
-            y_BSD = block(y_BSD, rope_cache, None)
+        positions, y_BSD = model.layer_positions(None, 32, x_BSD), x_BSD
+        for number, block in model.blocks.items():
+            y_BSD = block(y_BSD, positions(int(number)), None)
         y_BSD.float().square().sum().backward()
         found.append([y_BSD, x_BSD.grad, *(parameter.grad for parameter in model.blocks.parameters())])
-    kinds = {(block.attention.window, type(block.mlp)) for block in model.blocks.values()}
+    kinds = {
+        (block.attention.window, model.shape.has_rope(int(number)), type(block.mlp))
+        for number, block in model.blocks.items()
+    }
     assert dynamo.utils.counters["stats"]["unique_graphs"] == len(kinds)
     assert not dynamo.utils.counters["graph_break"]
     for eager, compiled in zip(*found, strict=True):

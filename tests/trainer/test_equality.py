@@ -66,6 +66,9 @@ CASES = [
     case("gpt-oss", 4, pipeline=2, context=2, zero=0, micro_batch_sequences=2, packed=True),
     case("gemma2-window", 4, context=2, tensor=2, packed=True),
     case("gemma2-window", 4, context=4, zero=0),
+    case("llama4", 4, context=2, tensor=2, zero=3, packed=True),
+    case("llama4", 4, context=2, context_attention="ulysses", expert=2, zero=1, packed=True),
+    case("llama4", 4, pipeline=2, tensor=2, zero=0, micro_batch_sequences=2, packed=True),
     case("moe", 8, pipeline=2, context=2, tensor=2, expert=2, zero=3, micro_batch_sequences=2, packed=True),
     case("moe", 8, pipeline=2, zero=1, replicate=2, expert=2, micro_batch_sequences=1),
 ]  # fmt: skip

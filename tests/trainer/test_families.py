@@ -79,6 +79,11 @@ MESHES: list[tuple[str, dict[str, Any]]] = [
     ("gpt-oss", {"pipeline": 2, "context": 2, "context_attention": "ulysses", "expert": 2, "zero": 1}),
     ("gpt-oss", {"context": 2, "tensor": 2, "zero": 3}),
     ("gpt-oss-full", {"context": 2, "tensor": 2, "zero": 2}),
+    ("llama4-scout", {"tensor": 2, "expert": 2, "zero": 3}),
+    ("llama4-scout", {"context": 2, "tensor": 2, "zero": 0}),
+    ("llama4-scout", {"pipeline": 2, "context": 2, "context_attention": "ulysses", "expert": 2, "zero": 1}),
+    ("llama4-maverick", {"tensor": 2, "tensor_overlap": True, "zero": 2}),
+    ("llama4-maverick", {"pipeline": 2, "context": 2, "zero": 1}),
     ("glm-4.5", {"expert": 2, "zero": 3}),
     ("glm-4.6", {"tensor": 2, "zero": 2}),
     ("glm-4.6", {"pipeline": 2, "context": 2, "expert": 2, "zero": 1}),
@@ -211,12 +216,41 @@ def test_a_window_ends_with_its_document(window: int) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("size", [1, 5, LENGTH - 1, 2 * LENGTH])
+def test_a_chunk_ends_with_its_document(size: int) -> None:
+    """Rows of several documents against each document by itself, of transformers."""
+    shape = SHAPES["llama4-scout"].model_copy(update={"attention_chunk_size": size})
+    ours = our_model(shape)
+    bounds = [0, 3, 20, LENGTH]
+    documents, positions = torch.zeros(2, LENGTH, dtype=torch.int32), torch.zeros(2, LENGTH).long()
+    for number, (low, high) in enumerate(pairwise(bounds)):
+        documents[:, low:high], positions[:, low:high] = number, torch.arange(high - low)
+    config = transformers.Llama4TextConfig(**hugging_face_config(shape, VOCABULARY, LENGTH, "float32", end_of_text=0))
+    theirs = transformers.Llama4ForCausalLM(config).eval()
+    theirs.load_state_dict(exported_state(ours))
+    with torch.no_grad():
+        found = ours(TOKENS, documents_BS=documents, positions_BS=positions)
+        expected = torch.cat([theirs(TOKENS[:, low:high]).logits for low, high in pairwise(bounds)], dim=1)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_flops_count_what_is_in_the_window() -> None:
     """Of the triangle below the diagonal, the smaller triangle beyond the window is left out."""
     full, narrow = SHAPES["llama"], SHAPES["mistral"]
     per_pair = 12 * full.num_layers * full.num_heads * full.head_size
     counts = [shape.flops_per_token(VOCABULARY, LENGTH, causal=True) * LENGTH for shape in (full, narrow)]
     assert counts[0] - counts[1] == pytest.approx(per_pair * (LENGTH - 11) ** 2 / 2, rel=1e-4)
+
+
+@pytest.mark.parametrize("size", [1, 7, 16, LENGTH - 1, LENGTH, LENGTH + 1])
+def test_flops_count_what_is_in_the_chunks(size: int) -> None:
+    """The triangles of the chunks, of the one below the diagonal."""
+    chunked = ModelShape(**{**SHAPES["llama"].model_dump(), "attention_chunk_size": size})
+    per_pair = 12 * chunked.num_layers * chunked.num_heads * chunked.head_size
+    counts = [shape.flops_per_token(VOCABULARY, LENGTH, causal=True) * LENGTH for shape in (SHAPES["llama"], chunked)]
+    chunks = [min(size, LENGTH - low) for low in range(0, LENGTH, size)]
+    seen = sum(length**2 for length in chunks)
+    assert counts[0] - counts[1] == pytest.approx(per_pair * (LENGTH**2 - seen) / 2, rel=1e-3, abs=LENGTH)
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -32,6 +32,8 @@ CASES = [
     case("deepseek", 4, context=2, expert=2, zero=3),
     case("gemma2", 2, tensor=2),
     case("gpt-oss", 4, tensor=2, expert=2),
+    case("llama4", 4, context=2, expert=2, zero=3),
+    case("llama4", 4, tensor=2, pipeline=2, micro_batch_sequences=2),
     case("dense", 2, pipeline=2, micro_batch_sequences=2),
     case("tied", 4, pipeline=2, pipeline_schedule="zbv_zero_bubble", tensor=2, micro_batch_sequences=2),
     pytest.param(

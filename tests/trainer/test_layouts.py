@@ -14,7 +14,7 @@ from tests.trainer.families import LENGTH, SHAPES, SIZES, SOFTMAX, TOKENS, VOCAB
 from tests.trainer.runs import tiny_training
 from trainer.contract.hugging_face import hugging_face_config, layout_of, shape_of_config
 from trainer.contract.models import MODELS, ModelShape, MoEShape
-from trainer.contract.positions import RopeScaling
+from trainer.contract.positions import RopeScaling, TemperatureTuning
 from trainer.errors import TrainerError
 from trainer.export.folder import read_config
 from trainer.export.read import StoredWeights, load_decoder
@@ -218,6 +218,91 @@ def test_what_gpt_oss_could_have_besides_is_refused(changes: dict[str, Any], mes
     assert message in refusal("gpt-oss", changes)
 
 
+PUBLISHED_SCOUT = {
+    "model_type": "llama4_text", "hidden_size": 5120, "intermediate_size": 8192, "intermediate_size_mlp": 16_384,
+    "num_hidden_layers": 48, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128,
+    "vocab_size": 202_048, "hidden_act": "silu", "num_local_experts": 16, "num_experts_per_tok": 1,
+    "interleave_moe_layer_step": 1, "rms_norm_eps": 1e-5, "rope_theta": 500_000.0, "use_qk_norm": True,
+    "attention_chunk_size": 8192, "attention_bias": False, "no_rope_layers": [], "pad_token_id": 200_018,
+    "attn_temperature_tuning": True, "floor_scale": 8192, "attn_scale": 0.1, "max_position_embeddings": 10_485_760,
+    "rope_scaling": {
+        "factor": 16.0, "high_freq_factor": 1.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+}  # fmt: skip
+
+
+def test_the_sizes_of_llama_4_are_read() -> None:
+    """Of Scout, with 16 experts in each layer, and of Maverick, with 128 in every second one: 109 and 400 billion with
+    their part for images, and 17 billion parameters of a token."""
+    scout = shape_of_config(PUBLISHED_SCOUT)
+    assert (scout.attention_chunk_size, scout.full_attention_every, scout.no_rope_every) == (8192, 4, 4)
+    assert scout.temperature_tuning == TemperatureTuning(floor_scale=8192, attn_scale=0.1)
+    assert scout.num_parameters(202_048) == 107_769_861_120
+    maverick = shape_of_config(
+        {**PUBLISHED_SCOUT, "num_local_experts": 128, "interleave_moe_layer_step": 2, "use_qk_norm": False}
+    )
+    assert (maverick.l2_qk_norm, [maverick.is_moe_layer(layer) for layer in range(4)]) == (False, [False, True] * 2)
+    assert maverick.num_parameters(202_048) == pytest.approx(400.0e9, rel=5e-3)
+    for shape in (scout, maverick):
+        active = sum(shape.mlp_parameters(n, active=True) + shape.attention_parameters() for n in range(48))
+        assert active + 2 * 202_048 * 5120 == pytest.approx(17e9, rel=0.03)
+        assert layout_of(shape) == "llama4_text"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"no_rope_layers": [0, 1, 1, 1]}, "no_rope_layers is [0, 1, 1, 1]; layers without positions are computed in"),
+        ({"no_rope_layers": [0, 0, 0, 0]}, "no_rope_layers is [0, 0, 0, 0]; only layers with positions, or every n-th"),
+        ({"no_rope_layers": [1, 1, 1]}, "no_rope_layers is [1, 1, 1]; layers without positions"),
+        ({"layer_types": ["full_attention", "chunked_attention"] * 2}, "full attention is computed in every n-th"),
+        ({"layer_types": ["sliding_attention"] * 4}, "full attention is computed in every n-th layer"),
+        ({"moe_layers": [0, 2]}, "moe_layers is [0, 2]; experts are computed in every n-th layer"),
+        ({"moe_layers": []}, "moe_layers is []; experts are computed in every n-th layer, and in one at least"),
+        ({"moe_layers": [-1]}, "moe_layers is [-1]; experts are computed in every n-th layer"),
+        ({"moe_layers": None, "interleave_moe_layer_step": 0}, "greater than or equal to 1 (0)"),
+        ({"moe_layers": None, "interleave_moe_layer_step": 5}, "moe.layer_interval 5 leaves none of num_layers 4"),
+        ({"attention_bias": True}, "attention_bias is True; only False"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; only 'silu'"),
+        ({"no_rope_layers": 4}, "an entry of another type"),
+        ({"num_hidden_layers": 10**12, "no_rope_layers": None}, "it must be at most 1024"),
+        ({"model_type": "llama4"}, "model_type is 'llama4'; it must be one of"),
+    ],
+)
+def test_what_llama_4_could_have_besides_is_refused(changes: dict[str, Any], message: str) -> None:
+    assert message in refusal("llama4-scout", changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"shared_experts": 2}, "moe.shared_experts 2 cannot be exported to Hugging Face: llama4_text knows only 1"),
+        ({"balance_rate": 0.1}, "moe.balance_rate 0.1"),
+        ({"weigh_inputs": False}, "moe.weigh_inputs False"),
+        ({"first_dense_layers": 1}, "moe.first_dense_layers 1"),
+    ],
+)
+def test_experts_that_llama_4_does_not_have_are_refused(changes: dict[str, Any], message: str) -> None:
+    shape = SHAPES["llama4-scout"]
+    assert shape.moe is not None
+    with pytest.raises(ValueError, match=message):
+        layout_of(shape.model_copy(update={"moe": shape.moe.model_copy(update=changes)}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sliding_window": 8, "attention_chunk_size": 8}, "attention_chunk_size and sliding_window are of different"),
+        ({"temperature_tuning": {}}, "temperature_tuning needs no_rope_every"),
+        ({"full_attention_every": 2}, "full_attention_every needs a sliding_window"),
+    ],
+)
+def test_features_that_exclude_each_other_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ModelShape(**SIZES, **changes)
+
+
 def test_a_model_quantized_to_four_bits_is_read_in_bf16(tmp_path: Path) -> None:
     """Random groups, against `transformers`, and any part of them."""
     shape = SHAPES["gpt-oss"].model_copy(update={"hidden_size": 96})
@@ -263,7 +348,7 @@ def test_the_padding_token_is_a_row_of_the_embeddings_or_none(entry: int | None,
     assert shape_of_config({**config, "pad_token_id": entry}).pad_token_id == expected
 
 
-@pytest.mark.parametrize("name", ["llama", "glm4-moe", "gpt-oss"])
+@pytest.mark.parametrize("name", ["llama", "glm4-moe", "gpt-oss", "llama4-maverick"])
 def test_a_part_of_a_stored_tensor_is_that_part(name: str, tmp_path: Path) -> None:
     model = our_model(SHAPES[name])
     export(model, tmp_path, largest_bytes=20_000)
@@ -304,6 +389,8 @@ def test_what_this_decoder_does_not_compute_is_refused_by_name(changes: dict[str
         (SOFTMAX.model_copy(update={"scoring": "sigmoid"}), "moe.shared_experts 0"),
         (SOFTMAX.model_copy(update={"biases": True}), "moe.biases True"),
         (SOFTMAX.model_copy(update={"swiglu_limit": 7.0}), "moe.swiglu_limit 7.0"),
+        (SOFTMAX.model_copy(update={"weigh_inputs": True}), "moe.weigh_inputs True"),
+        (SOFTMAX.model_copy(update={"layer_interval": 2}), "moe.layer_interval 2"),
     ],
 )
 def test_experts_that_no_layout_has_are_refused_by_name(moe: MoEShape, field: str) -> None:

@@ -28,6 +28,15 @@ VISION = {
     "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "image_size": 28,
     "patch_size": 14,
 }  # fmt: skip
+LLAMA4_TEXT = {
+    **{name: TEXT[name] for name in TEXT if name not in ("layer_types", "sliding_window")},
+    "num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 24, "intermediate_size_mlp": 56,
+    "interleave_moe_layer_step": 2, "attention_chunk_size": 9, "no_rope_layer_interval": 3, "floor_scale": 5,
+}  # fmt: skip
+LLAMA4_VISION = {
+    "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64, "image_size": 28,
+    "patch_size": 14, "vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +78,54 @@ def test_the_text_part_computes_what_transformers_does(whole: Path, tmp_path: Pa
     with torch.no_grad():
         found = model(TOKENS)
     assert torch.allclose(found, expected, atol=1e-4), (found - expected).abs().max()
+
+
+def write_llama4(folder: Path, first: FinishedRun) -> transformers.PreTrainedModel:
+    """Write a tiny random Llama 4 for images and text, and return it."""
+    torch.manual_seed(3)
+    config = transformers.Llama4Config(text_config=LLAMA4_TEXT, vision_config=LLAMA4_VISION)
+    theirs = transformers.Llama4ForConditionalGeneration(config).eval()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    theirs.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(first.output / "model" / name, folder / name)
+    return theirs
+
+
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
+def test_the_text_part_of_llama_4_is_read(tmp_path: Path, first: FinishedRun, prefix: str) -> None:
+    theirs = write_llama4(tmp_path, first)
+    weights = load_file(tmp_path / "model.safetensors")
+    assert any(name.startswith("language_model.model.") for name in weights)
+    renamed = {name.replace("language_model.model.", prefix): tensor for name, tensor in weights.items()}
+    save_file(renamed, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    ours, _ = load_exported(tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(TOKENS), theirs(input_ids=TOKENS).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lora": {"rank": 4, "quantization": "nf4"}, "parallelism": {"zero": 3}},
+        {"lora": None, "precision": "bf16", "parallelism": {"context": 2, "zero": 1}},
+    ],
+    ids=["nf4", "ring bf16"],
+)
+def test_the_text_part_of_llama_4_is_trained_and_exported(
+    tmp_path: Path, first: FinishedRun, changes: dict[str, Any]
+) -> None:
+    base = tmp_path / "base"
+    write_llama4(base, first)
+    data = first.output.parent / "tiny.txt"
+    run = run_alone(tmp_path / "run", adapting(base, **changes), data=data, processes=2)
+    assert run.end_class is EndClass.COMPLETED, run.end["message"]
+    ours, _ = load_exported(run.output / "model")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(run.output / "model", dtype=torch.float32)
+    assert type(theirs).__name__ == "Llama4ForCausalLM"
+    with torch.no_grad():
+        assert torch.allclose(ours.float()(TOKENS), theirs(input_ids=TOKENS).logits, atol=1e-4)
 
 
 def test_the_text_part_is_trained_and_exported_alone(whole: Path, first: FinishedRun, tmp_path: Path) -> None:

@@ -340,9 +340,9 @@ class RankCost:
         """Return how many values a layer stores per token for its backward pass.
 
         Hidden states before and after each of two norms, and so compressed queries, keys and values; queries, keys and
-        values as attention takes them, its output and that output in the layout of the output matrix; gate and up, the
-        activated gate and the product. In fp32 on a GPU, keys and values are repeated for all heads
-        (`trainer.models.attention.attend`).
+        values as attention takes them, in fp32 those that `l2_qk_norm` has as inputs, its output and that output in the
+        layout of the output matrix; gate and up, the activated gate and the product. In fp32 on a GPU, keys and
+        values are repeated for all heads (`trainer.models.attention.attend`).
         """
         shape, tensor = self._shape, self._sizes.tensor
         hidden, kv_heads = shape.hidden_size, shape.num_kv_heads
@@ -350,6 +350,8 @@ class RankCost:
             kv_heads = shape.num_heads
         heads = shape.num_heads * (shape.head_size + 2 * shape.value_size)
         heads += kv_heads * (shape.head_size + shape.value_size)
+        if shape.l2_qk_norm:
+            heads += (shape.num_heads + shape.num_kv_heads) * shape.head_size * 4 // self._width
         values = 2 * hidden / tensor + 2 * hidden + 2 * shape.compressed_width() + heads / tensor
         if shape.moe is None or not shape.is_moe_layer(layer):
             return values + 4 * shape.intermediate_size / tensor

@@ -12,7 +12,7 @@ from trainer.contract.models import ModelShape
 
 Layout = Literal[
     "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe", "mixtral", "olmo2", "olmo3", "phi3", "gemma2",
-    "gemma3_text", "gpt_oss", "deepseek_v2", "deepseek_v3",
+    "gemma3_text", "gpt_oss", "llama4_text", "deepseek_v2", "deepseek_v3",
 ]  # fmt: skip
 FEATURES = (
     "qk_norm",
@@ -33,6 +33,11 @@ FEATURES = (
     "scale_window_rope",
     "fused_projections",
     "full_attention_every",
+    "attention_chunk_size",
+    "interleaved_rope",
+    "no_rope_every",
+    "temperature_tuning",
+    "l2_qk_norm",
     "mla",
 )
 """Fields of a shape that not every family can express."""
@@ -181,6 +186,26 @@ FAMILIES = (
             "rope_theta": 150_000.0, "swiglu_limit": 7.0, "attention_bias": True,
         },
         restrictions="no projections without biases; weights in MXFP4 are read, and exported without it",
+    ),
+    Family(
+        "llama4_text", "Llama4ForCausalLM", "Llama 4 (the text part of Scout and Maverick)", experts="sigmoid",
+        always={"interleaved_rope": True},
+        entries={
+            "attention_chunk_size": "attention_chunk_size", "full_attention_every": "layer_types",
+            "no_rope_every": "no_rope_layers", "temperature_tuning": "attn_temperature_tuning",
+            "l2_qk_norm": "use_qk_norm",
+        },
+        defaults={
+            "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "head_dim": 128, "num_local_experts": 16,
+            "num_experts_per_tok": 1, "intermediate_size": 8192, "intermediate_size_mlp": 16_384, "moe_layers": None,
+            "interleave_moe_layer_step": 1, "rope_theta": 5e5, "use_qk_norm": True, "no_rope_layers": None,
+            "no_rope_layer_interval": 4, "layer_types": None, "attention_chunk_size": 8192,
+            "attn_temperature_tuning": True, "floor_scale": 8192, "attn_scale": 0.1,
+        },
+        restrictions="no biases, no models without experts, no balancing of experts; full attention, layers without "
+        "positions and layers with experts in every n-th layer only; of models for images and text (`llama4`), the "
+        "text part is read, trained and exported as a model of its own, without `lora.export: adapter`",
+        text_part_of="llama4", part_defaults={"vocab_size": 202_048, "num_attention_heads": 40},
     ),
     Family(
         "glm4_moe", "Glm4MoeForCausalLM", "GLM-4.5, GLM-4.6 and other GLM-4 MoE", experts="sigmoid",

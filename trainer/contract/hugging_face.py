@@ -11,7 +11,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainer.contract.families import BY_TYPE, BY_WHOLE, Layout, family_of
-from trainer.contract.models import MAX_LAYERS, MLAShape, ModelShape, MoEShape
+from trainer.contract.layer_types import (
+    LOCAL_BASE,
+    chunked_layers_config,
+    chunks_of_config,
+    expert_interval,
+    layer_types_config,
+    refuse_windows,
+    refused,
+    rope_of_full_attention,
+    windows_of_config,
+)
+from trainer.contract.models import MLAShape, ModelShape, MoEShape
 from trainer.contract.positions import RopeScaling
 
 CONFIG_NAME, TOKENIZER_NAME = "config.json", "tokenizer.json"
@@ -37,7 +48,6 @@ _ONLY: dict[str, Any] = {
 
 _OUTER_ENTRIES = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
 """Entries that a model for images and text has beside the configuration of its text part."""
-LOCAL_BASE = "rope_local_base_freq"
 QUANTIZATION_BLOCK = 128
 """Rows and columns of a matrix in fp8 that have a scale together."""
 _SCALING_ENTRIES: dict[str, dict[str, str]] = {
@@ -102,6 +112,10 @@ def layout_of(shape: ModelShape) -> Layout:
     if (moe.swiglu_limit is not None) != is_gpt_oss:
         needs = "needs one, such as 7.0" if is_gpt_oss else "has none; leave it out"
         raise _no_layout("swiglu_limit", moe.swiglu_limit, f"{name} {needs}")
+    if name == "llama4_text":
+        _check_experts(moe, name, _LLAMA4_EXPERTS, "scoring `sigmoid` without weigh_inputs has a layout")
+        return name
+    _check_experts(moe, name, {"weigh_inputs": False, "layer_interval": 1}, "Llama 4 has it, with interleaved_rope")
     if moe.shared_experts == 0 and (moe.scoring == "sigmoid" or shape.mla is not None):
         raise _no_layout("shared_experts", 0, f"{name} needs at least 1")
     if moe.scoring == "sigmoid":
@@ -109,14 +123,23 @@ def layout_of(shape: ModelShape) -> Layout:
     limits: dict[str, object] = {"shared_experts": 0, "balance_rate": 0.0, "weight_scale": 1.0, "num_groups": 1}
     if name == "deepseek_v2":
         limits = {"balance_rate": 0.0, "normalise_weights": False}
+    _check_experts(moe, name, limits, "scoring `sigmoid` has a layout")
+    if name in ("mixtral", "gpt_oss"):
+        _check_experts(moe, name, {"first_dense_layers": 0, "normalise_weights": True}, "with qk_norm there is one")
+    return name
+
+
+_LLAMA4_EXPERTS: dict[str, object] = {
+    "weigh_inputs": True, "shared_experts": 1, "first_dense_layers": 0, "normalise_weights": False, "weight_scale": 1.0,
+    "balance_rate": 0.0, "num_groups": 1,
+}  # fmt: skip
+
+
+def _check_experts(moe: MoEShape, layout: Layout, limits: dict[str, object], remedy: str) -> None:
+    """Raise ValueError for a field with another value than the only one that a layout knows."""
     for field, only in limits.items():
         if getattr(moe, field) != only:
-            raise _no_layout(field, getattr(moe, field), f"{name} knows only {only}; scoring `sigmoid` has a layout")
-    if name in ("mixtral", "gpt_oss"):
-        for field, only in (("first_dense_layers", 0), ("normalise_weights", True)):
-            if getattr(moe, field) != only:
-                raise _no_layout(field, getattr(moe, field), f"{name} knows only {only}; with qk_norm there is one")
-    return name
+            raise _no_layout(field, getattr(moe, field), f"{layout} knows only {only}; {remedy}")
 
 
 def hugging_face_config(
@@ -155,8 +178,10 @@ def hugging_face_config(
     if shape.moe is not None:
         config |= _moe_config(shape.moe, layout)
     config |= {entry: getattr(shape, feature) for feature, entry in family.entries.items()}
-    if "full_attention_every" in family.entries:
-        config |= _layer_types_config(shape, sequence_length)
+    if layout == "llama4_text":
+        config |= chunked_layers_config(shape, sequence_length)
+    elif "full_attention_every" in family.entries:
+        config |= layer_types_config(shape, sequence_length, config["rope_scaling"])
     if shape.mla is not None:
         del config["head_dim"]
         config |= shape.mla.model_dump()
@@ -207,19 +232,19 @@ def _shape(config: dict[str, Any]) -> ModelShape:
     family = BY_TYPE.get(kind) if isinstance(kind, str) else None
     if family is None:
         with_parts = "".join(f", or {each} with a text_config" for each in BY_WHOLE)
-        raise _refused("model_type", kind, f"it must be one of {', '.join(BY_TYPE)}{with_parts}")
+        raise refused("model_type", kind, f"it must be one of {', '.join(BY_TYPE)}{with_parts}")
     config = {"num_key_value_heads": config.get("num_attention_heads"), **family.defaults, **config}
     for entry in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
         found = config.get(entry)
         if not isinstance(found, int) or found < 1:
-            raise _refused(entry, found, "it must be a whole number of at least 1")
+            raise refused(entry, found, "it must be a whole number of at least 1")
     if "num_local_experts" in config:  # newer releases write all types' number of experts so
         config["num_experts"] = config["n_routed_experts"] = config["num_local_experts"]
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(rope, dict):
-        raise _refused("rope_parameters", rope, "it must be an object")
+        raise refused("rope_parameters", rope, "it must be an object")
     if "full_attention" in rope:
-        rope = _rope_of_full_attention(rope, config)
+        rope = rope_of_full_attention(rope, config)
     if "partial_rotary_factor" in rope:
         config["partial_rotary_factor"] = rope["partial_rotary_factor"]
     features = family.always | {feature: config[entry] for feature, entry in family.entries.items()}
@@ -230,16 +255,18 @@ def _shape(config: dict[str, Any]) -> ModelShape:
     for entry, usual in known.items():
         only = family.always.get(entry, usual)
         if entry not in read and config.get(entry, only) not in (only, None):
-            raise _refused(entry, config[entry], f"only {only!r} is computed")
+            raise refused(entry, config[entry], f"only {only!r} is computed")
     _refuse_unknown_quantization(config.get("quantization_config"))
     theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
-    if "full_attention_every" in family.entries:
-        features |= _windows(config)
+    if kind == "llama4_text":
+        features |= chunks_of_config(config)
+    elif "full_attention_every" in family.entries:
+        features |= windows_of_config(config)
         is_windowed = features["sliding_window"] is not None and features["full_attention_every"] is None
         if is_windowed and not features.get("scale_window_rope"):
             theta, rope = features.get("window_rope_theta") or theta, {}  # no layer has the others' positions
     else:
-        _refuse_windows(config)
+        refuse_windows(config)
     if features.get("window_rope_theta") == theta or features.get("full_attention_every") is None:
         features.pop("window_rope_theta", None)
     moe, head_dim = _moe_shape(config), config.get("head_dim")
@@ -247,13 +274,13 @@ def _shape(config: dict[str, Any]) -> ModelShape:
         features["mla"], head_dim = MLAShape(**{name: config[name] for name in MLAShape.model_fields}), None
         if config["num_key_value_heads"] is None:
             config["num_key_value_heads"] = config["num_attention_heads"]
-    sparse_size = moe.expert_size if moe is not None and kind in ("mixtral", "gpt_oss") else config["intermediate_size"]
+    dense_size = config["intermediate_size_mlp" if kind == "llama4_text" else "intermediate_size"]
     return ModelShape(
         hidden_size=config["hidden_size"],
         num_layers=config["num_hidden_layers"],
         num_heads=config["num_attention_heads"],
         num_kv_heads=config["num_key_value_heads"],
-        intermediate_size=sparse_size,
+        intermediate_size=dense_size,
         head_dim=None if head_dim == config["hidden_size"] / config["num_attention_heads"] else head_dim,
         rope_theta=theta,
         rope_scaling=_scaling(rope, config),
@@ -294,7 +321,7 @@ def end_of_text_id(config: dict[str, Any]) -> int | None:
 
 def _moe_config(moe: MoEShape, layout: Layout) -> dict[str, Any]:
     config: dict[str, Any] = {"num_experts_per_tok": moe.experts_per_token}
-    if layout in ("mixtral", "gpt_oss"):
+    if layout in ("mixtral", "gpt_oss", "llama4_text"):
         config |= {"num_local_experts": moe.num_experts, "intermediate_size": moe.expert_size}
         return config if moe.swiglu_limit is None else config | {"swiglu_limit": moe.swiglu_limit}
     config |= {"moe_intermediate_size": moe.expert_size, "norm_topk_prob": moe.normalise_weights}
@@ -324,7 +351,7 @@ def _moe_config(moe: MoEShape, layout: Layout) -> dict[str, Any]:
 def _moe_shape(config: dict[str, Any]) -> MoEShape | None:
     kind, per_token = config["model_type"], config.get("num_experts_per_tok")
     if kind == "gpt_oss" and not isinstance(config["swiglu_limit"], int | float):
-        raise _refused("swiglu_limit", config["swiglu_limit"], "it must be a number")
+        raise refused("swiglu_limit", config["swiglu_limit"], "it must be a number")
     if kind in ("mixtral", "gpt_oss"):
         return MoEShape(
             num_experts=config["num_local_experts"],
@@ -333,10 +360,21 @@ def _moe_shape(config: dict[str, Any]) -> MoEShape | None:
             biases=kind == "gpt_oss",
             swiglu_limit=config["swiglu_limit"] if kind == "gpt_oss" else None,
         )
+    if kind == "llama4_text":
+        return MoEShape(
+            num_experts=config["num_local_experts"],
+            experts_per_token=per_token,
+            expert_size=config["intermediate_size"],
+            shared_experts=1,
+            layer_interval=expert_interval(config),
+            scoring="sigmoid",
+            normalise_weights=False,
+            weigh_inputs=True,
+        )
     if kind == "qwen3_moe":
         dense = config.get("mlp_only_layers") or []
         if dense != list(range(len(dense))):
-            raise _refused("mlp_only_layers", dense, "only the first layers can be dense")
+            raise refused("mlp_only_layers", dense, "only the first layers can be dense")
         return MoEShape(
             num_experts=config["num_experts"],
             experts_per_token=per_token,
@@ -347,9 +385,9 @@ def _moe_shape(config: dict[str, Any]) -> MoEShape | None:
     if kind in ("glm4_moe", "deepseek_v2", "deepseek_v3"):
         scoring = BY_TYPE[kind].experts
         if config.get("scoring_func", scoring) != scoring:
-            raise _refused("scoring_func", config["scoring_func"], f"only {scoring!r} is computed")
+            raise refused("scoring_func", config["scoring_func"], f"only {scoring!r} is computed")
         if kind == "deepseek_v2" and config["norm_topk_prob"]:  # `transformers` would not normalize them
-            raise _refused("norm_topk_prob", config["norm_topk_prob"], "only False is computed")
+            raise refused("norm_topk_prob", config["norm_topk_prob"], "only False is computed")
         has_groups = _has_groups(kind, config.get("topk_method"))
         return MoEShape(
             num_experts=config["n_routed_experts"],
@@ -370,7 +408,7 @@ def _has_groups(kind: str, method: object) -> bool:
     """Return whether experts are chosen by `n_group` and `topk_group`. Raises ValueError for an unknown method."""
     methods = {"deepseek_v2": ("greedy", "group_limited_greedy"), "deepseek_v3": ("noaux_tc",)}.get(kind, (None,))
     if method not in methods:
-        raise _refused("topk_method", method, f"only {', '.join(map(str, methods))} is computed")
+        raise refused("topk_method", method, f"only {', '.join(map(str, methods))} is computed")
     return method != "greedy"
 
 
@@ -406,7 +444,7 @@ def _scaling(rope: dict[str, Any], config: dict[str, Any]) -> RopeScaling | None
     if kind == "default":
         return None
     if kind not in _SCALING_ENTRIES:
-        raise _refused("rope_scaling", kind, f"only default, {', '.join(_SCALING_ENTRIES)} are computed")
+        raise refused("rope_scaling", kind, f"only default, {', '.join(_SCALING_ENTRIES)} are computed")
     entries = _SCALING_ENTRIES[kind]
     found = {name: rope[entry] for name, entry in entries.items() if rope.get(entry) is not None}
     if kind == "longrope":
@@ -433,76 +471,13 @@ def _has_windows_only(shape: ModelShape) -> bool:
     return shape.sliding_window is not None and shape.full_attention_every is None
 
 
-def _layer_types_config(shape: ModelShape, sequence_length: int) -> dict[str, Any]:
-    """Return the entries of a layout with a type for each layer: its types, and the positions of each type where they
-    differ. `transformers` asks for a window even where no layer has one."""
-    types = {"layer_types": _layer_types(shape), "sliding_window": shape.sliding_window or sequence_length}
-    full = {"rope_type": "default", "rope_theta": shape.rope_theta} | (_scaling_config(shape.rope_scaling) or {})
-    if shape.scale_window_rope:
-        return types | {"rope_parameters": full}
-    windowed = {"rope_type": "default", "rope_theta": shape.window_rope_theta or shape.rope_theta}
-    return types | {"rope_parameters": {"full_attention": full, "sliding_attention": windowed}}
-
-
-def _layer_types(shape: ModelShape) -> list[str]:
-    windows = map(shape.window_of, range(shape.num_layers))
-    return ["full_attention" if window is None else "sliding_attention" for window in windows]
-
-
-def _windows(config: dict[str, Any]) -> dict[str, int | None]:
-    """Return the window and the interval of the layers without one. Raises ValueError for layers in another order."""
-    layers, window = config["num_hidden_layers"], config["sliding_window"]
-    if layers > MAX_LAYERS:
-        raise _refused("num_hidden_layers", layers, f"it must be at most {MAX_LAYERS}")
-    every = range(1, layers + 1)
-    types = config["layer_types"] or [
-        "full_attention" if n % config["sliding_window_pattern"] == 0 else "sliding_attention" for n in every
-    ]
-    interval = types.index("full_attention") + 1 if "full_attention" in types else None
-    expected = ["full_attention" if interval is not None and n % interval == 0 else "sliding_attention" for n in every]
-    if types != expected:
-        raise _refused("layer_types", types, "full attention is computed in every n-th layer")
-    if window is None or interval == 1:
-        return {"sliding_window": None, "full_attention_every": None}
-    return {"sliding_window": window, "full_attention_every": interval}
-
-
-def _rope_of_full_attention(rope: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    """Return the positions of layers with full attention, of a configuration that has them for each type of layer.
-
-    The base of the others' becomes an entry of `config` where the family has one. Raises ValueError where they are
-    scaled, or have another base without such an entry.
-    """
-    full, windowed = rope["full_attention"], rope.get("sliding_attention") or {}
-    theta = full.get("rope_theta")
-    other = windowed.get("rope_theta", theta)
-    if windowed.get("rope_type", "default") != "default" or (other != theta and LOCAL_BASE not in config):
-        why = f"only default positions with rope_theta {theta} are computed"
-        raise _refused("rope_parameters.sliding_attention", windowed, why)
-    config[LOCAL_BASE] = other
-    return dict(full)
-
-
 def _refuse_unknown_quantization(found: object) -> None:
     """Refuse weights that are stored in another way than unquantized, or as DeepSeek-V3 in blocks of fp8."""
     block = [QUANTIZATION_BLOCK] * 2
     is_known = isinstance(found, dict) and (found.get("quant_method"), found.get("weight_block_size")) == ("fp8", block)
     if found is not None and not is_known:
         why = f"only quant_method fp8 with weight_block_size {block}, and mxfp4 of gpt_oss, are read"
-        raise _refused("quantization_config", found, why)
-
-
-def _refuse_windows(config: dict[str, Any]) -> None:
-    """Refuse windows of only some layers, and those of families that have none here."""
-    kinds = set(config.get("layer_types") or [])
-    if kinds - {"full_attention"}:
-        raise _refused("layer_types", ", ".join(sorted(kinds)), "only full_attention is computed")
-    if config.get("use_sliding_window") and config.get("sliding_window") is not None:
-        raise _refused("sliding_window", config["sliding_window"], "only full attention is computed")
-
-
-def _refused(entry: str, value: object, why: str) -> ValueError:
-    return ValueError(f"{CONFIG_NAME}: {entry} is {value!r}; {why}: take another model")
+        raise refused("quantization_config", found, why)
 
 
 def _no_layout(field: str, value: object, why: str) -> ValueError:

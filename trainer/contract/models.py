@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainer.contract.base import CheckedModel, FieldConflict
-from trainer.contract.positions import RopeScaling
+from trainer.contract.positions import RopeScaling, TemperatureTuning
 
 Dimension = Annotated[int, Field(ge=1)]
 MAX_LAYERS = 1024
@@ -15,10 +15,12 @@ MAX_LAYERS = 1024
 class MoEShape(CheckedModel):
     """Mixture of experts in place of the feed-forward part of layers. No token is dropped. A shape is refused if no
     Hugging Face layout can express it. With scoring `sigmoid` it is GLM-4 MoE or, with `mla`, DeepSeek-V3, which need
-    at least 1 shared expert. With `softmax` it is Qwen3 MoE (with `qk_norm`), gpt-oss (with `attention_sinks`) or
-    Mixtral, which have neither shared experts, balancing, a scale nor groups; or, with `mla`, DeepSeek-V2, which needs
-    at least 1 shared expert, and has neither balancing nor normalized weights. Mixtral and gpt-oss have no dense layers
-    and only normalized weights, and gpt-oss alone has, and needs, `biases` and a `swiglu_limit`."""
+    at least 1 shared expert, or Llama 4 (with `interleaved_rope`), which has exactly 1, and alone has `weigh_inputs`
+    and a `layer_interval`, but neither dense layers at its start, balancing, a scale, groups nor normalized weights.
+    With `softmax` it is Qwen3 MoE (with `qk_norm`), gpt-oss (with `attention_sinks`) or Mixtral, which have neither
+    shared experts, balancing, a scale nor groups; or, with `mla`, DeepSeek-V2, which needs at least 1 shared expert,
+    and has neither balancing nor normalized weights. Mixtral and gpt-oss have no dense layers and only normalized
+    weights, and gpt-oss alone has, and needs, `biases` and a `swiglu_limit`."""
 
     num_experts: Annotated[int, Field(ge=2, le=4096, examples=[64])]
     """Number of routed experts in a layer."""
@@ -38,6 +40,9 @@ class MoEShape(CheckedModel):
     first_dense_layers: Annotated[int, Field(ge=0)] = 0
     """Number of layers at the start of the model that have a dense feed-forward network instead of experts. Less than
     `num_layers`."""
+    layer_interval: Annotated[int, Field(ge=1, exclude_if=lambda value: value == 1, examples=[2])] = 1
+    """Interval of layers with experts, as in Llama 4: with 2, layers 2, 4 and so on have experts, and the others a
+    dense feed-forward network. At most `num_layers`."""
     scoring: Literal["softmax", "sigmoid"] = "softmax"
     """Function that turns the router's logits into the scores of the experts."""
     normalise_weights: bool = True
@@ -49,6 +54,9 @@ class MoEShape(CheckedModel):
     balancing). The bias affects the choice of experts, but not their weights. 0 disables it."""
     biases: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """Whether the router and the matrices of the experts have biases, as in gpt-oss."""
+    weigh_inputs: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Whether the weights of the chosen experts multiply their inputs, as in Llama 4, and not their outputs. Experts
+    are then chosen by the router's logits."""
     swiglu_limit: Annotated[float | None, Field(gt=0, exclude_if=lambda value: value is None, examples=[7.0])] = None
     """Limit of the gate and of the other input of experts, as in gpt-oss: the gate is at most this, and the other input
     between its negative and this. The output is then gate x sigmoid(1.702 x gate) x (other input + 1). Without it,
@@ -110,7 +118,8 @@ class MLAShape(CheckedModel):
 
 _NOT_WITH_MLA = (
     "head_dim", "rotary_fraction", "qk_norm", "wide_qk_norm", "attention_bias", "fused_projections",
-    "query_pre_attn_scalar", "attention_output_bias", "attention_sinks", "attn_logit_softcapping",
+    "query_pre_attn_scalar", "attention_output_bias", "attention_sinks", "attn_logit_softcapping", "interleaved_rope",
+    "l2_qk_norm", "no_rope_every", "temperature_tuning",
 )  # fmt: skip
 """Fields of queries and keys that multi-head latent attention has no place for."""
 
@@ -145,6 +154,9 @@ class ModelShape(CheckedModel):
     wide_qk_norm: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """Whether queries and keys are normalized with RMSNorm over all heads together, as in OLMo 2. Not with
     `qk_norm`."""
+    l2_qk_norm: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Whether queries and keys are divided per head by their root mean square once they are rotated by position, as in
+    Llama 4: a norm without weights. Layers without positions (`no_rope_every`) do not have it."""
     norm_position: Annotated[
         Literal["before", "after", "both"], Field(exclude_if=lambda value: value == "before", examples=["after"])
     ] = "before"
@@ -191,6 +203,15 @@ class ModelShape(CheckedModel):
     rotary_fraction: Annotated[float, Field(gt=0, le=1, exclude_if=lambda value: value == 1.0, examples=[0.5])] = 1.0
     """Fraction of a head's elements that are rotated by position; the others stay as they are. The number of rotated
     elements, `head_dim` times this and rounded down, must be even. GLM-4 MoE as published has 0.5."""
+    interleaved_rope: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Whether the elements of a head that are rotated together are neighbours, as in Llama 4. Without it, an element of
+    the first half is rotated with one of the second half."""
+    no_rope_every: Annotated[int | None, Field(ge=2, exclude_if=lambda value: value is None, examples=[4])] = None
+    """Interval of layers without positions, as in Llama 4: with 4, queries and keys of layers 4, 8 and so on are not
+    rotated. Without it, all layers have positions."""
+    temperature_tuning: Annotated[TemperatureTuning | None, Field(exclude_if=lambda value: value is None)] = None
+    """Factor of queries that grows with their position, in layers without rotary positions. Needs `no_rope_every`.
+    Without it there is none."""
     sliding_window: Annotated[Dimension | None, Field(exclude_if=lambda value: value is None, examples=[4096])] = None
     """Number of tokens that a token attends to in each layer, itself included and those right before it, as in Mistral
     7B v0.1. Without it, it attends to all earlier ones."""
@@ -198,8 +219,14 @@ class ModelShape(CheckedModel):
         None
     )
     """Interval of layers without the window, as in OLMo 3: with 4, layers 4, 8 and so on attend to all earlier tokens.
-    `rope_scaling` then applies to these layers alone, unless `scale_window_rope` is set. Needs `sliding_window`.
-    Without it, all layers are alike."""
+    `rope_scaling` then applies to these layers alone, unless `scale_window_rope` is set. Needs `sliding_window`, or
+    `attention_chunk_size`, with which all layers have the same positions. Without it, all layers are alike."""
+    attention_chunk_size: Annotated[
+        Dimension | None, Field(exclude_if=lambda value: value is None, examples=[8192])
+    ] = None
+    """Number of tokens of a chunk, as in Llama 4: a document is cut into chunks from its start, in packed sequences
+    too, and a token attends to itself and the earlier ones of its chunk. Layers that `full_attention_every` names
+    attend to all earlier tokens. Not with `sliding_window`. Without it there are no chunks."""
     pad_token_id: Annotated[int | None, Field(ge=0, exclude_if=lambda value: value is None, examples=[0])] = None
     """Id of a padding token. Its embedding gets no gradient from the tokens of the input, as in Hugging Face's models
     with an entry of this name. Must be below the size of the vocabulary. Without it, all embeddings are trained."""
@@ -229,9 +256,15 @@ class ModelShape(CheckedModel):
         if self.window_rope_theta is not None and self.full_attention_every is None:
             message = "window_rope_theta needs full_attention_every; without it, set rope_theta"
             yield FieldConflict("window_rope_theta", message, ("full_attention_every",))
-        if self.full_attention_every is not None and self.sliding_window is None:
+        if self.full_attention_every is not None and self.sliding_window is None and self.attention_chunk_size is None:
             message = "full_attention_every needs a sliding_window; leave it out, since all layers attend to all tokens"
-            yield FieldConflict("full_attention_every", message, ("sliding_window",))
+            yield FieldConflict("full_attention_every", message, ("sliding_window", "attention_chunk_size"))
+        if self.attention_chunk_size is not None and self.sliding_window is not None:
+            message = "attention_chunk_size and sliding_window are of different families; set one of them"
+            yield FieldConflict("attention_chunk_size", message, ("sliding_window",))
+        if self.temperature_tuning is not None and self.no_rope_every is None:
+            message = "temperature_tuning needs no_rope_every; leave it out, since all layers have rotary positions"
+            yield FieldConflict("temperature_tuning", message, ("no_rope_every",))
         scaling = self.rope_scaling
         for name in ("short_factors", "long_factors") if scaling is not None else ():
             factors = getattr(scaling, name)
@@ -253,6 +286,10 @@ class ModelShape(CheckedModel):
             field, layers = "moe.first_dense_layers", self.num_layers
             message = f"{field} {dense} leaves none of num_layers {layers} with experts; lower it or leave moe out"
             yield FieldConflict(field, message, ("num_layers",))
+        elif self.moe is not None and not any(map(self.is_moe_layer, range(self.num_layers))):
+            field, layers = "moe.layer_interval", self.num_layers
+            message = f"{field} {self.moe.layer_interval} leaves none of num_layers {layers} with experts; lower it"
+            yield FieldConflict(field, message, ("num_layers", "moe.first_dense_layers"))
 
     def _mla_conflicts(self) -> Iterator[FieldConflict]:
         if self.num_kv_heads != self.num_heads:
@@ -280,12 +317,20 @@ class ModelShape(CheckedModel):
 
     def window_of(self, layer: int) -> int | None:
         """Return the number of tokens that a token attends to in a layer; None: all earlier ones."""
-        is_full = self.full_attention_every is not None and (layer + 1) % self.full_attention_every == 0
-        return None if is_full else self.sliding_window
+        return None if _is_nth(layer, self.full_attention_every) else self.sliding_window
+
+    def chunk_of(self, layer: int) -> int | None:
+        """Return the size of the chunks of a layer; None: it has none."""
+        return None if _is_nth(layer, self.full_attention_every) else self.attention_chunk_size
+
+    def has_rope(self, layer: int) -> bool:
+        """Return whether queries and keys of a layer are rotated by position."""
+        return not _is_nth(layer, self.no_rope_every)
 
     def is_moe_layer(self, layer: int) -> bool:
         """Return whether a layer is a mixture of experts."""
-        return self.moe is not None and layer >= self.moe.first_dense_layers
+        moe = self.moe
+        return moe is not None and layer >= moe.first_dense_layers and _is_nth(layer, moe.layer_interval)
 
     def attention_matrices(self) -> dict[str, tuple[int, int]]:
         """Return (outputs, inputs) of the matrices of a layer's attention by name."""
@@ -404,8 +449,8 @@ class ModelShape(CheckedModel):
         6 per matmul parameter that the token passes through plus attention scores, `12 * layers * heads * head size *
         sequence` as PaLM (Chowdhery et al. 2022, appendix B) counts them, where the head size is the mean of those of
         keys and values; `causal` halves the attention term, since a causal kernel computes half of the square, and
-        with a sliding window counts only the part of the square that is in the window. The embedding look-up is no
-        matmul.
+        with a sliding window or chunks counts only the part of the square that is in the window or the chunks. The
+        embedding look-up is no matmul.
 
         `trained_adapters`: the number of adapter parameters, if only they are trained (LoRA). A frozen parameter has no
         gradient of its own, so it counts 4: forward, and the gradient of its input. Adapters count 6.
@@ -418,9 +463,19 @@ class ModelShape(CheckedModel):
         products = 6 * matmul if trained_adapters is None else 4 * matmul + 6 * trained_adapters
         if not causal:
             return products + self.num_layers * scores
-        seen = [min(self.window_of(layer) or sequence_length, sequence_length) for layer in range(self.num_layers)]
-        pairs = sum(window * (2 * sequence_length - window) for window in seen)
+        pairs = sum(self._twice_seen(layer, sequence_length) for layer in range(self.num_layers))
         return products + scores * pairs // (2 * sequence_length**2)
+
+    def _twice_seen(self, layer: int, length: int) -> int:
+        """Return twice the number of pairs of a query and a key that it attends to, in a layer and a sequence."""
+        chunk = min(self.chunk_of(layer) or length, length)
+        window = min(self.window_of(layer) or length, length)
+        return length // chunk * chunk**2 + (length % chunk) ** 2 - (length - window) ** 2
+
+
+def _is_nth(layer: int, interval: int | None) -> bool:
+    """Return whether a layer, counted from 0, ends an interval of layers; False without an interval."""
+    return interval is not None and (layer + 1) % interval == 0
 
 
 MODELS: dict[str, ModelShape] = {

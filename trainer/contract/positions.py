@@ -1,4 +1,4 @@
-"""Scaling of rotary positions, for longer sequences than a model was first trained on."""
+"""What a shape says of positions: how rotary ones are scaled to longer sequences, and what takes their place."""
 
 from collections.abc import Iterator
 from math import log, sqrt
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainer.contract.base import CheckedModel, FieldConflict, PositiveInt
+from trainer.contract.base import CheckedModel, FieldConflict, PositiveInt, SpecModel
 
 PairFactors = Annotated[
     tuple[Annotated[float, Field(gt=0)], ...] | None,
@@ -28,8 +28,8 @@ class RopeScaling(CheckedModel):
     factor: Annotated[float, Field(ge=1, examples=[8.0])]
     """Factor by which long wavelengths are stretched. For `longrope`: by which sequences became longer."""
     low_frequency_factor: Annotated[float, Field(gt=0)] = 1.0
-    """For `llama3`: wavelengths longer than `original_length` divided by this factor are stretched fully. Less than
-    `high_frequency_factor`."""
+    """For `llama3`: wavelengths longer than `original_length` divided by this factor are stretched fully. At most
+    `high_frequency_factor`; with the same, no wavelength is between the two, as in Llama 4."""
     high_frequency_factor: Annotated[float, Field(gt=0)] = 4.0
     """For `llama3`: wavelengths shorter than `original_length` divided by this factor are not stretched."""
     original_length: Annotated[PositiveInt | None, Field(examples=[8192])] = None
@@ -58,8 +58,8 @@ class RopeScaling(CheckedModel):
 
     def _conflicts(self) -> Iterator[FieldConflict]:
         low, high = self.low_frequency_factor, self.high_frequency_factor
-        if low >= high:
-            message = f"low_frequency_factor {low} must be below high_frequency_factor {high}"
+        if low > high:
+            message = f"low_frequency_factor {low} must be at most high_frequency_factor {high}"
             yield FieldConflict("low_frequency_factor", message, ("high_frequency_factor",))
         if self.beta_slow >= self.beta_fast:
             message = f"beta_slow {self.beta_slow} must be below beta_fast {self.beta_fast}"
@@ -108,6 +108,17 @@ class RopeScaling(CheckedModel):
         found = self.long_factors if sequence_length > self.original_length else self.short_factors
         assert found is not None, "kind longrope needs both"
         return found
+
+
+class TemperatureTuning(SpecModel):
+    """Factor of queries by position, in layers without rotary positions, as in Llama 4 (Nakanishi 2025,
+    Scalable-Softmax): 1 + `attn_scale` x ln(1 + floor(n / `floor_scale`)) for token n of its document, counted from 1.
+    The fields have the names of Hugging Face's layout."""
+
+    floor_scale: Annotated[PositiveInt, Field(examples=[8192])] = 8192
+    """Number of tokens after which the factor grows."""
+    attn_scale: Annotated[float, Field(gt=0, examples=[0.1])] = 0.1
+    """How much the factor grows."""
 
 
 _SCALING_KINDS = {

@@ -1,10 +1,11 @@
 """Map parameter names of `models.decoder.Decoder` to the tensor names of a model's Hugging Face layout.
 
 The layout follows from the model's shape (`contract.hugging_face.layout_of`). `Decoder` stacks the experts of a layer
-in one tensor; the layouts have one tensor for each expert, but for gpt_oss.
+in one tensor; the layouts have one tensor for each expert, but for gpt_oss and llama4_text.
 """
 
-from trainer.contract.families import BY_TYPE
+from dataclasses import dataclass
+
 from trainer.contract.hugging_face import layout_of
 from trainer.contract.models import ModelShape
 
@@ -87,22 +88,46 @@ _GPT_OSS = {
     "mlp.experts.up_bias": "mlp.experts.gate_up_proj_bias",
     "mlp.experts.down_bias": "mlp.experts.down_proj_bias",
 }
+_LLAMA4 = {
+    "mlp.gate.weight": "feed_forward.gate_proj.weight",
+    "mlp.up.weight": "feed_forward.up_proj.weight",
+    "mlp.down.weight": "feed_forward.down_proj.weight",
+    "mlp.router.weight": "feed_forward.router.weight",
+    "mlp.experts.gate": "feed_forward.experts.gate_up_proj",
+    "mlp.experts.up": "feed_forward.experts.gate_up_proj",
+    "mlp.experts.down": "feed_forward.experts.down_proj",
+    "mlp.shared.gate.weight": "feed_forward.shared_expert.gate_proj.weight",
+    "mlp.shared.up.weight": "feed_forward.shared_expert.up_proj.weight",
+    "mlp.shared.down.weight": "feed_forward.shared_expert.down_proj.weight",
+}
+_STACKING = ("gpt_oss", "llama4_text")
+"""Layouts with the experts of a layer in one tensor."""
+
+
+@dataclass(frozen=True)
+class StackedRows:
+    """The rows of a stack of experts in a tensor of the layout, whose matrices are transposed: it is part `place` of
+    `parts`. The rows of the parts are `in_turns` (gate, up, gate, and so on), or those of a part follow each other."""
+
+    place: int
+    parts: int
+    in_turns: bool
 
 
 def hugging_face_names(name: str, shape: ModelShape) -> list[str]:
     """Return the layout's tensor names of a parameter: `blocks.3.mlp.up.weight` ->
     [`model.layers.3.mlp.up_proj.weight`].
 
-    A stack of experts has one name for each expert, in their order, or in gpt_oss one name (`stacked_rows`). The list
-    is empty for the bias that balances experts in layouts with softmax scoring: they have no tensor for it, and
-    `layout_of` refuses shapes that train it.
+    A stack of experts has one name for each expert, in their order, or where the layout stacks them one name
+    (`stacked_rows`). The list is empty for the bias that balances experts in layouts without a tensor for it, those
+    with softmax scoring and llama4_text: `layout_of` refuses shapes that train it.
     """
     if name in _OUTER:
         return [_OUTER[name]]
     layout = layout_of(shape)
     _, layer, inner = name.split(".", 2)
     sparse = _MIXTRAL if layout == "mixtral" else _SPARSE
-    if inner == "mlp.balance" and BY_TYPE[layout].experts != "sigmoid":
+    if inner == "mlp.balance" and (shape.moe is None or shape.moe.scoring != "sigmoid" or layout == "llama4_text"):
         return []
     own = {
         "olmo2": _OLMO2,
@@ -111,10 +136,11 @@ def hugging_face_names(name: str, shape: ModelShape) -> list[str]:
         "gemma2": _GEMMA,
         "gemma3_text": _GEMMA,
         "gpt_oss": _GPT_OSS,
+        "llama4_text": _LLAMA4,
     }
     of_layout = own.get(layout, {})
     pattern = f"model.layers.{layer}.{(_ATTENTION | _DENSE | sparse | of_layout)[inner]}"
-    if not is_expert_stack(name) or layout == "gpt_oss":
+    if not is_expert_stack(name) or layout in _STACKING:
         return [pattern]
     assert shape.moe is not None
     return [pattern.format(number) for number in range(shape.moe.num_experts)]
@@ -135,15 +161,15 @@ def fused_rows(name: str, shape: ModelShape) -> tuple[int, int] | None:
     return sum(sizes[part] for part in before), sum(sizes.values())
 
 
-def stacked_rows(name: str, shape: ModelShape) -> tuple[int, int] | None:
-    """Return (place, parts) of a stack of experts that is in one tensor of the layout, as in gpt_oss; None for others.
-
-    The tensor has the rows of its `parts` in turns: gate, up, gate, and so on. Its matrices are transposed.
-    """
-    if not is_expert_stack(name) or layout_of(shape) != "gpt_oss":
+def stacked_rows(name: str, shape: ModelShape) -> StackedRows | None:
+    """Return where a stack of experts is in a tensor of the layout; None for others, and where each expert has its
+    own."""
+    layout = layout_of(shape) if is_expert_stack(name) else None
+    if layout not in _STACKING:
         return None
     part = name.rpartition(".")[2].removesuffix("_bias")
-    return (0, 1) if part == "down" else (("gate", "up").index(part), 2)
+    place, parts = (0, 1) if part == "down" else (("gate", "up").index(part), 2)
+    return StackedRows(place, parts, in_turns=layout == "gpt_oss")
 
 
 def is_expert_stack(name: str) -> bool:

@@ -16,7 +16,7 @@ from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
 from trainer.export.folder import read_config, read_shape, user_error
 from trainer.export.mxfp4 import GROUP, dequantize
-from trainer.export.names import fused_rows, hugging_face_names, is_expert_stack, stacked_rows
+from trainer.export.names import StackedRows, fused_rows, hugging_face_names, is_expert_stack, stacked_rows
 from trainer.export.write import INDEX_NAME
 from trainer.models.decoder import Decoder
 from trainer.parallel.layout import ParamLayout
@@ -70,19 +70,21 @@ class StoredWeights:
         return self.part(name, (0,) * len(shape), shape, shape)
 
     def _stacked(
-        self, name: str, stacked: tuple[int, int], offsets: tuple[int, ...], sizes: tuple[int, ...],
+        self, name: str, stacked: StackedRows, offsets: tuple[int, ...], sizes: tuple[int, ...],
         full_shape: tuple[int, ...],
     ) -> Tensor:  # fmt: skip
         """Return a box of a stack of experts, of what `stacked_rows` describes."""
-        place, parts = stacked
+        parts = stacked.parts
         low, size, full = ((each[0], parts * each[1], *each[2:]) for each in (offsets, sizes, full_shape))
+        if not stacked.in_turns:
+            low, size = (offsets[0], stacked.place * full_shape[1] + offsets[1], *offsets[2:]), sizes
         if len(full) == 2:
             box = self._box(name, low, size, full)
         elif f"{name}_blocks" in self._stored_name:
             box = self._from_mxfp4(name, low, size, full)
         else:
             box = self._box(name, (low[0], low[2], low[1]), (size[0], size[2], size[1]), (full[0], full[2], full[1])).mT
-        return box[:, place::parts].contiguous()
+        return (box[:, stacked.place :: parts] if stacked.in_turns else box).contiguous()
 
     def _from_mxfp4(
         self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], full_shape: tuple[int, ...]

@@ -120,9 +120,9 @@ def exported_tensors(named: Iterable[tuple[str, Tensor]], shape: ModelShape) -> 
         fused, stacked = fused_rows(name, shape), stacked_rows(name, shape)
         if stacked is not None:
             parts.append(whole)
-            if len(parts) == stacked[1]:
-                in_turns = torch.stack(parts, dim=2).flatten(1, 2)
-                yield name, theirs[0], in_turns.mT if in_turns.dim() == 3 else in_turns
+            if len(parts) == stacked.parts:
+                rows = torch.stack(parts, dim=2).flatten(1, 2) if stacked.in_turns else torch.cat(parts, dim=1)
+                yield name, theirs[0], rows.mT if rows.dim() == 3 else rows
                 parts = []
         elif fused is not None:
             parts.append(whole)

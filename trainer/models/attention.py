@@ -7,7 +7,7 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,14 @@ from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 
 from trainer.contract.models import ModelShape
-from trainer.contract.positions import RopeScaling
+from trainer.contract.positions import RopeScaling, TemperatureTuning
 from trainer.models.attention_kernels import causal_attention
 from trainer.models.feed_forward import InputProjection, OutputProjection, apply_linear, apply_linears, identity
 
 RopeCache = tuple[Tensor, Tensor]
+LayerPositions: TypeAlias = RopeCache | Tensor | None
+"""What a layer gets of positions: cosine and sine, or in layers without rotary positions the factor of each query, [B
+or 1, 1, S, 1] in fp32, or None."""
 _VARLEN_ASKS_FOR_GROUPS = "enable_gqa" in inspect.signature(varlen_attn).parameters
 """torch 2.11 takes grouped heads without being asked."""
 
@@ -76,7 +79,7 @@ def rotary_frequencies(shape: ModelShape, sequence_length: int) -> Tensor:
     if scaling.kind == "llama3":
         waves = scaling.original_length * frequencies / (2 * math.pi)  # of each pair in the original length
         low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
-        kept = ((waves - low) / (high - low)).clamp(0.0, 1.0)
+        kept = ((waves - low) / (high - low)).clamp(0.0, 1.0) if low < high else (waves > high).float()
     else:
         first, last = _yarn_limits(shape, scaling, scaling.original_length)
         pairs = torch.arange(shape.rotary_size // 2, dtype=torch.float32, device="cpu")
@@ -109,8 +112,8 @@ def apply_rotary_embedding(x_BHSE: Tensor, rope_cache: RopeCache) -> Tensor:
 
 
 def apply_rotary_embedding_to_neighbours(x_BHSR: Tensor, rope_cache: RopeCache) -> Tensor:
-    """Rotate elements in pairs of neighbours, as DeepSeek has them. The result has the first elements of all pairs
-    before the second ones: for queries and keys alike, so that their products are the same."""
+    """Rotate elements in pairs of neighbours, as DeepSeek and Llama 4 have them. The result has the first
+    elements of all pairs before the second ones: for queries and keys alike, so that their products are the same."""
     return apply_rotary_embedding(torch.cat([x_BHSR[..., ::2], x_BHSR[..., 1::2]], dim=-1), rope_cache)
 
 
@@ -129,6 +132,26 @@ def document_mask(documents_BS: Tensor | None, like: Tensor) -> Tensor | None:
     return ((documents_BS[:, :, None] == documents_BS[:, None, :]) & causal_SS)[:, None]
 
 
+def chunk_numbers(documents_BS: Tensor | None, batch: int, length: int, size: int, device: torch.device) -> Tensor:
+    """Return a number for each token, [B, S], the same in each chunk of `size` tokens of a document and different in
+    others: to attention, chunks are documents. `documents_BS` None: each row is one document."""
+    places_S = torch.arange(length, device=device)
+    if documents_BS is None:
+        return (places_S // size).expand(batch, -1)
+    starts_BS = places_S.where(_is_first_of_document(documents_BS), 0).cummax(dim=1).values
+    return starts_BS + (places_S - starts_BS) // size * size
+
+
+def temperature_factors(
+    tuning: TemperatureTuning, positions_BS: Tensor | None, length: int, device: torch.device
+) -> Tensor:
+    """Return the factor of each query, [B or 1, 1, S, 1]. `positions_BS` None: 0 .. length - 1 in every row."""
+    if positions_BS is None:
+        positions_BS = torch.arange(length, device=device)[None]
+    steps_BS = torch.floor((positions_BS.float() + 1.0) / tuning.floor_scale)
+    return (1.0 + tuning.attn_scale * torch.log1p(steps_BS))[:, None, :, None]
+
+
 def has_varlen_kernel(like: Tensor) -> bool:
     """Return whether torch's variable-length attention can be used: half precision, compute capability 8.0 or
     higher."""
@@ -145,13 +168,17 @@ def document_cu_seqlens(documents_BS: Tensor) -> Tensor:
 
     N is padded with empty documents to a power of two, so that compiled code sees few shapes. Waits for the device.
     """
-    is_first_BS = torch.ones_like(documents_BS, dtype=torch.bool)
-    is_first_BS[:, 1:] = documents_BS[:, 1:] != documents_BS[:, :-1]
-    begins_N = is_first_BS.flatten().nonzero()[:, 0]
+    begins_N = _is_first_of_document(documents_BS).flatten().nonzero()[:, 0]
     filled = 1 << (begins_N.shape[0] - 1).bit_length()
     bounds = torch.full((filled + 1,), documents_BS.numel(), dtype=torch.int32, device=documents_BS.device)
     bounds[: begins_N.shape[0]] = begins_N
     return bounds
+
+
+def _is_first_of_document(documents_BS: Tensor) -> Tensor:
+    is_first_BS = torch.ones_like(documents_BS, dtype=torch.bool)
+    is_first_BS[:, 1:] = documents_BS[:, 1:] != documents_BS[:, :-1]
+    return is_first_BS
 
 
 def document_numbers(bounds: Tensor, batch: int, length: int) -> Tensor:
@@ -272,7 +299,8 @@ class AttentionLayer(nn.Module):
         super().__init__()
         self.register_parameter("output_bias", None)
         self.register_parameter("sinks", None)
-        self.window, self.cap = shape.window_of(layer), shape.attn_logit_softcapping
+        self.window, self.chunk = shape.window_of(layer), shape.chunk_of(layer)
+        self.cap = shape.attn_logit_softcapping
         self.num_heads, self.num_kv_heads, self.head_size = shape.num_heads, shape.num_kv_heads, shape.head_size
         self.attend: Attend = partial(attend, window=self.window, cap=self.cap)
         self.project_in: InputProjection = apply_linears
@@ -292,7 +320,8 @@ class AttentionLayer(nn.Module):
 
 
 class Attention(AttentionLayer):
-    """Grouped-query attention with rotary positions, and RMSNorm of queries and keys where `qk_norm` is set."""
+    """Grouped-query attention with rotary positions or, in some layers, none; and norms of queries and keys before or
+    behind the rotation."""
 
     def __init__(self, shape: ModelShape, layer: int) -> None:
         super().__init__(shape, layer)
@@ -312,8 +341,10 @@ class Attention(AttentionLayer):
             self.query_wide_norm = WideNorm(width, shape.norm_epsilon)
             self.key_wide_norm = WideNorm(kv_width, shape.norm_epsilon)
         self._normalises, self._normalises_wide = shape.qk_norm, shape.wide_qk_norm
+        self._rotate = apply_rotary_embedding_to_neighbours if shape.interleaved_rope else apply_rotary_embedding
+        self._l2_epsilon = shape.norm_epsilon if shape.l2_qk_norm else None
 
-    def forward(self, x_BSD: Tensor, rope_cache: RopeCache, mask: Tensor | None) -> Tensor:
+    def forward(self, x_BSD: Tensor, positions: LayerPositions, mask: Tensor | None) -> Tensor:
         """Return the attention's output without its bias, [B, S, D]. `mask`: as `attend` takes it; None for causal
         attention."""
         query, key, value = self.project_in(x_BSD, (self.query, self.key, self.value))
@@ -325,8 +356,14 @@ class Attention(AttentionLayer):
         value_BSKE = value.view(batch, length, self.num_kv_heads, self.head_size)
         if self._normalises:
             query_BSHE, key_BSKE = self.query_norm(query_BSHE), self.key_norm(key_BSKE)
-        query_BHSE, key_BKSE = (
-            apply_rotary_embedding(query_BSHE.transpose(1, 2), rope_cache),
-            apply_rotary_embedding(key_BSKE.transpose(1, 2), rope_cache),
-        )
+        query_BHSE, key_BKSE = query_BSHE.transpose(1, 2), key_BSKE.transpose(1, 2)
+        if isinstance(positions, tuple):
+            query_BHSE, key_BKSE = self._rotate(query_BHSE, positions), self._rotate(key_BKSE, positions)
+            if self._l2_epsilon is not None:
+                query_BHSE, key_BKSE = (self._divide_by_root_mean_square(x) for x in (query_BHSE, key_BKSE))
+        elif positions is not None:
+            query_BHSE = (query_BHSE * positions).to(query_BHSE.dtype)
         return self.mix(query_BHSE, key_BKSE, value_BSKE.transpose(1, 2), mask)
+
+    def _divide_by_root_mean_square(self, x_BHSE: Tensor) -> Tensor:
+        return functional.rms_norm(x_BHSE.float(), x_BHSE.shape[-1:], eps=self._l2_epsilon).to(x_BHSE.dtype)

@@ -8,7 +8,7 @@ Shape suffixes: B rows, N new tokens, W positions of a row, H heads, K key-value
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,17 +19,20 @@ from trainer.models.attention_kernels import add_sinks, partial_attention
 from trainer.models.decoder import Decoder
 from trainer.models.latent_attention import LatentAttention
 
+Limits: TypeAlias = tuple[int | None, int | None]
+"""The window and the size of chunks of a layer."""
+
 
 class KeyValueCache:
     """The positions of the tokens that the model computes next; `LayerCache` has the keys and values.
 
     Call `prefill` before the forward pass over the prompts, and `step` before that over each further token.
-    `max_tokens`: tokens of a row, at most. `windows`: those of the layers: how many tokens a token attends to, itself
-    included, None for all. `masks`: [B, 1, N, W] for each window.
+    `max_tokens`: tokens of a row, at most. `limits`: those of the layers: (window: how many tokens a token attends to,
+    itself included; size of chunks), None for no limit. `masks`: [B, 1, N, W] for each of them.
     """
 
-    def __init__(self, max_tokens: int, windows: set[int | None]) -> None:
-        self.max_tokens, self._windows = max_tokens, windows
+    def __init__(self, max_tokens: int, limits: set[Limits]) -> None:
+        self.max_tokens, self._limits = max_tokens, limits
         self.end = 0  # 1 + the last position of any row
 
     def prefill(self, lengths: list[int], device: torch.device) -> None:
@@ -51,12 +54,14 @@ class KeyValueCache:
         self.positions_BN, self.end, self._last_B = positions_BN, end, last_B
         key_positions_W = torch.arange(end, device=positions_BN.device)
         causal_BNW = key_positions_W <= positions_BN[..., None]
-        self.masks: dict[int | None, Tensor] = {}
-        for window in self._windows:
+        self.masks: dict[Limits, Tensor] = {}
+        for window, chunk in self._limits:
             mask_BNW = causal_BNW
             if window is not None:
-                mask_BNW = causal_BNW & (key_positions_W > positions_BN[..., None] - window)
-            self.masks[window] = mask_BNW[:, None]
+                mask_BNW = mask_BNW & (key_positions_W > positions_BN[..., None] - window)
+            if chunk is not None:
+                mask_BNW = mask_BNW & (key_positions_W // chunk == positions_BN[..., None] // chunk)
+            self.masks[window, chunk] = mask_BNW[:, None]
 
     def select_last(self, x_BND: Tensor) -> Tensor:
         """Return the hidden state of each row's last token, [B, 1, D]. Replaces `Decoder.gather_head_input`."""
@@ -64,11 +69,15 @@ class KeyValueCache:
         return x_BND[rows_B, self._last_B][:, None]
 
 
+def _no_mask(_: Tensor | None, __: Tensor) -> Tensor | None:
+    return None
+
+
 class LayerCache:
     """One layer's keys and values, or what they are computed from."""
 
     def __init__(self, cache: KeyValueCache, attention: AttentionLayer) -> None:
-        self._cache, self._window, self._cap = cache, attention.window, attention.cap
+        self._cache, self._limits, self._cap = cache, (attention.window, attention.chunk), attention.cap
         self._cached_BKWE: list[Tensor] = []  # keys and values, which may differ in size
 
     def attend(
@@ -83,7 +92,7 @@ class LayerCache:
         sinks_H: Tensor | None,
     ) -> Tensor:  # fmt: skip
         """Return the attention of the new tokens over the given keys and values of all of them."""
-        grouped, mask = query_BHNE.shape[1] != key_BKWE.shape[1], self._cache.masks[self._window]
+        grouped, mask = query_BHNE.shape[1] != key_BKWE.shape[1], self._cache.masks[self._limits]
         if self._cap is not None or sinks_H is not None:
             mixed, log_sum = partial_attention(query_BHNE, key_BKWE, value_BKWE, mask, causal=False, cap=self._cap)
             return add_sinks(mixed, log_sum, sinks_H)[0]
@@ -109,10 +118,11 @@ def use_kv_cache(stages: Iterable[Decoder], max_tokens: int) -> Iterator[KeyValu
     """
     stages = list(stages)
     attentions = [block.attention for stage in stages for block in stage.blocks.values()]
-    cache = KeyValueCache(max_tokens, {attention.window for attention in attentions})
+    cache = KeyValueCache(max_tokens, {(attention.window, attention.chunk) for attention in attentions})
     with ExitStack() as overrides:
         for stage in stages:
             overrides.enter_context(override_attribute(stage, "gather_head_input", cache.select_last))
+            overrides.enter_context(override_attribute(stage, "make_mask", _no_mask))  # the cache has its own
         for attention in attentions:
             layer = LayerCache(cache, attention)
             if isinstance(attention, LatentAttention):

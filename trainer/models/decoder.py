@@ -16,7 +16,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainer.contract.models import ModelShape
-from trainer.models.attention import Attention, RopeCache, Rotary, document_mask, make_norm
+from trainer.models.attention import (
+    Attention,
+    LayerPositions,
+    Rotary,
+    chunk_numbers,
+    document_mask,
+    make_norm,
+    temperature_factors,
+)
 from trainer.models.feed_forward import FeedForward, identity
 from trainer.models.latent_attention import LatentAttention
 from trainer.models.loss import AllReduce, cap_logits, linear_cross_entropy
@@ -114,14 +122,14 @@ class Block(nn.Module):
         else:
             self.mlp = FeedForward(shape.hidden_size, shape.intermediate_size, ACTIVATIONS[shape.activation])
 
-    def forward(self, x_BSD: Tensor, rope_cache: RopeCache, mask: Tensor | None) -> Tensor:
+    def forward(self, x_BSD: Tensor, positions: LayerPositions, mask: Tensor | None) -> Tensor:
         """Return the block's output, [B, S, D], recomputed in the backward pass where `recompute` is set."""
         if self.recompute is not None and torch.is_grad_enabled():
-            return self.recompute(self._compute, x_BSD, rope_cache, mask)
-        return self._compute(x_BSD, rope_cache, mask)
+            return self.recompute(self._compute, x_BSD, positions, mask)
+        return self._compute(x_BSD, positions, mask)
 
-    def _compute(self, x_BSD: Tensor, rope_cache: RopeCache, mask: Tensor | None) -> Tensor:
-        attended_BSD = self.attention(self.gather_input(self.attention_norm(x_BSD)), rope_cache, mask)
+    def _compute(self, x_BSD: Tensor, positions: LayerPositions, mask: Tensor | None) -> Tensor:
+        attended_BSD = self.attention(self.gather_input(self.attention_norm(x_BSD)), positions, mask)
         attended_BSD = self.reduce_output(attended_BSD)
         if self.attention.output_bias is not None:
             attended_BSD = attended_BSD + self.attention.output_bias
@@ -152,14 +160,14 @@ class Decoder(nn.Module):
         super().__init__()
         self.shape, self.vocab_size = shape, vocab_size
         self.rotary = self._windowed_rotary = Rotary(shape, sequence_length)
-        if shape.full_attention_every is not None:
+        if shape.full_attention_every is not None and shape.sliding_window is not None:
             theta = shape.window_rope_theta or shape.rope_theta
             scaling = shape.rope_scaling if shape.scale_window_rope else None
             windowed = shape.model_copy(update={"rope_scaling": scaling, "rope_theta": theta})
             self._windowed_rotary = Rotary(windowed, sequence_length)
         self.make_mask: Callable[[Tensor | None, Tensor], Tensor | None] = document_mask
         self.gather_head_input: Callable[[Tensor], Tensor] = identity
-        self.sequence_shards = 1
+        self.sequence_shards = self.context_shards = 1
         self.embedding = Embedding(vocab_size, shape.hidden_size, shape.pad_token_id) if has_embedding else None
         numbers = range(shape.num_layers) if layers is None else layers
         self.blocks = nn.ModuleDict({str(number): Block(shape, number) for number in numbers})
@@ -180,23 +188,43 @@ class Decoder(nn.Module):
         """Return the logits, [B, S, V], with targets the summed loss, or without a head the hidden states, [B, S, D].
 
         `x`: token ids, [B, S], or without an embedding hidden states. With tensor parallelism hidden states between
-        the layers have 1 / `sequence_shards` of the sequence.
+        the layers have 1 / `sequence_shards` of the sequence. With context parallelism all of `x` has 1 /
+        `context_shards` of it, but `documents_BS` is complete.
         """
         length = x.shape[1] if self.embedding is not None else x.shape[1] * self.sequence_shards
         if self.embedding is not None:
             x = self.embedding(x)
             if self.shape.scale_embeddings:  # a factor in the precision of the embeddings, as Gemma has it
                 x = x * torch.full((), self.shape.hidden_size**0.5, dtype=x.dtype, device=x.device)
-        rope_cache, windowed = (
-            rotary.rope_cache(positions_BS, length, x) for rotary in (self.rotary, self._windowed_rotary)
-        )
-        mask = self.make_mask(documents_BS, x)
-        for block in self.blocks.values():
-            x = block(x, rope_cache if block.attention.window is None else windowed, mask)
+        positions = self.layer_positions(positions_BS, length, x)
+        mask = chunk_mask = self.make_mask(documents_BS, x)
+        size, complete = self.shape.attention_chunk_size, length * self.context_shards
+        if size is not None and size < complete:
+            chunk_mask = self.make_mask(chunk_numbers(documents_BS, x.shape[0], complete, size, x.device), x)
+        for number, block in self.blocks.items():
+            x = block(x, positions(int(number)), mask if block.attention.chunk is None else chunk_mask)
         if self.norm is None or self.head is None:
             return x
         tied_weight = self.embedding.weight if self._is_tied and self.embedding is not None else None
         return self.head(self.gather_head_input(self.norm(x)), targets_BS, tied_weight)
+
+    def layer_positions(
+        self, positions_BS: Tensor | None, length: int, like: Tensor
+    ) -> Callable[[int], LayerPositions]:
+        """Return a function that returns what a layer gets of positions, by its number."""
+        rope_cache, windowed = (
+            rotary.rope_cache(positions_BS, length, like) for rotary in (self.rotary, self._windowed_rotary)
+        )
+        tuning, factors = self.shape.temperature_tuning, None
+        if tuning is not None:
+            factors = temperature_factors(tuning, positions_BS, length, like.device)
+
+        def of_layer(layer: int) -> LayerPositions:
+            if not self.shape.has_rope(layer):
+                return factors
+            return rope_cache if self.shape.window_of(layer) is None else windowed
+
+        return of_layer
 
     def zero_buffers(self) -> None:
         """Set all buffers to zero."""

@@ -32,7 +32,9 @@ class Router(nn.Module):
         bias_N = None if self.bias is None else self.bias.float()
         logits_TN = functional.linear(x_TD.float(), self.weight.float(), bias_N)
         scores_TN = logits_TN.softmax(-1) if self._shape.scoring == "softmax" else logits_TN.sigmoid()
-        chosen_TK = self._limit_to_groups(scores_TN + balance_N).topk(self._shape.experts_per_token, dim=-1).indices
+        # Different logits can have the same sigmoid: Llama 4, which balances no experts, chooses by logits.
+        ranked_TN = logits_TN if self._shape.weigh_inputs else self._limit_to_groups(scores_TN + balance_N)
+        chosen_TK = ranked_TN.topk(self._shape.experts_per_token, dim=-1).indices
         weights_TK = scores_TN.gather(-1, chosen_TK)
         if self._shape.normalise_weights:
             weights_TK = weights_TK / (weights_TK.sum(-1, keepdim=True) + 1e-20)
@@ -117,7 +119,7 @@ class MixtureOfExperts(nn.Module):
     def __init__(self, shape: MoEShape, hidden_size: int) -> None:
         super().__init__()
         self.num_experts, self.experts_per_token = shape.num_experts, shape.experts_per_token
-        self.router = Router(shape, hidden_size)
+        self.router, self._weighs_inputs = Router(shape, hidden_size), shape.weigh_inputs
         self.experts = GroupedExperts(shape, hidden_size)
         self.run_experts: Experts | None = None
         self.shared = (
@@ -127,7 +129,8 @@ class MixtureOfExperts(nn.Module):
         self.register_buffer("load", torch.zeros(shape.num_experts), persistent=False)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
-        """Return the weighted outputs of each token's experts, [B, S, D]."""
+        """Return the sum of the weighted outputs of each token's experts, or with `MoEShape.weigh_inputs` of their
+        outputs for weighted inputs, [B, S, D]."""
         x_TD = x_BSD.flatten(0, 1)
         weights_TK, chosen_TK = self.router(x_TD, self.balance)
         experts_R, order_R = chosen_TK.flatten().sort(stable=True)
@@ -136,9 +139,12 @@ class MixtureOfExperts(nn.Module):
             self.load.add_(counts_N)
         inverse_R = invert(order_R)
         run = self.run_experts or self.experts
-        results_RD = run(_RowsOfTokens.apply(x_TD, order_R, inverse_R, self.experts_per_token), counts_N)
-        results_TKD = permute_rows(results_RD, inverse_R, order_R).view(*chosen_TK.shape, -1)
-        mixed_TD = (results_TKD * weights_TK[..., None].to(results_TKD.dtype)).sum(1)
+        rows_RD = _RowsOfTokens.apply(x_TD, order_R, inverse_R, self.experts_per_token)
+        weights_TK = weights_TK.to(rows_RD.dtype)
+        if self._weighs_inputs:
+            rows_RD = rows_RD * permute_rows(weights_TK.view(-1, 1), order_R, inverse_R)
+        results_TKD = permute_rows(run(rows_RD, counts_N), inverse_R, order_R).view(*chosen_TK.shape, -1)
+        mixed_TD = (results_TKD if self._weighs_inputs else results_TKD * weights_TK[..., None]).sum(1)
         if self.shared is not None:
             mixed_TD = mixed_TD + self.shared(x_TD)
         return mixed_TD.view_as(x_BSD)

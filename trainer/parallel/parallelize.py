@@ -114,6 +114,7 @@ def parallelize_model(
         apply_tensor_parallelism(stage, mesh, overlap=spec.tensor_overlap)
         apply_expert_parallelism(stage, mesh)
         context.apply(stage)
+        stage.context_shards = mesh.sizes.context
         prepare(stage)
         if mesh.sizes.zero:
             apply_fsdp(stage, mesh, training, sums_over_replicas=spec.compression.kind == "none")

@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.contract.parallelism import MeshSizes
 from trainer.contract.training import TrainingSpec
-from trainer.models.attention import attend, document_mask
+from trainer.models.attention import attend, chunk_numbers, document_mask
 from trainer.models.attention_kernels import partial_attention
 from trainer.parallel.document_attention import document_attention
 
@@ -42,18 +42,20 @@ def attention_kernels(training: TrainingSpec, sizes: MeshSizes, device: torch.de
     documents = None
     if training.data.packing != "none":
         documents = torch.zeros(1, length, dtype=torch.int32, device=device)
-    mask = document_mask(documents, query)
     cap = shape.attn_logit_softcapping
     found: set[str] = set()
-    for layer_window in {shape.window_of(layer) for layer in range(shape.num_layers)}:
+    for layer_window, chunk in {(shape.window_of(layer), shape.chunk_of(layer)) for layer in range(shape.num_layers)}:
         window = None
         if layer_window is not None and layer_window < training.sequence_length:
             window = max(1, min(layer_window, length // 2))
+        is_chunked = chunk is not None and chunk < training.sequence_length
+        seen = chunk_numbers(documents, 1, length, max(1, length // 2), device) if is_chunked else documents
+        mask = document_mask(seen, query)
         with _Kernels() as kernels:
             if is_ring:
                 document_attention(query, key, value, None, causal=True, window=window, cap=cap)
             elif cap is not None or shape.attention_sinks:
-                partial_attention(query, key, value, documents, causal=True, window=window, cap=cap)
+                partial_attention(query, key, value, seen, causal=True, window=window, cap=cap)
             else:
                 attend(query.requires_grad_(), key, value, mask, window)
         found |= kernels.found or {"math"}

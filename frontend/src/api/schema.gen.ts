@@ -5793,10 +5793,12 @@ export interface components {
          * MoEShape
          * @description Mixture of experts in place of the feed-forward part of layers. No token is dropped. A shape is refused if no
          *     Hugging Face layout can express it. With scoring `sigmoid` it is GLM-4 MoE or, with `mla`, DeepSeek-V3, which need
-         *     at least 1 shared expert. With `softmax` it is Qwen3 MoE (with `qk_norm`), gpt-oss (with `attention_sinks`) or
-         *     Mixtral, which have neither shared experts, balancing, a scale nor groups; or, with `mla`, DeepSeek-V2, which needs
-         *     at least 1 shared expert, and has neither balancing nor normalized weights. Mixtral and gpt-oss have no dense layers
-         *     and only normalized weights, and gpt-oss alone has, and needs, `biases` and a `swiglu_limit`.
+         *     at least 1 shared expert, or Llama 4 (with `interleaved_rope`), which has exactly 1, and alone has `weigh_inputs`
+         *     and a `layer_interval`, but neither dense layers at its start, balancing, a scale, groups nor normalized weights.
+         *     With `softmax` it is Qwen3 MoE (with `qk_norm`), gpt-oss (with `attention_sinks`) or Mixtral, which have neither
+         *     shared experts, balancing, a scale nor groups; or, with `mla`, DeepSeek-V2, which needs at least 1 shared expert,
+         *     and has neither balancing nor normalized weights. Mixtral and gpt-oss have no dense layers and only normalized
+         *     weights, and gpt-oss alone has, and needs, `biases` and a `swiglu_limit`.
          */
         MoEShape: {
             /**
@@ -5848,6 +5850,14 @@ export interface components {
              */
             first_dense_layers: number;
             /**
+             * Layer Interval
+             * @description Interval of layers with experts, as in Llama 4: with 2, layers 2, 4 and so on have experts, and the others a
+             *     dense feed-forward network. At most `num_layers`.
+             * @default 1
+             * @example 2
+             */
+            layer_interval: number;
+            /**
              * Scoring
              * @description Function that turns the router's logits into the scores of the experts.
              * @default softmax
@@ -5878,6 +5888,13 @@ export interface components {
              * @default false
              */
             biases: boolean;
+            /**
+             * Weigh Inputs
+             * @description Whether the weights of the chosen experts multiply their inputs, as in Llama 4, and not their outputs. Experts
+             *     are then chosen by the router's logits.
+             * @default false
+             */
+            weigh_inputs: boolean;
             /**
              * Swiglu Limit
              * @description Limit of the gate and of the other input of experts, as in gpt-oss: the gate is at most this, and the other input
@@ -5966,6 +5983,13 @@ export interface components {
              * @default false
              */
             wide_qk_norm: boolean;
+            /**
+             * L2 Qk Norm
+             * @description Whether queries and keys are divided per head by their root mean square once they are rotated by position, as in
+             *     Llama 4: a norm without weights. Layers without positions (`no_rope_every`) do not have it.
+             * @default false
+             */
+            l2_qk_norm: boolean;
             /**
              * Norm Position
              * @description What is normalized of attention and feed-forward network: their inputs (`before`), their outputs, as in OLMo 2
@@ -6065,6 +6089,27 @@ export interface components {
              */
             rotary_fraction: number;
             /**
+             * Interleaved Rope
+             * @description Whether the elements of a head that are rotated together are neighbours, as in Llama 4. Without it, an element of
+             *     the first half is rotated with one of the second half.
+             * @default false
+             */
+            interleaved_rope: boolean;
+            /**
+             * No Rope Every
+             * @description Interval of layers without positions, as in Llama 4: with 4, queries and keys of layers 4, 8 and so on are not
+             *     rotated. Without it, all layers have positions.
+             * @default null
+             * @example 4
+             */
+            no_rope_every: number | null;
+            /**
+             * @description Factor of queries that grows with their position, in layers without rotary positions. Needs `no_rope_every`.
+             *     Without it there is none.
+             * @default null
+             */
+            temperature_tuning: components["schemas"]["TemperatureTuning"] | null;
+            /**
              * Sliding Window
              * @description Number of tokens that a token attends to in each layer, itself included and those right before it, as in Mistral
              *     7B v0.1. Without it, it attends to all earlier ones.
@@ -6075,12 +6120,21 @@ export interface components {
             /**
              * Full Attention Every
              * @description Interval of layers without the window, as in OLMo 3: with 4, layers 4, 8 and so on attend to all earlier tokens.
-             *     `rope_scaling` then applies to these layers alone, unless `scale_window_rope` is set. Needs `sliding_window`.
-             *     Without it, all layers are alike.
+             *     `rope_scaling` then applies to these layers alone, unless `scale_window_rope` is set. Needs `sliding_window`, or
+             *     `attention_chunk_size`, with which all layers have the same positions. Without it, all layers are alike.
              * @default null
              * @example 4
              */
             full_attention_every: number | null;
+            /**
+             * Attention Chunk Size
+             * @description Number of tokens of a chunk, as in Llama 4: a document is cut into chunks from its start, in packed sequences
+             *     too, and a token attends to itself and the earlier ones of its chunk. Layers that `full_attention_every` names
+             *     attend to all earlier tokens. Not with `sliding_window`. Without it there are no chunks.
+             * @default null
+             * @example 8192
+             */
+            attention_chunk_size: number | null;
             /**
              * Pad Token Id
              * @description Id of a padding token. Its embedding gets no gradient from the tokens of the input, as in Hugging Face's models
@@ -8085,8 +8139,8 @@ export interface components {
             factor: number;
             /**
              * Low Frequency Factor
-             * @description For `llama3`: wavelengths longer than `original_length` divided by this factor are stretched fully. Less than
-             *     `high_frequency_factor`.
+             * @description For `llama3`: wavelengths longer than `original_length` divided by this factor are stretched fully. At most
+             *     `high_frequency_factor`; with the same, no wavelength is between the two, as in Llama 4.
              * @default 1
              */
             low_frequency_factor: number;
@@ -8884,6 +8938,28 @@ export interface components {
              * @default null
              */
             mlflow: components["schemas"]["MlflowSpec"] | null;
+        };
+        /**
+         * TemperatureTuning
+         * @description Factor of queries by position, in layers without rotary positions, as in Llama 4 (Nakanishi 2025,
+         *     Scalable-Softmax): 1 + `attn_scale` x ln(1 + floor(n / `floor_scale`)) for token n of its document, counted from 1.
+         *     The fields have the names of Hugging Face's layout.
+         */
+        TemperatureTuning: {
+            /**
+             * Floor Scale
+             * @description Number of tokens after which the factor grows.
+             * @default 8192
+             * @example 8192
+             */
+            floor_scale: number;
+            /**
+             * Attn Scale
+             * @description How much the factor grows.
+             * @default 0.1
+             * @example 0.1
+             */
+            attn_scale: number;
         };
         /** @description Where the time of a job went, from its submission to its end or to now. */
         Timeline: {

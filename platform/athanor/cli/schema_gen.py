@@ -310,6 +310,11 @@ LongFactor: TypeAlias = float
 ScaleEnum: TypeAlias = Literal['rms', 'spectral']
 
 
+class TemperatureTuning(TypedDict):
+    floor_scale: NotRequired[int]
+    attn_scale: NotRequired[float]
+
+
 RopeScalingKindEnum: TypeAlias = Literal['llama3', 'linear', 'yarn', 'longrope']
 
 
@@ -511,11 +516,13 @@ class MoEShape(TypedDict):
     groups_per_token: NotRequired[int]
     shared_experts: NotRequired[int]
     first_dense_layers: NotRequired[int]
+    layer_interval: NotRequired[int]
     scoring: NotRequired[ScoringEnum]
     normalise_weights: NotRequired[bool]
     weight_scale: NotRequired[float]
     balance_rate: NotRequired[float]
     biases: NotRequired[bool]
+    weigh_inputs: NotRequired[bool]
     swiglu_limit: NotRequired[float | None]
 
 
@@ -628,6 +635,7 @@ class ModelShape(TypedDict):
     tie_embeddings: NotRequired[bool]
     qk_norm: NotRequired[bool]
     wide_qk_norm: NotRequired[bool]
+    l2_qk_norm: NotRequired[bool]
     norm_position: NotRequired[NormPositionEnum]
     offset_norms: NotRequired[bool]
     activation: NotRequired[ActivationEnum]
@@ -642,8 +650,12 @@ class ModelShape(TypedDict):
     attention_output_bias: NotRequired[bool]
     attention_sinks: NotRequired[bool]
     rotary_fraction: NotRequired[float]
+    interleaved_rope: NotRequired[bool]
+    no_rope_every: NotRequired[int | None]
+    temperature_tuning: NotRequired[TemperatureTuning | None]
     sliding_window: NotRequired[int | None]
     full_attention_every: NotRequired[int | None]
+    attention_chunk_size: NotRequired[int | None]
     pad_token_id: NotRequired[int | None]
     mla: NotRequired[MLAShape | None]
     moe: NotRequired[MoEShape | None]
