@@ -8088,7 +8088,7 @@ export interface components {
             /**
              * Max Free
              * @description Number of retries after failures of the infrastructure or the platform, such as a lost node, counted within
-             *     `window_seconds`. 0 disables them. An internal error and an exception on an accelerator are retried at most twice.
+             *     `window_seconds`. 0 disables them. Internal errors and exceptions on an accelerator are retried at most twice.
              * @default 10
              */
             max_free: number;

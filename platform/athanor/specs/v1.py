@@ -77,7 +77,7 @@ class RetryPolicy(SpecModel):
     `window_seconds`. 0 disables them."""
     max_free: Annotated[int, Field(ge=0, le=1000)] = 10
     """Number of retries after failures of the infrastructure or the platform, such as a lost node, counted within
-    `window_seconds`. 0 disables them. An internal error and an exception on an accelerator are retried at most twice."""
+    `window_seconds`. 0 disables them. Internal errors and exceptions on an accelerator are retried at most twice."""
     window_seconds: Annotated[int, Field(ge=1, le=36_500 * SECONDS_PER_DAY), DURATION] = SECONDS_PER_DAY
     """Length of the window in which `max_charged` and `max_free` count, in seconds: attempts that ended earlier no
     longer count."""
