@@ -1,4 +1,4 @@
-"""Ranks that make no progress: which one holds up the others, what it is doing, and that the run goes on."""
+"""Ranks that make no progress: which one holds up the others, what it is doing, and that the run continues."""
 
 import os
 import re
@@ -93,7 +93,7 @@ def send(signal_number: int, local_rank: int) -> Callable[[Supervisor], None]:
     return act
 
 
-def test_a_stopped_rank_is_named_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_stopped_rank_is_named_and_the_run_continues(tmp_path: Path) -> None:
     training = tiny_training(steps=80)
     undisturbed = run_alone(tmp_path / "undisturbed", training, processes=2)
     run = run_alone(tmp_path / "run", training, processes=2, restarts=1, at_first_checkpoint=send(signal.SIGSTOP, 1))
