@@ -198,35 +198,23 @@ def test_adapters_of_parts_of_fused_matrices_are_exported_merged_only() -> None:
         LoraSpec(export="adapter", targets=["query", "up", "down"]).check_export(shape)
 
 
-@pytest.mark.parametrize("window", [1, 2, 5, LENGTH - 1, LENGTH, 2 * LENGTH])
-def test_a_window_ends_with_its_document(window: int) -> None:
+@pytest.mark.parametrize(
+    ("family", "field", "size"),
+    [
+        *(("mistral", "sliding_window", size) for size in (1, 2, 5, LENGTH - 1, LENGTH, 2 * LENGTH)),
+        *(("llama4-scout", "attention_chunk_size", size) for size in (1, 5, LENGTH - 1, 2 * LENGTH)),
+    ],
+)
+def test_what_attention_reaches_ends_with_its_document(family: str, field: str, size: int) -> None:
     """Rows of several documents against each document by itself, of transformers."""
-    shape = SHAPES["mistral"].model_copy(update={"sliding_window": window})
+    shape = SHAPES[family].model_copy(update={field: size})
     ours = our_model(shape)
     bounds = [0, 3, 20, LENGTH]
     documents, positions = torch.zeros(2, LENGTH, dtype=torch.int32), torch.zeros(2, LENGTH).long()
     for number, (low, high) in enumerate(pairwise(bounds)):
         documents[:, low:high], positions[:, low:high] = number, torch.arange(high - low)
-    config = transformers.MistralConfig(**hugging_face_config(shape, VOCABULARY, LENGTH, "float32", end_of_text=0))
-    theirs = transformers.MistralForCausalLM(config).eval()
-    theirs.load_state_dict(exported_state(ours))
-    with torch.no_grad():
-        found = ours(TOKENS, documents_BS=documents, positions_BS=positions)
-        expected = torch.cat([theirs(TOKENS[:, low:high]).logits for low, high in pairwise(bounds)], dim=1)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("size", [1, 5, LENGTH - 1, 2 * LENGTH])
-def test_a_chunk_ends_with_its_document(size: int) -> None:
-    """Rows of several documents against each document by itself, of transformers."""
-    shape = SHAPES["llama4-scout"].model_copy(update={"attention_chunk_size": size})
-    ours = our_model(shape)
-    bounds = [0, 3, 20, LENGTH]
-    documents, positions = torch.zeros(2, LENGTH, dtype=torch.int32), torch.zeros(2, LENGTH).long()
-    for number, (low, high) in enumerate(pairwise(bounds)):
-        documents[:, low:high], positions[:, low:high] = number, torch.arange(high - low)
-    config = transformers.Llama4TextConfig(**hugging_face_config(shape, VOCABULARY, LENGTH, "float32", end_of_text=0))
-    theirs = transformers.Llama4ForCausalLM(config).eval()
+    config = hugging_face_config(shape, VOCABULARY, LENGTH, "float32", end_of_text=0)
+    theirs = getattr(transformers, config["architectures"][0])(transformers.AutoConfig.for_model(**config)).eval()
     theirs.load_state_dict(exported_state(ours))
     with torch.no_grad():
         found = ours(TOKENS, documents_BS=documents, positions_BS=positions)

@@ -50,7 +50,7 @@ class Observed:
 
 
 class ProgressWatch:
-    """Tells how long each rank of a node has made no progress, and how long it may.
+    """How long each rank of a node has made no progress, and how long it may.
 
     In phases with regular reports a rank that waits may take HANG_STEPS times the longest of its RECENT intervals, but
     at least HANG_SECONDS; before ENOUGH are known and in other phases, the limit of the phase. A process may be stopped
