@@ -149,6 +149,6 @@ def test_a_hang_is_explained(
     monkeypatch.setattr(worker_group, "run_worker", work)
     run = run_alone(tmp_path / "run", tiny_training(steps=40), processes=processes, restarts=1)
     assert run.end_class is EndClass.COMPLETED
-    (stalled,) = run.events("progress.stalled")
+    stalled = run.events("progress.stalled")[-1]  # on a crowded machine it may be reported first as still computing
     assert (stalled["ranks"], stalled["is_hang"]) == (ranks, True)
     assert re.match(because, stalled["because"]), stalled["because"]

@@ -20,14 +20,14 @@ def watch(*observed: tuple[float, Observed]) -> ProgressWatch:
 
 
 def steps(count: int, seconds: float, phase: str = "training") -> list[tuple[float, Observed]]:
-    return [(seconds, Observed(number, phase)) for number in range(1, count + 1)]
+    return [(seconds, Observed(number, number, phase)) for number in range(1, count + 1)]
 
 
 def test_short_steps_have_the_shortest_limit() -> None:
     regular = watch(*steps(10, 0.5))
     assert regular.limit(0) == HANG_SECONDS
     assert regular.overdue() == []
-    late = watch(*steps(10, 0.5), (HANG_SECONDS + 1, Observed(10, "training")))
+    late = watch(*steps(10, 0.5), (HANG_SECONDS + 1, Observed(10, 10, "training")))
     assert (late.overdue(), late.must_end(0)) == ([0], False)
 
 
@@ -36,25 +36,35 @@ def test_long_steps_have_a_longer_limit() -> None:
 
 
 def test_an_unknown_rhythm_ends_only_by_the_limit_of_the_phase() -> None:
-    first = watch((60.0, Observed(1, "starting")))
+    first = watch((60.0, Observed(1, 1, "starting")))
     assert (first.has_rhythm(0), first.longest(0)) == (False, STARTUP_TIMEOUT.total_seconds())
-    save = watch(*steps(10, 0.5), (200.0, Observed(11, "checkpoint")))
+    save = watch(*steps(10, 0.5), (200.0, Observed(11, 11, "checkpoint")))
     assert (save.overdue(), save.has_rhythm(0), save.must_end(0)) == ([0], False, False)
     assert save.longest(0) == CHECKPOINT_TIMEOUT.total_seconds()
-    training = watch(*steps(10, 0.5), (TRAINING_TIMEOUT.total_seconds() + 2, Observed(10, "training")))
+    evaluation = watch((60.0, Observed(2, 4, "evaluation")))
+    assert not evaluation.has_rhythm(0)
+    training = watch(*steps(10, 0.5), (TRAINING_TIMEOUT.total_seconds() + 2, Observed(10, 10, "training")))
     assert training.must_end(0)
 
 
+def test_steps_between_two_observations_count() -> None:
+    """Twenty steps, an evaluation and a save within a fifth of a second: the phase was never seen to repeat."""
+    fast = ProgressWatch(1)
+    fast.observe([Observed(3, 0, "starting")], 0.2)
+    fast.observe([Observed(40, 20, "training")], 0.2)
+    assert (fast.has_rhythm(0), fast.limit(0)) == (True, HANG_SECONDS)
+
+
 def test_a_process_may_be_stopped_for_seconds_in_any_phase() -> None:
-    assert not watch((HANG_SECONDS - 1, Observed(1, "model", is_stopped=True))).must_end(0)
-    assert watch((HANG_SECONDS + 1, Observed(1, "model", is_stopped=True))).must_end(0)
-    resumed = watch((HANG_SECONDS + 1, Observed(1, "model", is_stopped=True)), (0.1, Observed(1, "model")))
+    assert not watch((HANG_SECONDS - 1, Observed(1, 1, "model", is_stopped=True))).must_end(0)
+    assert watch((HANG_SECONDS + 1, Observed(1, 1, "model", is_stopped=True))).must_end(0)
+    resumed = watch((HANG_SECONDS + 1, Observed(1, 1, "model", is_stopped=True)), (0.1, Observed(1, 1, "model")))
     assert not resumed.must_end(0)
 
 
 def test_time_in_which_the_watcher_did_not_run_is_not_that_of_the_ranks() -> None:
     frozen = watch(*steps(10, 0.5))
-    frozen.observe([Observed(10, "training")], 3600.0)
+    frozen.observe([Observed(10, 10, "training")], 3600.0)
     assert (frozen.overdue(), frozen.idle(0) < 2.0) == ([], True)
 
 

@@ -81,7 +81,7 @@ class HangWatch:
         found = [process_state(pid) for pid in self._pids]
         self._progress.observe(
             [
-                Observed(self._shared_status.num_reports(slot), self._shared_status.read(slot)[1], state in "Tt")
+                Observed(*self._shared_status.progress(slot), self._shared_status.read(slot)[1], state in "Tt")
                 for slot, (state, _) in enumerate(found)
             ],
             now - self._before,

@@ -7,7 +7,6 @@ from trainer.contract.environment import secret_variable
 from trainer.contract.run import EXIT_STATUS, EndClass
 from trainer.resilience.assignment import Assignment
 from trainer.resilience.failures import classify_exception, write_failure
-from trainer.resilience.shared_status import SharedStatus
 
 WITH_TRACEBACK = frozenset(
     {EndClass.INTERNAL_ERROR, EndClass.DEVICE_EXCEPTION, EndClass.COLLECTIVE_TIMEOUT, EndClass.NETWORK_ERROR}
@@ -33,6 +32,4 @@ def run_worker(assignment: Assignment) -> None:
             raise
         sys.stderr.write(f"{failure.end_class}: {failure.message}\n")
         sys.exit(EXIT_STATUS[failure.end_class])
-    status = SharedStatus(assignment.shared_status, assignment.run.layout.processes_per_node)
-    status.report_exit(assignment.local_rank, EXIT_STATUS[end_class])
     sys.exit(EXIT_STATUS[end_class])

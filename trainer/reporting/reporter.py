@@ -31,6 +31,7 @@ class Reporter:
         self._shared_status = SharedStatus(assignment.shared_status, assignment.run.layout.processes_per_node)
         resume = assignment.run.resume
         self._step, self._phase = resume.step if resume is not None else -1, "starting"
+        self._num_finished = 0
         self._metrics = self._events = None
         self._log_formatter: LogFormatter | None = None
         self._closed = threading.Event()
@@ -93,16 +94,21 @@ class Reporter:
     def enter_phase(self, phase: str) -> None:
         """Report the phase that begins, for heartbeats."""
         self._phase = phase
-        self._shared_status.report(self._slot, self._step, phase)
+        self.report_progress()
 
     def report_step(self, step: int) -> None:
         """Report the newest finished step, for heartbeats."""
         self._step = step
-        self._shared_status.report(self._slot, step, self._phase)
+        self._num_finished += 1
+        self.report_progress()
 
     def report_progress(self) -> None:
         """Report that a part of this phase is done: a rank without progress is taken for one that hangs."""
-        self._shared_status.report(self._slot, self._step, self._phase)
+        self._shared_status.report(self._slot, self._step, self._phase, self._num_finished)
+
+    def report_exit(self, status: int) -> None:
+        """Report the status with which this process is about to exit, which a killed fork server cannot pass on."""
+        self._shared_status.report_exit(self._slot, status)
 
     def describe_on_request(self) -> None:
         """Let the agent ask what this process is doing; to be called by its main thread."""

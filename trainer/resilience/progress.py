@@ -16,7 +16,7 @@ from trainer.contract.timeouts import (
 EXAMINED_AFTER = 4.0
 """Times HANG_SECONDS after which ranks without regular reports are examined, and what they do is reported."""
 RECENT = 50  # intervals between reports whose longest decides
-ENOUGH = 5  # reports in a phase after which its intervals are known
+ENOUGH = 5  # steps, or reports in another phase, after which intervals are known
 LONGEST_OBSERVATION = 1.0
 """Seconds between two observations that count at most. The watcher may have been suspended together with the ranks, or
 was not scheduled; that time says nothing about them."""
@@ -49,6 +49,7 @@ class StoppedTime:
 @dataclass
 class _Rank:
     num_reports: int = -1
+    num_finished: int = 0
     phase: str = ""
     idle: float = 0.0
     stopped: StoppedTime = field(default_factory=StoppedTime)
@@ -58,9 +59,11 @@ class _Rank:
 
 @dataclass(frozen=True)
 class Observed:
-    """One rank at one moment. `num_reports`: grows with its progress. `is_stopped`: by SIGSTOP or a debugger."""
+    """One rank at one moment. `num_reports`: grows with its progress. `num_finished`: steps that its process has
+    finished. `is_stopped`: by SIGSTOP or a debugger."""
 
     num_reports: int
+    num_finished: int
     phase: str
     is_stopped: bool = False
 
@@ -86,7 +89,8 @@ class ProgressWatch:
                 if now.phase == rank.phase and rank.num_reports >= 0:
                     rank.intervals[now.phase].append(rank.idle)  # at least as long as that between two reports
                     rank.reports[now.phase] += now.num_reports - rank.num_reports
-                rank.num_reports, rank.phase, rank.idle = now.num_reports, now.phase, 0.0
+                rank.num_reports, rank.num_finished = now.num_reports, now.num_finished
+                rank.phase, rank.idle = now.phase, 0.0
 
     def idle(self, rank: int) -> float:
         """Return the seconds since the last progress of a rank."""
@@ -97,12 +101,14 @@ class ProgressWatch:
         state = self._ranks[rank]
         known = state.intervals[state.phase]
         if self.has_rhythm(rank):
-            return min(max(HANG_SECONDS, HANG_STEPS * max(known)), self.longest(rank))
+            return min(max(HANG_SECONDS, HANG_STEPS * max(known, default=0.0)), self.longest(rank))
         return min(EXAMINED_AFTER * HANG_SECONDS, self.longest(rank))
 
     def has_rhythm(self, rank: int) -> bool:
         """Return whether it is known how long a rank takes in this phase; until then, only `longest` ends it."""
         state = self._ranks[rank]
+        if state.phase == "training":  # an observation may miss phases between steps, but not their number
+            return state.num_finished >= ENOUGH
         return state.phase in _ADAPTIVE and state.reports[state.phase] >= ENOUGH
 
     def longest(self, rank: int) -> float:

@@ -11,7 +11,7 @@ from trainer.contract.run import ProfileRequest, StopRequest
 
 PHASES = ("starting", "rendezvous", "model", "load", "evaluation", "training", "checkpoint", "export", "done")
 _STOPS: tuple[StopRequest | None, ...] = (None, *StopRequest)
-_SLOT = struct.Struct("<qqQ")  # step, phase, number of reports
+_SLOT = struct.Struct("<qqQQ")  # step, phase, number of reports, steps that this process has finished
 _EXIT = struct.Struct("<q")  # after the slots: the status with which each rank exits, plus 1
 _DESCRIPTION_AT = 1
 _PROFILE = struct.Struct("<Q")  # number and steps in one word, which is written atomically
@@ -38,21 +38,22 @@ class SharedStatus:
             for slot in range(num_slots):
                 self.report(slot, -1, "starting")
 
-    def report(self, slot: int, step: int, phase: str) -> None:
-        """`step`: last finished one, -1 before the first."""
+    def report(self, slot: int, step: int, phase: str, num_finished: int = 0) -> None:
+        """`step`: last finished one, -1 before the first. `num_finished`: steps that this process has finished."""
         at = _HEADER + slot * _SLOT.size
         reports = _SLOT.unpack_from(self._memory, at)[2]
-        _SLOT.pack_into(self._memory, at, step, PHASES.index(phase), reports + 1)
+        _SLOT.pack_into(self._memory, at, step, PHASES.index(phase), reports + 1, num_finished)
 
     def read(self, slot: int) -> tuple[int, str]:
         """Return (last finished step, phase) of a local rank."""
-        step, phase, _ = _SLOT.unpack_from(self._memory, _HEADER + slot * _SLOT.size)
+        step, phase, _, _ = _SLOT.unpack_from(self._memory, _HEADER + slot * _SLOT.size)
         return step, PHASES[phase]
 
-    def num_reports(self, slot: int) -> int:
-        """Return how often a local rank has reported: it has made progress if there are more than before."""
-        reports: int = _SLOT.unpack_from(self._memory, _HEADER + slot * _SLOT.size)[2]
-        return reports
+    def progress(self, slot: int) -> tuple[int, int]:
+        """Return (number of reports, steps that the process has finished) of a local rank: it has made progress if
+        there are more reports than before."""
+        _, _, reports, finished = _SLOT.unpack_from(self._memory, _HEADER + slot * _SLOT.size)
+        return reports, finished
 
     def report_exit(self, slot: int, status: int) -> None:
         """Report the status with which a local rank is about to exit."""
