@@ -38,8 +38,8 @@ The reason of a job or attempt is in `reason.code`. Retries are explained under
 [`retry`](spec.md#retry): *charged* retries count towards `max_charged`, *free* ones towards `max_free`; *at most*: no
 more are made after this reason within the window. A job that has no retry left gets the final status. *Charged to*:
 the run time of an attempt is charged to the budgets of its team. Where the reason is not the user's fault, the time
-since the last checkpoint is lost time and is refunded, unless the platform had already asked the attempt to stop. In
-parentheses is whose fault it is.
+since the last checkpoint is lost time and is refunded, unless the platform had already asked the attempt to stop. The
+party at fault is in parentheses.
 
 An attempt of several processes or nodes ends with the error that explains most: a fault of an accelerator or a lack of
 memory on one rank counts, whichever rank reports first, and not the timeouts of the ranks that waited for it.

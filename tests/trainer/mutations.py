@@ -80,7 +80,7 @@ def _windows_end_with_the_chunk(patch: pytest.MonkeyPatch) -> None:
 
 
 def _window_gradients_stay(patch: pytest.MonkeyPatch) -> None:
-    """Gradients do not return from the ranks whose windows reached the tokens."""
+    """Gradients do not return from other ranks, where windows reached the tokens."""
     right = window_attention.WindowExchange.return_gradients
 
     def without_others(exchange: Any, grads: Any) -> Any:

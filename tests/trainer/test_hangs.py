@@ -22,7 +22,7 @@ LOSS = "train/loss"
 
 
 def work_until_data_is_missing(assignment: Assignment) -> None:
-    """A worker whose data of the 20th step never arrives on rank 0 of the first group; stands in for `run_worker`."""
+    """A worker that never gets its data of the 20th step, on rank 0 of the first group; stands in for `run_worker`."""
     from trainer.data import loader
 
     gather = loader.Loader._gather
@@ -58,8 +58,8 @@ def work_until_two_groups_wait(assignment: Assignment) -> None:
 
 
 def work_with_another_branch(assignment: Assignment) -> None:
-    """A worker whose rank 1 takes another branch at the 20th step of the first group: it gathers where the other rank
-    sums; stands in for `run_worker`."""
+    """A worker that takes another branch on rank 1, at the 20th step of the first group: it broadcasts where the other
+    rank sums; stands in for `run_worker`."""
     import torch
     import torch.distributed as dist
 

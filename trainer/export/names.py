@@ -106,7 +106,7 @@ _STACKING = ("gpt_oss", "llama4_text")
 
 @dataclass(frozen=True)
 class StackedRows:
-    """The rows of a stack of experts in a tensor of the layout, whose matrices are transposed: it is part `place` of
+    """The rows of a stack of experts in a tensor of the layout with transposed matrices: it is part `place` of
     `parts`. The rows of the parts are `in_turns` (gate, up, gate, and so on), or those of a part follow each other."""
 
     place: int

@@ -84,7 +84,7 @@ def _answer_requests(shared_status: SharedStatus, folder: Path, rank: int, main:
 
 
 def describe(main: int) -> Description:
-    """Describe this process, whose main thread has the identifier `main`."""
+    """Describe this process. `main`: the identifier of its main thread."""
     mine = threading.get_ident()
     stacks = {thread: _frames(frame) for thread, frame in sys._current_frames().items() if thread != mine}
     return Description(
@@ -110,10 +110,10 @@ def _uses_gpu() -> bool:
 def _collectives() -> list[Collectives]:
     """Return the newest collective of each group, from torch's flight recorder (`record_collectives`). Empty if the
     node has turned it off."""
-    from torch._C._distributed_c10d import (  # type: ignore[attr-defined] # noqa: PLC0415 - not in its stubs
-        _dump_fr_trace_json,
-    )
-    from torch.distributed import distributed_c10d, get_process_group_ranks  # noqa: PLC0415 - as above
+    # Imported here, because the agent reads descriptions with this module and does not load torch, as workers have. The
+    # first name is not in torch's stubs.
+    from torch._C._distributed_c10d import _dump_fr_trace_json  # type: ignore[attr-defined] # noqa: PLC0415 - see above
+    from torch.distributed import distributed_c10d, get_process_group_ranks  # noqa: PLC0415 - see above
 
     groups = dict(distributed_c10d._world.pg_names)
     ranks = {name: sorted(get_process_group_ranks(group)) for group, name in groups.items()}

@@ -169,8 +169,8 @@ def classify_exit(
             message = f"rank {rank} was killed by {name}{_by_kernel_log(gpu_error)}"
             return Failure(rank, gpu_error[0], message[:2000])
         if -exit_code == signal.SIGABRT:
-            # Threads of gloo and NCCL abort a process whose peer has ended, so any reported failure is likelier the
-            # cause, and a later one too.
+            # Threads of gloo and NCCL abort a process when a peer has ended, so any reported failure, a later one
+            # too, is likelier the cause.
             message = f"rank {rank} was killed by {name}"
             return Failure(rank, EndClass.PROCESS_KILLED, message, because_of_peer=True, at=math.inf)
         if -exit_code in _CRASHES:

@@ -15,7 +15,7 @@ from trainer.contract.timeouts import (
 
 EXAMINED_AFTER = 4.0
 """Times HANG_SECONDS after which ranks without regular reports are examined, and what they do is reported."""
-RECENT = 50  # intervals between reports whose longest decides
+RECENT = 50  # intervals between reports; the longest of them decides
 ENOUGH = 5  # steps, or reports in another phase, after which intervals are known
 LONGEST_OBSERVATION = 1.0
 """Seconds between two observations that count at most. The watcher may have been suspended together with the ranks, or
