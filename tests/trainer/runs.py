@@ -99,6 +99,7 @@ def run_alone(
     *,
     processes: int = 1,
     every_steps: int = 10,
+    every_minutes: float | None = None,
     keep_last: int = 2,
     keep_best: bool = False,
     restarts: int = 0,
@@ -117,7 +118,9 @@ def run_alone(
     settings = LocalSettings(
         training,
         ProcessLayout(processes_per_node=processes),
-        CheckpointPolicy(every_steps=every_steps, keep_last=keep_last, keep_best=keep_best),
+        CheckpointPolicy(
+            every_steps=every_steps, every_minutes=every_minutes, keep_last=keep_last, keep_best=keep_best
+        ),
         restarts,
     )
     place = NodeConfig(output / "work", local_files=files or [data])

@@ -16,6 +16,7 @@ from trainer.agent.worker_process import run_worker
 from trainer.contract.run import EndClass
 from trainer.resilience import progress
 from trainer.resilience.assignment import Assignment
+from trainer.resilience.forking import fork_server_pid
 
 LOSS = "train/loss"
 
@@ -91,6 +92,22 @@ def send(signal_number: int, local_rank: int) -> Callable[[Supervisor], None]:
         os.kill(supervisor.worker_group._forked[local_rank].process.pid, signal_number)
 
     return act
+
+
+@pytest.mark.parametrize("name", ["fork server", "rendezvous store"])
+def test_a_stopped_server_is_replaced(tmp_path: Path, name: str) -> None:
+    """In the middle of a run: the ranks save often, and need the store for that."""
+
+    def act(supervisor: Supervisor) -> None:
+        pids = {"fork server": fork_server_pid(), "rendezvous store": supervisor._store.process.pid}
+        os.kill(pids[name], signal.SIGSTOP)
+
+    training = tiny_training(steps=300)
+    run = run_alone(tmp_path / "run", training, processes=2, restarts=1, every_steps=5, at_first_checkpoint=act)
+    assert run.end_class is EndClass.COMPLETED
+    (stalled,) = run.events("progress.stalled")
+    assert (stalled["because"], stalled["is_hang"]) == (f"the {name} is stopped (SIGSTOP, or a debugger)", True)
+    assert sorted(run.series(LOSS)) == list(range(1, 301))
 
 
 def test_a_stopped_rank_is_named_and_the_run_continues(tmp_path: Path) -> None:

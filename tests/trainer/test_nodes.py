@@ -112,3 +112,47 @@ def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path: Path) -> Non
         assert {end["end_class"] for end in api.ends} == {"completed"}
         assert len(api.models) == 1
         assert api.losses() == pytest.approx(expected, rel=1e-5)
+
+
+def processes_of(agent_pid: int) -> tuple[int, int]:
+    """Return the pids of an agent's fork server, and of its rank: of the server's children the busiest."""
+    parents, seconds = {}, {}
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = place.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        child = int(place.parent.name)
+        parents[child], seconds[child] = int(fields[1]), int(fields[11]) + int(fields[12])
+    ranks = [child for child, parent in parents.items() if parents.get(parent) == agent_pid]
+    rank = max(ranks, key=seconds.__getitem__)
+    return parents[rank], rank
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stopped", ["fork server", "rank"])
+def test_what_hangs_on_one_node_is_restarted_and_the_other_node_is_not_blamed(tmp_path: Path, stopped: str) -> None:
+    training = tiny_training(steps=60)
+    run, keys, objects = platform_run(training, checkpoint={"every_steps": 5})
+    with AgentApi(run, keys, dict(objects)) as api:
+        assert agent(api, tmp_path, 0).wait(120) == 0
+        expected = api.losses()
+    layout = ProcessLayout(nodes=2, processes_per_node=1)
+    changes = {"layout": layout, "max_restarts_in_place": 1, "heartbeat_seconds": 0.5}
+    run = RunConfig.model_validate({**run.model_dump(), **changes})
+    (tmp_path / "cluster").mkdir()
+    with AgentApi(run, keys, objects) as api:
+        agents = [agent(api, tmp_path / "cluster", index) for index in range(2)]
+        try:
+            api.wait_for(lambda: len(api.checkpoints) >= 2, 120)
+            os.kill(processes_of(agents[1].pid)[stopped == "rank"], signal.SIGSTOP)
+            assert [each.wait(180) for each in agents] == [0, 0], log(api)
+        finally:
+            for process in agents:
+                process.kill()
+                process.wait()
+        stalled = api.events("progress.stalled")
+        assert {(event["node"], *event["ranks"]) for event in stalled if event["is_hang"]} <= {("node1", 1), ("node0",)}
+        assert ("node1", 1) in {(event["node"], *event["ranks"]) for event in stalled}
+        assert {end["end_class"] for end in api.ends} == {"completed"}
+        assert api.losses() == pytest.approx(expected, rel=1e-5)

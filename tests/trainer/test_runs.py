@@ -81,6 +81,15 @@ def test_a_killed_worker_is_replaced_within_the_run_and_changes_no_number(tmp_pa
     assert final_tensors(run) == final_tensors(undisturbed)
 
 
+def test_checkpoints_are_saved_by_time_too(two_ranks: FinishedRun, tmp_path: Path) -> None:
+    """A save takes longer than the interval, so that each begins when the one before is stored."""
+    run = run_alone(tmp_path / "run", tiny_training(), processes=2, every_steps=1000, every_minutes=0.0005)
+    saved = [event["step"] for event in run.events("checkpoint.saved")]
+    assert len(saved) > 2, saved
+    assert saved == sorted(set(saved))
+    assert run.series(LOSS) == two_ranks.series(LOSS)
+
+
 @pytest.mark.parametrize("processes", [1, 3])
 def test_the_number_of_processes_does_not_change_the_loss(
     two_ranks: FinishedRun, tmp_path: Path, processes: int

@@ -337,7 +337,8 @@ class Supervisor:
             )
             for local_rank in range(run.layout.processes_per_node)
         ]
-        self.worker_group = WorkerGroup(assignments, self._logs, self._report_stall)
+        store = self._store.process.pid if self._store is not None else None
+        self.worker_group = WorkerGroup(assignments, self._logs, self._report_stall, store)
         if self._profiles is not None:
             self._profiles.worker_group = self.worker_group
         return self.worker_group.watch(

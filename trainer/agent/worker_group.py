@@ -13,6 +13,7 @@ from trainer.agent.worker_process import run_worker
 from trainer.contract.run import EXIT_STATUS, EndClass, StopRequest, vagueness
 from trainer.resilience.assignment import Assignment
 from trainer.resilience.failures import (
+    LOST_EXIT,
     Failure,
     classify_exit,
     count_oom_kills,
@@ -20,7 +21,7 @@ from trainer.resilience.failures import (
     judge_exception,
     read_failures,
 )
-from trainer.resilience.forking import ForkedProcess, fork
+from trainer.resilience.forking import ForkedProcess, fork, fork_server_pid
 from trainer.resilience.kernel_log import KernelLog
 from trainer.resilience.shared_status import SharedStatus
 
@@ -47,11 +48,16 @@ class WorkerGroup:
     """The training processes of this node between two restarts."""
 
     def __init__(
-        self, assignments: list[Assignment], follower: LogFollower, report_stall: Callable[[Stall], None]
+        self,
+        assignments: list[Assignment],
+        follower: LogFollower,
+        report_stall: Callable[[Stall], None],
+        store: int | None = None,
     ) -> None:
         """Start the processes; `assignments` are those of this node, in order of local rank. `report_stall`: is called
-        when ranks make no progress, whether or not they are restarted."""
-        self._assignments, self._report_stall = assignments, report_stall
+        when ranks make no progress, whether or not they are restarted. `store`: the pid of this node's rendezvous
+        store."""
+        self._assignments, self._report_stall, self._store = assignments, report_stall, store
         self.shared_status = SharedStatus(assignments[0].shared_status, len(assignments), create=True)
         self._follower = follower
         self._oom_kills = count_oom_kills()
@@ -69,7 +75,9 @@ class WorkerGroup:
         """Wait until all processes have ended. `over`: end them immediately, without a checkpoint."""
         deadline: float | None = None
         pids = [forked.process.pid or 0 for forked in self._forked]
-        hang_watch = HangWatch(self.ranks, pids, self.shared_status, self.folder)
+        servers = {"fork server": fork_server_pid(), "rendezvous store": self._store}
+        known = {name: pid for name, pid in servers.items() if pid is not None}
+        hang_watch = HangWatch(self.ranks, pids, known, self.shared_status, self.folder)
         while True:
             alive = [f.process.sentinel for f in self._forked if f.process.is_alive()]
             self._num_alive = len(alive)
@@ -92,6 +100,9 @@ class WorkerGroup:
                 return self._outcome(_GOOD_EXITS[max(ended)], "")
             if any(code not in _GOOD_EXITS for code in ended) or self._has_reported():
                 return self._conclude()
+            stopped_server = hang_watch.end_stopped_server()
+            if stopped_server is not None:
+                self._report_stall(stopped_server)
             stall = hang_watch.poll()
             if stall is not None:
                 self._report_stall(stall)
@@ -186,13 +197,20 @@ class WorkerGroup:
 
     def _outcome(self, end_class: EndClass, message: str) -> Outcome:
         self._kernel_log.close()
-        codes = {f"rank-{a.rank}": f.process.exitcode for a, f in zip(self._assignments, self._forked, strict=True)}
+        codes = {f"rank-{rank}": code for rank, code in zip(self.ranks, self._exit_codes(), strict=True)}
         return Outcome(
             end_class, message, self._last_step(), {name: code for name, code in codes.items() if code is not None}
         )
 
     def _exit_codes(self) -> list[int | None]:
-        return [forked.process.exitcode for forked in self._forked]
+        """Return the exit status of each process, None while it runs. That of a process that the fork server could not
+        pass on, because it has ended itself, is what the process reported before."""
+        codes = [forked.process.exitcode for forked in self._forked]
+        reported = [self.shared_status.exit_status(slot) for slot in range(len(codes))]
+        return [
+            known if code == LOST_EXIT and known is not None else code
+            for code, known in zip(codes, reported, strict=True)
+        ]
 
     def _last_step(self) -> int:
         return max(self.shared_status.read(slot)[0] for slot in range(len(self._assignments)))

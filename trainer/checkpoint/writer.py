@@ -63,6 +63,13 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         self.last_step = assignment.run.resume.step if assignment.run.resume else -1
+        self._saved_at = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether the last save is longer ago than `checkpoint.every_minutes`, on the first rank."""
+        minutes = self._assignment.run.checkpoint.every_minutes
+        return self._mesh.rank == 0 and minutes is not None and time.monotonic() - self._saved_at > 60.0 * minutes
 
     def save(
         self,
@@ -85,7 +92,7 @@ class CheckpointWriter:
         save = partial(self._run, step, mine, own, metrics, blocked_seconds=blocked, is_final=is_final)
         self._thread = threading.Thread(target=save, name="checkpoint")
         self._thread.start()
-        self.last_step = step
+        self.last_step, self._saved_at = step, time.monotonic()
         return blocked
 
     def wait(self) -> None:

@@ -103,6 +103,11 @@ class CheckpointPolicy(SpecModel):
 
     every_steps: PositiveInt = 100
     """Interval between checkpoints, in steps. A job that fails resumes from the newest one."""
+    every_minutes: Annotated[
+        float | None, Field(gt=0.0, le=10_080.0, examples=[15.0], exclude_if=lambda value: value is None)
+    ] = None
+    """Longest time between checkpoints, in minutes of training: one is also saved after the first step that ends later
+    than that after the last save. By the clock of the first rank."""
     keep_last: PositiveInt = 2
     """Number of newest checkpoints to retain. Registering a new one retires the older ones, which are then deleted."""
     keep_best: Annotated[bool, Field(exclude_if=lambda value: not value)] = False

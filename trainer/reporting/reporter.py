@@ -106,6 +106,10 @@ class Reporter:
         """Report that a part of this phase is done: a rank without progress is taken for one that hangs."""
         self._shared_status.report(self._slot, self._step, self._phase, self._num_finished)
 
+    def report_exit(self, status: int) -> None:
+        """Report the status with which this process is about to exit, which a killed fork server cannot pass on."""
+        self._shared_status.report_exit(self._slot, status)
+
     def describe_on_request(self) -> None:
         """Let the agent ask what this process is doing; to be called by its main thread."""
         describe_on_request(self._shared_status, self._folder, self._rank)

@@ -67,9 +67,15 @@ def fork(name: str, target: Callable[..., None], *arguments: Any) -> ForkedProce
 
 def _wait_for_end_of_fork_server() -> None:
     """Wait until the fork server, which has closed a connection, has ended: only then does Python replace it."""
-    pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined] # there is no public name for it
+    pid = fork_server_pid()
     if pid is not None:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def fork_server_pid() -> int | None:
+    """Return the pid of the fork server, None if it has not been started."""
+    pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined] # there is no public name
+    return pid
 
 
 def _fork(name: str, target: Callable[..., None], *arguments: Any) -> ForkedProcess:

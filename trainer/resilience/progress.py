@@ -31,12 +31,28 @@ _ADAPTIVE = frozenset({"training", "evaluation"})  # phases with regular reports
 
 
 @dataclass
+class StoppedTime:
+    """How long a process has been stopped, by SIGSTOP or a debugger."""
+
+    seconds: float = 0.0
+
+    def observe(self, *, is_stopped: bool, seconds: float) -> None:
+        """Take note of its state, `seconds` after the observation before."""
+        self.seconds = self.seconds + min(seconds, LONGEST_OBSERVATION) if is_stopped else 0.0
+
+    @property
+    def is_too_long(self) -> bool:
+        """Return whether it must end."""
+        return self.seconds > HANG_SECONDS
+
+
+@dataclass
 class _Rank:
     num_reports: int = -1
     num_finished: int = 0
     phase: str = ""
     idle: float = 0.0
-    stopped: float = 0.0
+    stopped: StoppedTime = field(default_factory=StoppedTime)
     intervals: dict[str, deque[float]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=RECENT)))
     reports: Counter[str] = field(default_factory=Counter)
 
@@ -67,7 +83,7 @@ class ProgressWatch:
         """Take note of all ranks, `seconds` after the observation before."""
         seconds = min(seconds, LONGEST_OBSERVATION)
         for rank, now in zip(self._ranks, observed, strict=True):
-            rank.stopped = rank.stopped + seconds if now.is_stopped else 0.0
+            rank.stopped.observe(is_stopped=now.is_stopped, seconds=seconds)
             rank.idle += seconds
             if now.num_reports != rank.num_reports:
                 if now.phase == rank.phase and rank.num_reports >= 0:
@@ -95,10 +111,6 @@ class ProgressWatch:
             return state.num_finished >= ENOUGH
         return state.phase in _ADAPTIVE and state.reports[state.phase] >= ENOUGH
 
-    def is_stopped(self, rank: int) -> bool:
-        """Return whether its process has been stopped for too long."""
-        return self._ranks[rank].stopped > HANG_SECONDS
-
     def longest(self, rank: int) -> float:
         """Return the seconds after which a rank is overdue whatever it does."""
         return _LONGEST.get(self._ranks[rank].phase, STARTUP_TIMEOUT).total_seconds()
@@ -108,9 +120,10 @@ class ProgressWatch:
         return [
             number
             for number, rank in enumerate(self._ranks)
-            if rank.idle > self.limit(number) or self.is_stopped(number)
+            if rank.idle > self.limit(number) or rank.stopped.is_too_long
         ]
 
     def must_end(self, rank: int) -> bool:
         """Return whether a rank has reached a limit that holds whatever it does."""
-        return self._ranks[rank].idle > self.longest(rank) or self.is_stopped(rank)
+        state = self._ranks[rank]
+        return state.idle > self.longest(rank) or state.stopped.is_too_long

@@ -12,6 +12,7 @@ from trainer.contract.run import ProfileRequest, StopRequest
 PHASES = ("starting", "rendezvous", "model", "load", "evaluation", "training", "checkpoint", "export", "done")
 _STOPS: tuple[StopRequest | None, ...] = (None, *StopRequest)
 _SLOT = struct.Struct("<qqQQ")  # step, phase, number of reports, steps that this process has finished
+_EXIT = struct.Struct("<q")  # after the slots: the status with which each rank exits, plus 1
 _DESCRIPTION_AT = 1
 _PROFILE = struct.Struct("<Q")  # number and steps in one word, which is written atomically
 _PROFILE_AT = 8
@@ -26,7 +27,8 @@ class SharedStatus:
 
     def __init__(self, path: Path, num_slots: int, *, create: bool = False) -> None:
         """One slot for each local rank. The agent creates, the workers open."""
-        size = _HEADER + num_slots * _SLOT.size
+        self._exits_at = _HEADER + num_slots * _SLOT.size
+        size = self._exits_at + num_slots * _EXIT.size
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(bytes(size))
@@ -52,6 +54,15 @@ class SharedStatus:
         there are more reports than before."""
         _, _, reports, finished = _SLOT.unpack_from(self._memory, _HEADER + slot * _SLOT.size)
         return reports, finished
+
+    def report_exit(self, slot: int, status: int) -> None:
+        """Report the status with which a local rank is about to exit."""
+        _EXIT.pack_into(self._memory, self._exits_at + slot * _EXIT.size, status + 1)
+
+    def exit_status(self, slot: int) -> int | None:
+        """Return the reported status, None if there is none."""
+        (found,) = _EXIT.unpack_from(self._memory, self._exits_at + slot * _EXIT.size)
+        return found - 1 if found else None
 
     def report_micro_batch(self, sequences: int) -> None:
         """Report the size of micro-batches, which is equal on all ranks."""

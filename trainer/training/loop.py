@@ -92,7 +92,8 @@ def train(state: TrainState) -> EndClass:
             run_evaluation(state, monitor, done)
         is_over = done == training.steps or monitor.best.has_waited(done)
         is_final = stopping or is_over
-        if is_final or done % policy.every_steps == 0 or (policy.keep_best and monitor.best.step == done):
+        is_due = any(each.save_due > 0 and each.step >= state.writer.last_step for each in known)
+        if is_final or is_due or done % policy.every_steps == 0 or (policy.keep_best and monitor.best.step == done):
             monitor.report_steps(pipe.drain())
             monitor.report_save(done, save(state, done, monitor.latest, is_final=is_final))
         if is_over:
@@ -125,15 +126,17 @@ def reduce_statistics(
     all ranks; a collective. It is where loss and norm are finite and the norm is at most `skip_limit`, which is equal
     on all ranks. `figures`: this rank's, the last RANK_FIGURES of `StepStats`.
 
-    One small all-reduce sums all statistics, stop requests included, so that all ranks stop after the same step.
+    One small all-reduce sums all statistics, stop requests and due checkpoints included, so that all ranks stop or save
+    after the same step.
     """
     mesh = state.mesh
     reporter = state.reporter
-    flags = torch.zeros(4 + RANK_FIGURES * mesh.world_size, device=loss.device)
+    flags = torch.zeros(5 + RANK_FIGURES * mesh.world_size, device=loss.device)
     flags[0], flags[1] = float(reporter.stop_requested()), state.loader.skipped_sequences
     flags[2], flags[3] = reporter.profile_requested()
+    flags[4] = float(state.writer.is_due)
     for number, figure in enumerate(figures):  # the others' places are 0, so that the sum has each rank's
-        flags[4 + number * mesh.world_size + mesh.rank] = figure
+        flags[5 + number * mesh.world_size + mesh.rank] = figure
     sums = torch.cat([torch.stack([loss, state.optimizer.gradient_square_sum()]), flags])
     loss, square_sum = all_reduce_world(sums, mesh)[:2].unbind()
     gradient_norm = square_sum.sqrt()

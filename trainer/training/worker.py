@@ -3,7 +3,7 @@
 from torch.distributed import PrefixStore, TCPStore
 
 from trainer.contract.mesh_choice import resolve_parallelism
-from trainer.contract.run import EndClass
+from trainer.contract.run import EXIT_STATUS, EndClass
 from trainer.contract.timeouts import EXPORT_TIMEOUT
 from trainer.parallel.mesh import Mesh, join, leave
 from trainer.reporting.reporter import Reporter
@@ -53,10 +53,12 @@ def work(assignment: Assignment) -> EndClass:
     assignment = assignment.with_training(resolve_parallelism(training, vocab_size, run.layout, device_bytes))
     try:
         with prefer_fast_attention(mesh.device):
-            return _train_and_export(assignment, mesh, reporter)
+            end_class = _train_and_export(assignment, mesh, reporter)
     finally:
         reporter.enter_phase("done")
         reporter.close()
+    reporter.report_exit(EXIT_STATUS[end_class])
+    return end_class
 
 
 def _join(assignment: Assignment) -> Mesh:

@@ -3553,6 +3553,14 @@ export interface components {
              */
             every_steps: number;
             /**
+             * Every Minutes
+             * @description Longest time between checkpoints, in minutes of training: one is also saved after the first step that ends later
+             *     than that after the last save. By the clock of the first rank.
+             * @default null
+             * @example 15
+             */
+            every_minutes: number | null;
+            /**
              * Keep Last
              * @description Number of newest checkpoints to retain. Registering a new one retires the older ones, which are then deleted.
              * @default 2

@@ -25,6 +25,7 @@ class BudgetEffect(TypedDict):
 
 class CheckpointPolicy(TypedDict):
     every_steps: NotRequired[int]
+    every_minutes: NotRequired[float | None]
     keep_last: NotRequired[int]
     keep_best: NotRequired[bool]
 

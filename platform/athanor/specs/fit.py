@@ -205,12 +205,13 @@ def warnings(spec: JobSpec, pool: PoolShape) -> list[FieldProblem]:
     slow = spec.training and fp32_cost(spec.training.precision, on_gpu=pool.accelerator != "cpu")
     if slow:
         found.append(FieldProblem("/training/precision", "slow_precision", slow))
-    if spec.training is not None and spec.checkpoint.every_steps > spec.training.steps:
+    policy = spec.checkpoint
+    if spec.training is not None and policy.every_minutes is None and policy.every_steps > spec.training.steps:
         found.append(
             FieldProblem(
                 "/checkpoint/every_steps",
                 "no_checkpoint_before_the_end",
-                f"every {spec.checkpoint.every_steps} steps in a run of {spec.training.steps}: a fault starts over",
+                f"every {policy.every_steps} steps in a run of {spec.training.steps}: a fault starts over",
             )
         )
     return found
