@@ -102,12 +102,12 @@ def test_a_stopped_server_is_replaced(tmp_path: Path, name: str) -> None:
         pids = {"fork server": fork_server_pid(), "rendezvous store": supervisor._store.process.pid}
         os.kill(pids[name], signal.SIGSTOP)
 
-    training = tiny_training(steps=300)
+    training = tiny_training(steps=100)
     run = run_alone(tmp_path / "run", training, processes=2, restarts=1, every_steps=5, at_first_checkpoint=act)
     assert run.end_class is EndClass.COMPLETED
     (stalled,) = run.events("progress.stalled")
     assert (stalled["because"], stalled["is_hang"]) == (f"the {name} is stopped (SIGSTOP, or a debugger)", True)
-    assert sorted(run.series(LOSS)) == list(range(1, 301))
+    assert sorted(run.series(LOSS)) == list(range(1, 101))
 
 
 def test_a_stopped_rank_is_named_and_the_run_continues(tmp_path: Path) -> None:
