@@ -59,6 +59,7 @@ class WorkerGroup:
         store."""
         self._assignments, self._report_stall, self._store = assignments, report_stall, store
         self.shared_status = SharedStatus(assignments[0].shared_status, len(assignments), create=True)
+        self.shared_status.report_agent_look()
         self._follower = follower
         self._oom_kills = count_oom_kills()
         self._kernel_log = KernelLog()
@@ -79,6 +80,7 @@ class WorkerGroup:
         known = {name: pid for name, pid in servers.items() if pid is not None}
         hang_watch = HangWatch(self.ranks, pids, known, self.shared_status, self.folder)
         while True:
+            self.shared_status.report_agent_look()
             alive = [f.process.sentinel for f in self._forked if f.process.is_alive()]
             self._num_alive = len(alive)
             connection.wait(alive, _POLL_SECONDS)

@@ -24,6 +24,7 @@ WAIT_FOR_DATA = "wait_for_data"
 """The phase in which another job prepares the data that this one needs."""
 
 STEPS_RESOLVED = "steps.resolved"
+PROGRESS_STALLED = "progress.stalled"
 
 AGENT_EVENTS: Mapping[str, EventType] = {
     "checkpoint.saved": EventType(

@@ -15,3 +15,5 @@ HANG_SECONDS = 30.0
 """A rank that waits without progress for this long, and for HANG_STEPS times the longest of its recent steps, hangs:
 the agent reports what all ranks of its node are doing, and restarts them."""
 HANG_STEPS = 5.0
+AGENT_TIMEOUT = timedelta(minutes=5)
+"""How long an agent may not look at its ranks, which it does five times a second, before they kill it."""

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from trainer.contract.run import MetricPoint, ProgressEvent
 from trainer.reporting.log_format import LogFormatter
 from trainer.reporting.spool import SpoolWriter
+from trainer.resilience.agent_watch import watch_agent
 from trainer.resilience.assignment import Assignment, HttpConnection
 from trainer.resilience.description import describe_on_request
 from trainer.resilience.shared_status import SharedStatus
@@ -110,9 +111,11 @@ class Reporter:
         """Report the status with which this process is about to exit, which a killed fork server cannot pass on."""
         self._shared_status.report_exit(self._slot, status)
 
-    def describe_on_request(self) -> None:
-        """Let the agent ask what this process is doing; to be called by its main thread."""
+    def watch_each_other(self) -> None:
+        """Let the agent ask what this process is doing, and end an agent that hangs; to be called by its main
+        thread."""
         describe_on_request(self._shared_status, self._folder, self._rank)
+        watch_agent(self._shared_status, self._rank)
 
     def report_micro_batch(self, sequences: int) -> None:
         """Report the size of micro-batches to the agent, which takes a smaller one if memory runs out."""

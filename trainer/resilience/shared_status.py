@@ -4,6 +4,7 @@ Written once a step, so it is plain memory: no lock, no system call; each field 
 """
 
 import mmap
+import os
 import struct
 from pathlib import Path
 
@@ -18,7 +19,9 @@ _PROFILE = struct.Struct("<Q")  # number and steps in one word, which is written
 _PROFILE_AT = 8
 _MICRO_BATCH = struct.Struct("<I")
 _MICRO_BATCH_AT = 4
-_HEADER = 16
+_AGENT = struct.Struct("<II")  # pid of the agent, and how often it has looked at its ranks
+_AGENT_AT = 16
+_HEADER = 24
 
 
 class SharedStatus:
@@ -37,6 +40,19 @@ class SharedStatus:
         if create:
             for slot in range(num_slots):
                 self.report(slot, -1, "starting")
+
+    @property
+    def agent_pid(self) -> int:
+        """Return the pid of the agent, 0 before it has looked at its ranks, or where there is none."""
+        return int(_AGENT.unpack_from(self._memory, _AGENT_AT)[0])
+
+    def agent_looks(self) -> int:
+        """Return how often the agent has looked at its ranks."""
+        return int(_AGENT.unpack_from(self._memory, _AGENT_AT)[1])
+
+    def report_agent_look(self) -> None:
+        """Report that the agent, which is this process, looks at its ranks."""
+        _AGENT.pack_into(self._memory, _AGENT_AT, os.getpid(), (self.agent_looks() + 1) % 2**32)
 
     def report(self, slot: int, step: int, phase: str, num_finished: int = 0) -> None:
         """`step`: last finished one, -1 before the first. `num_finished`: steps that this process has finished."""

@@ -36,7 +36,7 @@ def work(assignment: Assignment) -> EndClass:
     if assignment.training.deterministic:
         use_deterministic_algorithms()
     reporter = Reporter(assignment)
-    reporter.describe_on_request()
+    reporter.watch_each_other()
     for phase, (seconds, finished_at) in FORK_PHASES.items():
         if phase != "import" or assignment.restart_count == 0:  # paid once, by the fork server
             reporter.phase_finished(phase, seconds, finished_at)

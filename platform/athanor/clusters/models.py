@@ -143,7 +143,8 @@ class NodeIncident(models.Model):
     """Something that happened to a node. `job_id` and `attempt_id` name the affected attempt, if any.
 
     They are ids and not foreign keys, because the row belongs to no team and outlives the job. `kind` is the reason of
-    an attempt's end, an action (`quarantined`, `drained`, ...) or an observed state (`down`, `ready`).
+    an attempt's end, or `hang` of one that continued, an action (`quarantined`, `drained`, ...) or an observed state
+    (`down`, `ready`).
     """
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="incidents")
@@ -161,7 +162,9 @@ class NodeIncident(models.Model):
         ]
         constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(
-                fields=["node", "attempt_id"], condition=~models.Q(attempt_id=""), name="one_incident_per_attempt"
+                fields=["node", "attempt_id", "kind"],
+                condition=~models.Q(attempt_id=""),
+                name="one_incident_of_a_kind_per_attempt",
             )
         ]
 

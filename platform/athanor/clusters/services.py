@@ -25,7 +25,7 @@ REPORTED = (
 def record_incidents(
     cluster: Cluster, nodes: Collection[str], kind: str, *, job_id: str, attempt_id: str, detail: str = ""
 ) -> None:
-    """Record that an attempt ended on these nodes, probably by their fault. Idempotent per attempt.
+    """Record that an attempt ended or hung on these nodes, probably by their fault. Idempotent per attempt and `kind`.
 
     A node that no inventory has named is recorded too.
     """

@@ -16,14 +16,16 @@ from django.db.models import F
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from athanor.clusters.services import record_incidents
 from athanor.core import task_triggers
 from athanor.core.disks import require_space
 from athanor.core.errors import Conflict, Invalid
 from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
+from athanor.jobs.reasons import Reason
 from athanor.telemetry import codec, compaction
 from athanor.telemetry.models import Heartbeat, LogChunk, MetricChunk, Progress, Writer
-from trainer.contract.events import AGENT_EVENT_TYPES, STEPS_RESOLVED
+from trainer.contract.events import AGENT_EVENT_TYPES, PROGRESS_STALLED, STEPS_RESOLVED
 from trainer.contract.run import Batch, LogLine, MetricPoint, ProgressEvent
 from trainer.contract.run import Heartbeat as HeartbeatMessage
 
@@ -284,12 +286,25 @@ def _store_events(attempt: Attempt, job: Job, items: list[ProgressEvent]) -> Non
             events.append(job, item.type, actor=attempt.id, data=item.data, time=clock.bounded(item.time))
         if item.type == STEPS_RESOLVED:
             _resolve_steps(job, item.data)
+        elif item.type == PROGRESS_STALLED:
+            _record_hang(attempt, item.data)
     if refused:
         names = [name[:MAX_NAME_LENGTH] for name in dict.fromkeys(refused)][:MAX_REFUSED_NAMES]
         message = f"The attempt sent events of types that it may not send; they were dropped: {', '.join(names)}."
         facts = {"attempt": attempt.id, "types": names, "count": len(refused)}
         events.append(job, REFUSED, actor="platform", message=message, data=facts)
     job.save(update_fields=["event_seq", "updated_at"])
+
+
+def _record_hang(attempt: Attempt, data: Mapping[str, Any]) -> None:
+    """Record an incident of the node on which ranks hang that hold up the others. The attempt continues, so nothing
+    else of it does. An agent can only name nodes of its own attempt."""
+    if data.get("is_hang") is not True or not data.get("ranks"):
+        return
+    names = attempt.native_nodes or attempt.nodes.values_list("name", flat=True)
+    nodes = [name for name in names if len(names) == 1 or name == data.get("node")]
+    facts = {"job_id": attempt.job_id, "attempt_id": attempt.id, "detail": str(data.get("because", ""))}
+    record_incidents(attempt.job.pool.cluster, nodes, Reason.HANG.value, **facts)
 
 
 def _resolve_steps(job: Job, data: Mapping[str, Any]) -> None:

@@ -14,9 +14,10 @@ from athanor.dispatch import rendezvous_rounds, services
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import NO_RETRIES, explain
 from athanor.quotas.services import leaf_of
+from athanor.telemetry import ingest
 from tests.control_plane import drive
 from tests.control_plane.dispatch.test_rendezvous_rounds import join
-from trainer.contract.run import AttemptEnd, EndClass
+from trainer.contract.run import AttemptEnd, Batch, EndClass, ProgressEvent
 
 Submit = Callable[..., Job]
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("bucket")]
@@ -129,6 +130,27 @@ def test_an_incident_is_recorded_where_the_fault_may_be(
 ) -> None:
     end(world, run(job, ("n0", "n1")), (0, end_class))
     assert incidents() == {(name, end_class.value) for name in names}
+
+
+def hang(attempt: Attempt, sequence: int, **data: object) -> None:
+    """The agent of a node reports ranks without progress."""
+    facts = {"node": "n1", "ranks": [1], "is_hang": True, "because": "rank 1 is stopped", **data}
+    event = ProgressEvent(time=timezone.now(), type="progress.stalled", data=facts)
+    ingest.ingest(attempt, "progress", Batch(writer="agent1", sequence=sequence, events=[event]))
+
+
+def test_a_hang_of_an_attempt_that_continues_is_an_incident_of_its_node(job: Job, world: World) -> None:
+    attempt = run(job, ("n0", "n1"))
+    hang(attempt, 0, is_hang=False)
+    hang(attempt, 1, ranks=[])  # all of this node wait for others
+    hang(attempt, 2, node="n7")  # not one of this attempt
+    assert incidents() == set()
+    hang(attempt, 3)
+    hang(attempt, 4)
+    assert incidents() == {("n1", "hang")}
+    assert services.nodes_to_avoid(job) == ()
+    end(world, attempt, (1, EndClass.GPU_FAULT))
+    assert incidents() == {("n1", "hang"), ("n1", "gpu_fault")}, "the hang does not hide what ended the attempt"
 
 
 def test_a_fault_of_an_unknown_node_is_recorded_at_none(job: Job, world: World) -> None:
