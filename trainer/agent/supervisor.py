@@ -28,6 +28,7 @@ from trainer.contract.launch_plan import plan_mesh
 from trainer.contract.manifest import CheckpointManifest
 from trainer.contract.node_rendezvous import JoinReply
 from trainer.contract.parallelism import MeshSizes
+from trainer.contract.rollback import ACCELERATOR_LAG, DIVERGED_STEPS, Rollback, RollbackRequest, first_sequence
 from trainer.contract.run import (
     AttemptEnd,
     DamagedCheckpoint,
@@ -198,6 +199,11 @@ class Supervisor:
                 largest = smaller
             elif outcome.end_class is EndClass.CHECKPOINT_DAMAGED and run.resume is not None:
                 self._report_damaged(run.resume, outcome.message)
+            elif outcome.end_class is EndClass.LOSS_DIVERGED:
+                rollback = self._roll_back(run, training, outcome)
+                if rollback is None:
+                    return outcome
+                outcome = replace(outcome, message=f"{outcome.message}; back to step {rollback.from_step}")
             elif self._rendezvous.is_round_outdated and outcome.end_class in (EndClass.STOPPED, *RESTARTABLE):
                 outcome = replace(outcome, message="another node started a new rendezvous round")
             elif outcome.end_class in RESTARTABLE and restarts < run.max_restarts_in_place + run.spare_nodes:
@@ -214,6 +220,33 @@ class Supervisor:
         where = {"attempt_id": checkpoint.attempt_id, "generation": checkpoint.generation, "step": checkpoint.step}
         self._platform.report_damaged(DamagedCheckpoint(**where, because=self._logs.redact(because)[:2000]))
         self._resumed = None  # it may be followed by an older one
+
+    def _roll_back(self, run: RunConfig, training: TrainingSpec, outcome: Outcome) -> Rollback | None:
+        """Ask to go back to a checkpoint from before the loss diverged, and to leave out the data since then. None if
+        there is none, or if the run may not go back again."""
+        past, next_step = run.rollbacks, outcome.last_step + 1
+        if len(past) >= training.rollback.max_rollbacks:
+            return None
+        last_good = next_step - DIVERGED_STEPS - ACCELERATOR_LAG
+        if past and run.resume is not None and past[-1].from_step == run.resume.step:  # it diverged from there again
+            last_good = min(last_good, run.resume.step - 1)
+        if last_good <= 0:
+            return None
+        position = first_sequence(next_step, training.batch_size_schedule, past)
+        because = self._logs.redact(outcome.message)[:2000]
+        request = RollbackRequest(
+            generation=self._rendezvous.round - 1, last_good_step=last_good, first_sequence=position, because=because
+        )
+        rollback = self._platform.roll_back(request)
+        if rollback is not None:
+            self._resumed = None  # it is followed by an older one
+            if self._config.node.index == 0:
+                before = first_sequence(rollback.from_step, training.batch_size_schedule, past)
+                self._report_event(
+                    "training.rolled_back", step=rollback.from_step, diverged_step=next_step,
+                    sequences=position - before, because=because,
+                )  # fmt: skip
+        return rollback
 
     def _report_failed_start(self, error: TrainerError) -> None:
         """Report the error that prevented the start, so that the job's page shows it; the platform may refuse this."""

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from trainer.client.platform import AttemptOver, PreparationLost, SequenceGap
 from trainer.contract.manifest import CheckpointId, CheckpointManifest, ModelManifest, ProfileManifest
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest
+from trainer.contract.rollback import Rollback, RollbackReply, RollbackRequest
 from trainer.contract.run import (
     AttemptEnd,
     Batch,
@@ -111,6 +112,11 @@ class PlatformClient:
     def report_damaged(self, checkpoint: DamagedCheckpoint) -> None:
         """Report a checkpoint that cannot be read."""
         self._request_with_retries("POST", "/checkpoints:damaged", checkpoint)
+
+    def roll_back(self, request: RollbackRequest) -> Rollback | None:
+        """Go back to an earlier checkpoint. Return None if there is none."""
+        content = self._request_with_retries("POST", "/rollbacks", request).content
+        return RollbackReply.model_validate_json(content).rollback
 
     def register_model(self, manifest: ModelManifest) -> None:
         """Register a stored model."""

@@ -16,6 +16,7 @@ from trainer.contract.manifest import (
     find_best,
 )
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest
+from trainer.contract.rollback import Rollback, RollbackRequest
 from trainer.contract.run import (
     AttemptEnd,
     Batch,
@@ -38,6 +39,7 @@ from trainer.errors import TrainerError
 from trainer.storage.folder import FolderStorage
 
 KEY_FILE = "data.key"
+ROLLBACK_FILE = "rollbacks.jsonl"
 STORE_FOLDER = "store"
 MODEL_FOLDER = "model"
 
@@ -85,6 +87,7 @@ class LocalPlatform:
             more_datasets=datasets[1:],
             resume=self._newest_checkpoint(),
             best=self._best_checkpoint(),
+            rollbacks=self._rollbacks(),
             max_restarts_in_place=self._settings.max_restarts_in_place,
             telemetry=self._settings.telemetry,
             outbound_allow=None,
@@ -133,6 +136,25 @@ class LocalPlatform:
         """Remember a checkpoint that cannot be read, until this process ends."""
         self._damaged.add((checkpoint.generation, checkpoint.step))
 
+    def roll_back(self, request: RollbackRequest) -> Rollback | None:
+        """Delete the checkpoints of the diverged state, and append the rollback to a file in the output folder."""
+        found = (each for each in self._intact_checkpoints() if each.step <= request.last_good_step)
+        good = next(found, None)
+        if good is None:
+            return None
+        rollback = Rollback(
+            attempt_id="standalone",
+            generation=request.generation,
+            from_step=good.step,
+            first_sequence=request.first_sequence,
+        )
+        for step, folder in self._checkpoints():
+            if step > good.step:
+                self.storage.delete_prefix(f"checkpoints/{folder.name}")
+        with (self.output / ROLLBACK_FILE).open("a") as file:
+            file.write(rollback.model_dump_json() + "\n")
+        return rollback
+
     def register_model(self, manifest: ModelManifest) -> None:
         """Do nothing: the export is a plain folder here, complete once its config exists."""
 
@@ -152,6 +174,12 @@ class LocalPlatform:
     def end(self, end: AttemptEnd) -> None:
         """Write `end.json` in the output folder."""
         (self.output / "end.json").write_text(end.model_dump_json(indent=2))
+
+    def _rollbacks(self) -> list[Rollback]:
+        """Return the rollbacks of all runs with this output, oldest first."""
+        path = self.output / ROLLBACK_FILE
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [Rollback.model_validate_json(line) for line in lines]
 
     def _checkpoints(self) -> list[tuple[int, Path]]:
         folders = (self.output / STORE_FOLDER / "checkpoints").glob("step-*")

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from trainer.contract.manifest import CheckpointId, CheckpointManifest, ModelManifest, ProfileManifest
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest
+from trainer.contract.rollback import Rollback, RollbackRequest
 from trainer.contract.run import (
     AttemptEnd,
     Batch,
@@ -77,6 +78,10 @@ class Platform(Protocol):
 
         `run` raises TrainerError (CHECKPOINT_DAMAGED) when all of them are damaged.
         """
+        ...
+
+    def roll_back(self, request: RollbackRequest) -> Rollback | None:
+        """Go back to an earlier checkpoint, which `run` names from then on. Return None if there is none."""
         ...
 
     def register_model(self, manifest: ModelManifest) -> None:

@@ -128,6 +128,15 @@ AGENT_EVENTS: Mapping[str, EventType] = {
             "is_hang": "Whether the ranks of the node are restarted: nothing that may take long explains it.",
         },
     ),
+    "training.rolled_back": EventType(
+        "The loss diverged, and the run goes back to an earlier checkpoint and continues with other data.",
+        {
+            "step": "Steps done at that checkpoint.",
+            "diverged_step": "The step at which it was certain that the loss had diverged.",
+            "sequences": "Training sequences that were seen since that checkpoint, and are now left out.",
+            "because": _BECAUSE,
+        },
+    ),
     "rank.slow": EventType(
         "One rank took more than 1.5 times as long as the median: in 20 steps in a row, or in 3 measured steps in a "
         "row where ranks wait for each other within the passes (`time/rank_skew`).",

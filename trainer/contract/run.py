@@ -10,6 +10,7 @@ from pydantic import Field
 from trainer.contract.base import MAX_INT32, Count32, Int32, JsonObject, Step32, WireModel
 from trainer.contract.data import PrepareSpec
 from trainer.contract.manifest import CheckpointId, CheckpointManifest, DatasetManifest, Sha256, StoredFile
+from trainer.contract.rollback import Rollback
 from trainer.contract.telemetry import TelemetrySpec
 from trainer.contract.training import CheckpointPolicy, OneTask, ProcessLayout, TrainingSpec
 
@@ -47,7 +48,7 @@ class RunConfig(OneTask, WireModel):
     (which only prepares data) is set. `outbound_allow`: exemptions by an administrator from the rule that addresses
     chosen by users must be public (`trainer.contract.addresses`); None (standalone runs) exempts everything.
     `cache_scope`: the team, which has its own part of a node's cache; empty: the entire cache. `best`: the checkpoint
-    with the lowest held-out loss, with `checkpoint.keep_best`.
+    with the lowest held-out loss, with `checkpoint.keep_best`. `rollbacks`: of all attempts, oldest first.
     """
 
     job_id: str
@@ -63,6 +64,7 @@ class RunConfig(OneTask, WireModel):
     base: BaseModelSource | None = None
     resume: CheckpointManifest | None = None
     best: CheckpointManifest | None = None
+    rollbacks: list[Rollback] = []
     max_restarts_in_place: int = 0
     spare_nodes: int = 0
     telemetry: TelemetrySpec = TelemetrySpec()

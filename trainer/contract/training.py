@@ -24,6 +24,7 @@ from trainer.contract.optimisation import (
     default_learning_rate,
 )
 from trainer.contract.parallelism import SPLIT_BACKWARD, ParallelismSpec
+from trainer.contract.rollback import RollbackSpec
 
 MAX_SEED = 2**63 - 1
 
@@ -167,6 +168,8 @@ class TrainingSpec(CheckedModel):
     """How the processes divide the work."""
     evaluation: EvaluationSpec = EvaluationSpec()
     """Held-out loss and sample output during training."""
+    rollback: Annotated[RollbackSpec, Field(exclude_if=lambda value: value == RollbackSpec())] = RollbackSpec()
+    """When the run goes back to an earlier checkpoint because its loss has diverged."""
     compile: bool | Literal["auto"] = "auto"
     """Whether to compile the blocks of the model with `torch.compile`, which makes start-up longer. `auto` compiles
     them on GPUs, and continues without what fails to compile; blocks that cannot be compiled, such as recomputed ones

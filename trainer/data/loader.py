@@ -4,6 +4,7 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from trainer.contract.launch_plan import num_micro_batches
 from trainer.contract.optimisation import BatchSizeSchedule
+from trainer.contract.rollback import Rollback, first_sequence
 from trainer.data.batch import MicroBatch
 from trainer.data.corpus import Corpus, concatenate_rows
 from trainer.data.packing import IGNORED, Rows
@@ -63,11 +65,18 @@ class Loader:
     """
 
     def __init__(
-        self, corpus: Corpus, schedule: BatchSizeSchedule, part: RankShare, device: torch.device, first_step: int
+        self,
+        corpus: Corpus,
+        schedule: BatchSizeSchedule,
+        part: RankShare,
+        device: torch.device,
+        first_step: int,
+        rollbacks: Sequence[Rollback] = (),
     ) -> None:
         self.counts_vary = corpus.is_packed
         """Whether some targets are IGNORED, so that their number differs from step to step."""
         self._corpus, self._schedule, self._part, self._device = corpus, schedule, part, device
+        self._rollbacks = rollbacks
         self.stalls: deque[float] = deque(maxlen=_MAX_RECORDED_STALLS)
         self.skipped_sequences = 0.0
         self._ready: queue.Queue[_Gathered | BaseException] = queue.Queue(maxsize=_PREFETCHED_STEPS)
@@ -105,7 +114,7 @@ class Loader:
             self._ready.put(error)
 
     def _gather(self, step: int) -> _Gathered:
-        first, sequences = self._schedule.sequences_before(step), self._schedule.sequences_at(step)
+        first, sequences = first_sequence(step, self._schedule, self._rollbacks), self._schedule.sequences_at(step)
         start, stop = split_range(sequences, self._part.world_size, self._part.rank)
         self._corpus.prefetch(first, sequences, start, stop)
         skipped = self._corpus.skipped_rows

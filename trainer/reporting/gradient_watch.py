@@ -9,17 +9,36 @@ from trainer.contract.optimisation import GradientWatchSpec
 WINDOW, MIN_STEPS = 128, 20  # steps whose norms are compared with; the fewest of them
 
 
+class OutlierLimit:
+    """Limit of a value: the mean of the last WINDOW values plus `sigma` of their standard deviations; infinite without
+    `sigma`, and before MIN_STEPS values."""
+
+    def __init__(self, sigma: float | None) -> None:
+        self._sigma = sigma
+        self._bounded: deque[float] = deque(maxlen=WINDOW)
+        """The values, at most the limit that each had, so that an outlier raises the limit just a little."""
+        self.limit = inf
+
+    def add(self, value: float) -> None:
+        """Count a finite value."""
+        self._bounded.append(min(value, self.limit))
+        if self._sigma is not None and len(self._bounded) >= MIN_STEPS:
+            self.limit = fmean(self._bounded) + self._sigma * pstdev(self._bounded)
+
+
 class GradientWatch:
     """Compares the norm of each step with the limits of the spec and with the steps before."""
 
     def __init__(self, spec: GradientWatchSpec) -> None:
         self._spec = spec
         self._norms: deque[float] = deque(maxlen=WINDOW)
-        self._bounded: deque[float] = deque(maxlen=WINDOW)
-        """The same, at most the limit that each step had, so that an outlier raises the limit just a little."""
+        self._outliers = OutlierLimit(spec.skip_sigma)
         self._was_large = False
-        self.skip_limit = inf
-        """Norm above which the next step is skipped."""
+
+    @property
+    def skip_limit(self) -> float:
+        """Return the norm above which the next step is skipped."""
+        return self._outliers.limit
 
     def check(self, norm: float) -> str | None:
         """Return why the norm of the next step is unusual; None if it is not, or if that of the step before was too.
@@ -32,9 +51,7 @@ class GradientWatch:
         is_new = reason is not None and not self._was_large
         self._was_large = reason is not None
         self._norms.append(norm)
-        self._bounded.append(min(norm, self.skip_limit))
-        if self._spec.skip_sigma is not None and len(self._bounded) >= MIN_STEPS:
-            self.skip_limit = fmean(self._bounded) + self._spec.skip_sigma * pstdev(self._bounded)
+        self._outliers.add(norm)
         return reason if is_new else None
 
     def _reason(self, norm: float) -> str | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-ACCELERATOR_LAG = 2  # steps between push and read on CUDA; the copy has usually finished by then
+from trainer.contract.rollback import ACCELERATOR_LAG
 
 
 @dataclass(frozen=True)

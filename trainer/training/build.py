@@ -1,6 +1,7 @@
 """Build the training state of a rank from its assignment: model, optimizer, data, and the checkpoint to resume from."""
 
 import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,7 +15,8 @@ from trainer.contract.encryption import DecryptionError, Encryptor, check_manife
 from trainer.contract.launch_plan import micro_batch_size, plan_mesh
 from trainer.contract.micro_batch import find_largest_micro_batch
 from trainer.contract.precision import fp32_cost
-from trainer.contract.run import EndClass
+from trainer.contract.rollback import Rollback
+from trainer.contract.run import EndClass, RunConfig
 from trainer.contract.training import TrainingSpec
 from trainer.data.cache import CorruptShard
 from trainer.data.corpus import Corpus
@@ -149,7 +151,9 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
         model=model,
         optimizer=optimizer,
         balancer=ExpertBalancer(model.stages, mesh),
-        loader=Loader(corpus, training.batch_size_schedule, part, mesh.device, first_step),
+        loader=Loader(
+            corpus, training.batch_size_schedule, part, mesh.device, first_step, _agreed_rollbacks(run, mesh)
+        ),
         validation=_validation(assignment, storage, part),
         sampler=PromptSampler(assignment, model),
         writer=CheckpointWriter(assignment, mesh, platform, storage, identity, reporter, part.micro_batch),
@@ -189,6 +193,16 @@ def _report_eager_blocks(training: TrainingSpec, vocab_size: int, mesh: Mesh, re
     eager = [reason for reason in reasons if reason is not None]
     if eager:
         reporter.event("compile.partial", blocks=len(eager), of=len(reasons), because=eager[0])
+
+
+def _agreed_rollbacks(run: RunConfig, mesh: Mesh) -> list[Rollback]:
+    """Return the rollbacks that the first rank knows: the agents of two nodes may have asked at different times."""
+    if run.layout.nodes == 1:
+        return run.rollbacks
+    store = mesh.open_store("build/")
+    if mesh.rank == 0:
+        store.set("rollbacks", json.dumps([each.model_dump() for each in run.rollbacks]))
+    return [Rollback.model_validate(each) for each in json.loads(store.get("rollbacks"))]
 
 
 def _resolve_epochs(assignment: Assignment, corpus: Corpus, reporter: Reporter) -> Assignment:

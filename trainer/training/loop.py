@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trainer.checkpoint.state import live_shards, own_states
+from trainer.contract.rollback import DIVERGED_STEPS
 from trainer.contract.run import EndClass
 from trainer.contract.timeouts import TRAINING_TIMEOUT
 from trainer.data.batch import MicroBatch
@@ -19,7 +20,7 @@ from trainer.models.lora import seed_dropout
 from trainer.optim.learning_rate import learning_rate
 from trainer.parallel.mesh import all_reduce_sum, all_reduce_world
 from trainer.reporting.compute_time import ComputeSampler
-from trainer.reporting.gradient_watch import GradientWatch
+from trainer.reporting.gradient_watch import GradientWatch, OutlierLimit
 from trainer.reporting.profiling import StepProfiler
 from trainer.reporting.stats import RANK_FIGURES, StatsPipe, StepStats
 from trainer.reporting.step_clock import SLOW_SAMPLES, SLOW_STEPS, SkewDetector, StepClock
@@ -27,8 +28,6 @@ from trainer.reporting.throughput import model_flops_utilisation, peak_of
 from trainer.training.build import FinalState, TrainState
 from trainer.training.cpu import collect_garbage, disable_automatic_collection
 from trainer.training.evaluation import BestEvaluation, EvaluationResult, evaluate
-
-MAX_SKIPPED_STEPS = 8  # in a row: after that many non-finite gradients the run will not recover by itself
 
 
 def train(state: TrainState) -> EndClass:
@@ -194,7 +193,7 @@ def save(state: TrainState, step: int, metrics: dict[str, float], *, is_final: b
 
 
 class Monitor:
-    """Reports step statistics, and ends a run whose loss stays non-finite."""
+    """Reports step statistics, and ends a run whose loss diverges."""
 
     def __init__(self, state: TrainState) -> None:
         self._reporter, self._training, self._mesh = state.reporter, state.training, state.mesh
@@ -207,7 +206,8 @@ class Monitor:
         )
         self._skew = SkewDetector(SLOW_SAMPLES if self.sampler.is_needed else SLOW_STEPS)
         self._gradients = GradientWatch(state.training.optimizer.gradient_watch)
-        self._skipped = self._all_skipped = 0
+        self._losses = OutlierLimit(state.training.rollback.loss_sigma)
+        self._diverging = self._all_skipped = 0
         self._seen_first = False
         self._since = time.monotonic()
         recorded = {} if state.assignment.run.resume is None else state.assignment.run.resume.metrics
@@ -226,7 +226,7 @@ class Monitor:
     def report_steps(self, finished: list[StepStats]) -> None:
         """Report finished steps; each is attributed an equal part of the time since the last report.
 
-        Raises TrainerError (LOSS_DIVERGED) after MAX_SKIPPED_STEPS skipped steps in a row.
+        Raises TrainerError (LOSS_DIVERGED) after DIVERGED_STEPS such steps in a row.
         """
         if finished:
             seconds = max(time.monotonic() - self._since, 1e-9) / len(finished)
@@ -270,7 +270,8 @@ class Monitor:
         because = self._gradients.check(stats.gradient_norm)
         if because is not None:
             self._reporter.event("gradient.large", step=stats.step + 1, norm=stats.gradient_norm, because=because)
-        self._count_skips(stats)
+        self._report_skip(stats)
+        self._check_divergence(stats)
 
     def _split(self, seconds: float) -> dict[str, float]:
         """Return the step's time on this rank by phase."""
@@ -306,22 +307,33 @@ class Monitor:
         self._reporter.metrics(step, {"time/checkpoint_seconds": stall_seconds})
         self.resume_clock()
 
-    def _count_skips(self, stats: StepStats) -> None:
-        is_finite = isfinite(stats.loss) and isfinite(stats.gradient_norm)
-        self._skipped = 0 if is_finite else self._skipped + 1
-        if not stats.is_applied:
-            sigma = self._training.optimizer.gradient_watch.skip_sigma
-            outlier = (
-                f"the gradient's norm {stats.gradient_norm:.3g} is above optimizer.gradient_watch.skip_sigma {sigma}"
-            )
-            because = outlier if is_finite else "the loss or its gradient is not finite"
-            self._reporter.event("step.skipped", step=stats.step + 1, because=because)
-        if self._skipped >= MAX_SKIPPED_STEPS:
-            raise TrainerError(
-                EndClass.LOSS_DIVERGED,
-                f"the loss or its gradient was not finite in {self._skipped} consecutive steps up to step "
-                f"{stats.step + 1}; lower training.optimizer.learning_rate or raise training.schedule.warmup_steps",
-            )
+    def _report_skip(self, stats: StepStats) -> None:
+        if stats.is_applied:
+            return
+        sigma = self._training.optimizer.gradient_watch.skip_sigma
+        outlier = f"the gradient's norm {stats.gradient_norm:.3g} is above optimizer.gradient_watch.skip_sigma {sigma}"
+        because = outlier if _is_finite(stats) else "the loss or its gradient is not finite"
+        self._reporter.event("step.skipped", step=stats.step + 1, because=because)
+
+    def _check_divergence(self, stats: StepStats) -> None:
+        limit = self._losses.limit
+        is_good = _is_finite(stats) and stats.loss <= limit
+        self._diverging = 0 if is_good else self._diverging + 1
+        if is_good:  # those above would raise the limit within the steps that it takes
+            self._losses.add(stats.loss)
+        if self._diverging < DIVERGED_STEPS:
+            return
+        raise TrainerError(
+            EndClass.LOSS_DIVERGED,
+            f"in {DIVERGED_STEPS} consecutive steps up to step {stats.step + 1}, "
+            + (f"the loss was above {limit:.3g} (rollback.loss_sigma), or " if isfinite(limit) else "")
+            + "the loss or its gradient was not finite; lower training.optimizer.learning_rate or raise "
+            "training.schedule.warmup_steps",
+        )
+
+
+def _is_finite(stats: StepStats) -> bool:
+    return isfinite(stats.loss) and isfinite(stats.gradient_norm)
 
 
 def peak_memory_bytes(device: torch.device) -> int:

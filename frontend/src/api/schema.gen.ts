@@ -8125,6 +8125,30 @@ export interface components {
         /** @enum {string} */
         RoleEnum: "viewer" | "member" | "admin";
         /**
+         * RollbackSpec
+         * @description When a run goes back to an earlier checkpoint because its loss has diverged.
+         */
+        RollbackSpec: {
+            /**
+             * Max Rollbacks
+             * @description Times that the run may go back, over all attempts. It then takes other data: what it has seen since that
+             *     checkpoint is left out, as in the training of PaLM (Chowdhery et al. 2022, section 5.1). It goes back when 8 steps
+             *     in a row had a loss or gradient that is not finite, to the newest checkpoint from before these, and never twice to
+             *     the same one. Without such a checkpoint, or after that many times, the job fails. 0: it fails the first time.
+             * @default 2
+             */
+            max_rollbacks: number;
+            /**
+             * Loss Sigma
+             * @description Go back, too, when the loss of 8 steps in a row was above the mean of the last 128 steps by more than this number
+             *     of standard deviations, once there are 20 steps (counted from the start or a resume). Without it, only a loss or
+             *     gradient that is not finite counts.
+             * @default null
+             * @example 8
+             */
+            loss_sigma: number | null;
+        };
+        /**
          * RopeScaling
          * @description Scaling of rotary position embeddings to longer sequences. `linear` (Chen et al. 2023) stretches all wavelengths.
          *     `llama3`, as in Llama 3.1, and `yarn` (Peng et al. 2023) stretch long wavelengths and leave short ones as they are,
@@ -9391,6 +9415,13 @@ export interface components {
              *     }
              */
             evaluation: components["schemas"]["EvaluationSpec"];
+            /**
+             * @description When the run goes back to an earlier checkpoint because its loss has diverged.
+             * @default {
+             *       "max_rollbacks": 2
+             *     }
+             */
+            rollback: components["schemas"]["RollbackSpec"];
             /**
              * Compile
              * @description Whether to compile the blocks of the model with `torch.compile`, which makes start-up longer. `auto` compiles

@@ -216,6 +216,8 @@ class Checkpoint(StoredThing):
     retired_at = models.DateTimeField(null=True)
     # Set when an agent could not read it; no attempt resumes from it any more.
     damaged_at = models.DateTimeField(null=True)
+    # Set when its run went back to an earlier one, because the loss diverged.
+    diverged_at = models.DateTimeField(null=True)
     deleted_at = models.DateTimeField(null=True)
 
     class Meta:

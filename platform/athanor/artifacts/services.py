@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import F, QuerySet
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from athanor.accounts import audit
@@ -27,9 +27,12 @@ from trainer.contract.manifest import (
     StoredPart,
     find_best,
 )
+from trainer.contract.rollback import Rollback, RollbackRequest
 from trainer.contract.run import DamagedCheckpoint
 
 log = logging.getLogger(__name__)
+
+NEWEST_FIRST = (F("attempt__number").desc(), F("generation").desc(), F("step").desc())
 
 
 def job_prefix(job_id: str) -> str:
@@ -79,6 +82,37 @@ def mark_damaged(attempt: Attempt, damaged: DamagedCheckpoint) -> None:
         facts = {"checkpoint": row.id, "step": row.step, "because": damaged.because}
         events.append(job, "checkpoint.damaged", actor=attempt.id, data=facts)
         job.save(update_fields=["event_seq", "updated_at"])
+
+
+def roll_back(attempt: Attempt, request: RollbackRequest) -> Rollback | None:
+    """Return the attempt's job to an earlier checkpoint, because its loss diverged: nothing resumes from later ones.
+    Return None if there is none to return to. Idempotent for each worker group: the agents of all its nodes ask.
+    """
+    with transaction.atomic():
+        job = Job.objects.select_for_update(no_key=True).get(pk=attempt.job_id)
+        for known in rollbacks_of(job):
+            if (known.attempt_id, known.generation) == (attempt.id, request.generation):
+                return known
+        newest_first = list(_intact_checkpoints(job).order_by(*NEWEST_FIRST))
+        good = next((row for row in newest_first if row.step <= request.last_good_step), None)
+        if good is None:
+            return None
+        left = newest_first[: newest_first.index(good)]
+        Checkpoint.objects.filter(pk__in=[row.pk for row in left]).update(diverged_at=timezone.now())
+        rollback = Rollback(
+            attempt_id=attempt.id,
+            generation=request.generation,
+            from_step=good.step,
+            first_sequence=request.first_sequence,
+        )
+        job.rollbacks = [*job.rollbacks, rollback.model_dump(mode="json")]
+        job.save(update_fields=["rollbacks", "updated_at"])
+    return rollback
+
+
+def rollbacks_of(job: Job) -> list[Rollback]:
+    """Return the rollbacks of all attempts of a job, oldest first."""
+    return [Rollback.model_validate(each) for each in job.rollbacks]
 
 
 def register_model(attempt: Attempt, manifest: ModelManifest) -> Artifact:
@@ -156,13 +190,14 @@ def best_checkpoint(job: Job) -> CheckpointManifest | None:
 
 
 def _intact_checkpoints(job: Job) -> QuerySet[Checkpoint]:
-    return Checkpoint.objects.filter(job=job, retired_at__isnull=True, damaged_at__isnull=True, deletion=None)
+    return Checkpoint.objects.filter(
+        job=job, retired_at__isnull=True, damaged_at__isnull=True, diverged_at__isnull=True, deletion=None
+    )
 
 
 def newest_checkpoint_row(job: Job) -> Checkpoint | None:
     """Return the row of the checkpoint to resume from; None without one."""
-    newest_first = (F("attempt__number").desc(), F("generation").desc(), F("step").desc())
-    return _intact_checkpoints(job).order_by(*newest_first).first()
+    return _intact_checkpoints(job).order_by(*NEWEST_FIRST).first()
 
 
 def checkpoint_manifest(checkpoint_id: str) -> CheckpointManifest | None:
@@ -272,11 +307,11 @@ def _fetched(part: StoredPart) -> bytes:
 def _retire_older(job: Job) -> None:
     keep = job.resolved_spec["checkpoint"]["keep_last"]
     rows = Checkpoint.objects.filter(job=job, retired_at__isnull=True)
-    newest_first = rows.order_by(F("attempt__number").desc(), F("generation").desc(), F("step").desc())
-    intact = list(newest_first.filter(damaged_at__isnull=True))
+    is_intact = Q(damaged_at__isnull=True, diverged_at__isnull=True)
+    intact = list(rows.filter(is_intact).order_by(*NEWEST_FIRST))
     best = find_best(intact) if job.resolved_spec["checkpoint"].get("keep_best") else None
     too_old = [row.pk for row in intact[keep:] if row != best]
-    too_old += rows.filter(damaged_at__isnull=False).values_list("pk", flat=True)
+    too_old += rows.exclude(is_intact).values_list("pk", flat=True)
     if too_old:
         Checkpoint.objects.filter(pk__in=too_old).update(retired_at=timezone.now())
         task_triggers.trigger_after_commit(task_triggers.SWEEP_STORAGE)

@@ -207,6 +207,11 @@ PrecisionEnum: TypeAlias = Literal['auto', 'fp32', 'bf16', 'fp8']
 ProfileStatusEnum: TypeAlias = Literal['requested', 'ready', 'failed']
 
 
+class RollbackSpec(TypedDict):
+    max_rollbacks: NotRequired[int]
+    loss_sigma: NotRequired[float | None]
+
+
 class StoredFile(TypedDict):
     path: str
     size: int
@@ -740,6 +745,7 @@ class TrainingSpec(TypedDict):
     recompute_layers: NotRequired[int | None]
     parallelism: NotRequired[ParallelismSpec]
     evaluation: NotRequired[EvaluationSpec]
+    rollback: NotRequired[RollbackSpec]
     compile: NotRequired[bool | Literal['auto']]
     cuda_graphs: NotRequired[bool]
     deterministic: NotRequired[bool]

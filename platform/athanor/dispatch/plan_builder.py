@@ -7,6 +7,7 @@ from athanor.backends.plan import LaunchPlan, backend_name
 from athanor.specs.v1 import JobSpec
 from trainer.contract import environment as names
 from trainer.contract.manifest import CheckpointManifest
+from trainer.contract.rollback import Rollback
 from trainer.contract.run import BaseModelSource, DatasetSource, RunConfig
 from trainer.contract.training import ProcessLayout
 
@@ -61,6 +62,7 @@ def run_config(
     base: BaseModelSource | None,
     resume: CheckpointManifest | None,
     best: CheckpointManifest | None,
+    rollbacks: list[Rollback],
     launched_at: datetime,
     outbound_allow: str,
     cache_scope: str,
@@ -80,6 +82,7 @@ def run_config(
         base=base,
         resume=resume,
         best=best,
+        rollbacks=rollbacks,
         max_restarts_in_place=spec.retry.restarts_in_place,
         spare_nodes=spec.resources.spare_nodes,
         telemetry=spec.telemetry.named(spec.name),

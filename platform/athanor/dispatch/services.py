@@ -109,6 +109,7 @@ def run_config_of(attempt: Attempt) -> RunConfig:
         base=base_models.source_for(job.team, spec.training),
         resume=artifacts.newest_checkpoint(job),
         best=artifacts.best_checkpoint(job),
+        rollbacks=artifacts.rollbacks_of(job),
         launched_at=attempt.launched_at,
         outbound_allow=settings.ATHANOR.outbound_allow,
         cache_scope=job.team_id,

@@ -67,6 +67,7 @@ class Job(LeasedModel):
     time_limit_seconds = models.PositiveIntegerField(default=86_400)
     schedule = models.JSONField(null=True)
     dataset_id = models.CharField(max_length=40)
+    rollbacks = models.JSONField(default=list)  # `trainer.contract.rollback.Rollback`, oldest first
     more_dataset_ids = models.JSONField(default=list)  # of a mixture, in the order of its parts
     forked_from = models.ForeignKey("self", null=True, on_delete=models.SET_NULL, related_name="forks")
 

@@ -175,7 +175,7 @@ MEANINGS: dict[Reason, Meaning] = {
         F,
         N,
         Blame.USER,
-        "The loss became NaN or infinite.",
+        "Its loss diverged: it became NaN or infinite, or stayed far above that of earlier steps.",
         "Fork it with a smaller training.optimizer.learning_rate, more training.schedule.warmup_steps or a smaller "
         "training.optimizer.gradient_clip.",
     ),

@@ -227,6 +227,32 @@ def test_nothing_resumes_from_a_damaged_checkpoint(agent: AgentClient, attempt: 
     assert (refused.status_code, refused.json()["code"]) == (409, "no_intact_checkpoint")
 
 
+def test_a_job_that_diverged_resumes_from_an_earlier_checkpoint(agent: AgentClient, attempt: Attempt) -> None:
+    Job.objects.filter(pk=attempt.job_id).update(
+        resolved_spec={**attempt.job.resolved_spec, "checkpoint": {"every_steps": 1, "keep_last": 4}}
+    )
+    for step in (10, 20, 30, 40):
+        part = stored_part(attempt, f"checkpoints/{step}/rank0")
+        agent("POST", "checkpoints", manifest_of(attempt, step, [part]).model_dump(mode="json"))
+    request = {"generation": 0, "last_good_step": 25, "first_sequence": 800, "because": "NaN"}
+    back = {"attempt_id": attempt.id, "generation": 0, "from_step": 20, "first_sequence": 800}
+    for _ in range(2):  # the agents of two nodes
+        answer = agent("POST", "rollbacks", request)
+        assert (answer.status_code, answer.json()) == (200, {"rollback": back})
+    config = agent("GET", "run").json()
+    assert (config["resume"]["step"], config["rollbacks"]) == (20, [back])
+    answer = agent("POST", "rollbacks", {**request, "generation": 1, "last_good_step": 9})
+    assert answer.json() == {"rollback": None}
+    assert agent("GET", "run").json()["rollbacks"] == [back]
+    later = manifest_of(attempt, 30, [stored_part(attempt, "checkpoints/again/rank0")])
+    agent("POST", "checkpoints", later.model_copy(update={"generation": 1}).model_dump(mode="json"))
+    kept = Checkpoint.objects.filter(retired_at__isnull=True).order_by("generation", "step")
+    assert [(row.generation, row.step) for row in kept] == [(0, 10), (0, 20), (1, 30)], (
+        "the others are deleted"
+    )
+    assert agent("POST", "rollbacks", {**request, "last_good_step": -1}).status_code == 422
+
+
 def test_a_damaged_checkpoint_takes_no_place_of_those_that_are_kept(agent: AgentClient, attempt: Attempt) -> None:
     keep = attempt.job.resolved_spec["checkpoint"]["keep_last"]
     for step in range(1, keep + 1):

@@ -16,6 +16,7 @@ urlpatterns = [
     path("checkpoints", views.CheckpointsView.as_view()),
     path("checkpoints:read", views.ReadCheckpointView.as_view()),
     path("checkpoints:damaged", views.DamagedCheckpointsView.as_view()),
+    path("rollbacks", views.RollbacksView.as_view()),
     path("artifacts", views.ArtifactsView.as_view()),
     path("datasets", views.DatasetsView.as_view()),
     path("preparations:claim", views.ClaimPreparationView.as_view()),

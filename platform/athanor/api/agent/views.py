@@ -21,6 +21,7 @@ from athanor.jobs.models import Attempt
 from athanor.telemetry import ingest
 from trainer.contract.manifest import CheckpointId, CheckpointManifest, DatasetManifest, ModelManifest, ProfileManifest
 from trainer.contract.node_rendezvous import JoinRequest
+from trainer.contract.rollback import RollbackReply, RollbackRequest
 from trainer.contract.run import (
     AttemptEnd,
     Batch,
@@ -195,6 +196,15 @@ class DamagedCheckpointsView(AgentView):
         """Mark a checkpoint that the agent cannot read, so that nothing resumes from it."""
         services.mark_damaged(self.attempt(request), parse_message(request, DamagedCheckpoint))
         return Response({}, status=200)
+
+
+class RollbacksView(AgentView):
+    """Requests to `/rollbacks`."""
+
+    def post(self, request: Request) -> Response:
+        """Return the job to an earlier checkpoint, because its loss diverged."""
+        rollback = services.roll_back(self.attempt(request), parse_message(request, RollbackRequest))
+        return Response(RollbackReply(rollback=rollback).model_dump(mode="json"))
 
 
 class ArtifactsView(AgentView):
