@@ -12,6 +12,7 @@ from pathlib import Path
 from trainer.agent.environment import drop_unknown_variables, set_allocator_default, take_mlflow_variables
 from trainer.contract.units import parse_size
 from trainer.resilience.forking import start_fork_server
+from trainer.resilience.stop_signals import on_stop_signal
 
 
 def main() -> int:
@@ -89,8 +90,7 @@ def main() -> int:
         supervisor.request_stop(None)
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C does not wait for the checkpoint
 
-    signal.signal(signal.SIGINT, interrupted)
-    signal.signal(signal.SIGTERM, interrupted)
+    on_stop_signal(interrupted)
     end_class = supervisor.run()
     terminal.finish(end_class, output)
     return EXIT_STATUS[end_class]

@@ -221,11 +221,12 @@ def test_a_killed_fork_server_is_replaced_with_all_that_it_carried(tmp_path: Pat
         assert sorted(api.losses()) == list(range(1, 61))
 
 
-def test_sigterm_to_the_whole_process_group_still_leaves_a_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
+def test_a_stop_signal_to_the_whole_process_group_still_leaves_a_checkpoint(tmp_path: Path, number: int) -> None:
     run, keys, objects = platform_run(tiny_training(steps=100_000), processes=2, checkpoint={"every_steps": 100_000})
     with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path) as process:
         api.wait_for(lambda: len(api.losses()) >= 2)
-        os.killpg(process.pid, signal.SIGTERM)
+        os.killpg(process.pid, number)
         assert process.wait(60) == EXIT_STATUS[EndClass.STOPPED]
         assert (api.ends[0]["end_class"], api.ends[0]["stopped_for"]) == ("stopped", None)
         assert [checkpoint["step"] for checkpoint in api.checkpoints] == [api.ends[0]["last_step"]]

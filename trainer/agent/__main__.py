@@ -2,7 +2,6 @@
 
 import logging
 import os
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -32,6 +31,7 @@ def main() -> int:
     from trainer.client.http import PlatformClient  # noqa: PLC0415 - as above
     from trainer.contract.run import EXIT_STATUS, EndClass  # noqa: PLC0415 - as above
     from trainer.resilience.assignment import HttpConnection  # noqa: PLC0415 - as above
+    from trainer.resilience.stop_signals import on_stop_signal  # noqa: PLC0415 - as above
 
     cache, kept = os.environ.get(names.CACHE_DIR), os.environ.get(names.CHECKPOINT_DIR)
     config = NodeConfig(
@@ -42,8 +42,7 @@ def main() -> int:
     )
     connection = HttpConnection(url, token, Path(kept) if kept else None)
     supervisor = Supervisor(connection, PlatformClient(url, token), config)
-    signal.signal(signal.SIGTERM, lambda *_: supervisor.request_stop(None))
-    signal.signal(signal.SIGINT, lambda *_: supervisor.request_stop(None))
+    on_stop_signal(lambda *_: supervisor.request_stop(None))
     try:
         return EXIT_STATUS[supervisor.run()]
     except Exception:

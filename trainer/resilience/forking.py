@@ -4,7 +4,6 @@ import atexit
 import faulthandler
 import multiprocessing
 import os
-import signal
 import time
 import weakref
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
 from trainer.resilience.parent_death import die_with_parent
+from trainer.resilience.stop_signals import ignore_stop_signals
 
 MAX_FORK_SERVERS = 3
 _context = multiprocessing.get_context("forkserver")
@@ -113,8 +113,7 @@ def _run(
     from trainer.resilience import preload  # noqa: PLC0415 - loads torch: only ever inside the fork server's children
 
     die_with_parent(preload.SERVER_PID)
-    for stop_signal in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(stop_signal, signal.SIG_IGN)
+    ignore_stop_signals()
     os.dup2(stdout.fileno(), 1)
     os.dup2(stderr.fileno(), 2)
     stdout.close()

@@ -7,16 +7,15 @@ would hang its first kernel.
 import gc
 import importlib
 import os
-import signal
 import time
 from datetime import UTC, datetime
 
 from trainer.resilience.parent_death import die_with_parent
+from trainer.resilience.stop_signals import ignore_stop_signals
 
 SERVER_PID = os.getpid()
 die_with_parent()
-# A scheduler signals the whole process group; stopping is the agent's decision, and these must live to save state.
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
+ignore_stop_signals()
 
 _begin = time.monotonic()
 for _name in ("torch", "torch._dynamo", "trainer.training.worker"):  # the optimizer imports dynamo on its first use

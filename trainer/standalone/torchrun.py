@@ -5,7 +5,6 @@ ranks continue from the newest checkpoint, use new key prefixes in the store, an
 out-of-memory error.
 """
 
-import signal
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -35,6 +34,7 @@ from trainer.resilience.memory import (
     store_micro_batch,
 )
 from trainer.resilience.shared_status import SharedStatus
+from trainer.resilience.stop_signals import on_stop_signal
 from trainer.resilience.store_server import STORE_TIMEOUT, StoreAddress
 from trainer.standalone.terminal import Terminal
 from trainer.training.worker import work
@@ -166,8 +166,7 @@ def _prepare_assignment(
 
 def _train(assignment: Assignment, platform: LocalPlatform, sinks: StandaloneSinkConfig) -> tuple[EndClass, str]:
     shared_status = SharedStatus(assignment.shared_status, assignment.run.layout.processes_per_node)
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda *_: shared_status.request_stop(StopRequest.CANCEL))
+    on_stop_signal(lambda *_: shared_status.request_stop(StopRequest.CANCEL))
     shipper, end_class = Shipper(assignment.spool, platform), EndClass.INTERNAL_ERROR
     if assignment.rank == 0:
         report_event = _make_event_reporter(assignment)

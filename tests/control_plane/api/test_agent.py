@@ -247,9 +247,7 @@ def test_a_job_that_diverged_resumes_from_an_earlier_checkpoint(agent: AgentClie
     later = manifest_of(attempt, 30, [stored_part(attempt, "checkpoints/again/rank0")])
     agent("POST", "checkpoints", later.model_copy(update={"generation": 1}).model_dump(mode="json"))
     kept = Checkpoint.objects.filter(retired_at__isnull=True).order_by("generation", "step")
-    assert [(row.generation, row.step) for row in kept] == [(0, 10), (0, 20), (1, 30)], (
-        "the others are deleted"
-    )
+    assert [(row.generation, row.step) for row in kept] == [(0, 10), (0, 20), (1, 30)], "the others are deleted"
     assert agent("POST", "rollbacks", {**request, "last_good_step": -1}).status_code == 422
 
 
