@@ -241,6 +241,19 @@ def test_a_checkpoint_is_downloaded_by_its_step(server, athanor, checkpoints, wh
     assert (athanor.home / "out" / "rank0").read_bytes() == f"state after {step}".encode()
 
 
+def test_the_latest_checkpoint_is_the_newest_that_is_intact(server, athanor, answer, checkpoints) -> None:
+    page = {"items": [{**each, "state": "diverged" if each["step"] == 20 else "intact"} for each in checkpoints]}
+    server.answer("GET /api/v1/jobs/job_1/checkpoints", answer({**page, "next_cursor": None}))
+    result = athanor("download", "job_1", "--checkpoint", "latest", "out", "--json")
+    assert json.loads(result.stdout)["checkpoint"] == "ckp_10"
+    page = {"items": [{**each, "state": "damaged"} for each in checkpoints], "next_cursor": None}
+    server.answer("GET /api/v1/jobs/job_1/checkpoints", answer(page))
+    result = athanor("download", "job_1", "--checkpoint", "latest", "other")
+    assert result.returncode == 4
+    assert "no checkpoint of job_1 is intact" in " ".join(result.stderr.split())
+    assert athanor("download", "job_1", "--checkpoint", "20", "other").returncode == 0
+
+
 def test_a_step_without_a_checkpoint_names_those_that_have_one(server, athanor, answer, checkpoints) -> None:
     result = athanor("download", "job_1", "--checkpoint", "15", "out")
     assert result.returncode == 4

@@ -1257,7 +1257,7 @@ export interface paths {
         };
         /**
          * List the checkpoints of a job
-         * @description Returns the checkpoints that can be resumed from or downloaded. Those that retention or a deletion removed are not listed.
+         * @description Returns the checkpoints that are stored, also those from which nothing resumes (`state`). Those that retention or a deletion removed are not listed.
          */
         get: operations["jobs_checkpoints"];
         put?: never;
@@ -3515,6 +3515,8 @@ export interface components {
             readonly world_size: number | null;
             /** @description Number of the worker group within the attempt that wrote it, from 0: it grows with each restart in place. */
             generation: number;
+            /** @description `intact`; `damaged`: an agent could not read it; or `diverged`: its run went back to an earlier one. Nothing resumes from the last two, and the next checkpoint retires them. */
+            state: components["schemas"]["CheckpointStateEnum"];
         };
         /** @description What is needed to download a checkpoint. */
         CheckpointDownload: {
@@ -3575,6 +3577,8 @@ export interface components {
              */
             keep_best: boolean;
         };
+        /** @enum {string} */
+        CheckpointStateEnum: "intact" | "damaged" | "diverged";
         /** @description A cluster as everyone sees it. */
         Cluster: {
             /** @description Identifier. It never changes and is never reused. */

@@ -210,6 +210,11 @@ class StoredThing(models.Model):
 class Checkpoint(StoredThing):
     """A checkpoint of an attempt, at one step of one worker group (`generation`)."""
 
+    class State(models.TextChoices):
+        INTACT = "intact"
+        DAMAGED = "damaged"
+        DIVERGED = "diverged"
+
     id = models.CharField(primary_key=True, max_length=40, default=ids.checkpoint_id, editable=False)
     generation = models.PositiveIntegerField()
     # Set when retention gives it up; its objects are deleted after that, never before.
@@ -227,6 +232,13 @@ class Checkpoint(StoredThing):
 
     def __str__(self) -> str:
         return f"checkpoint of {self.job_id} at step {self.step}"
+
+    @property
+    def state(self) -> State:
+        """Return whether an attempt may resume from it."""
+        if self.damaged_at is not None:
+            return self.State.DAMAGED
+        return self.State.INTACT if self.diverged_at is None else self.State.DIVERGED
 
 
 class Artifact(StoredThing):

@@ -163,7 +163,7 @@ def kind_of(stored: Artifact | Checkpoint) -> str:
 
 
 def choose_checkpoint(client: Client, job: str, which: str) -> Checkpoint:
-    """Return the checkpoint of a job by its step, its id, or `latest`."""
+    """Return the checkpoint of a job by its step, its id, or `latest`, the one that it would resume from."""
     found: list[Any] = list(client.pages(f"/jobs/{job}/checkpoints"))
     if not found:
         raise CliError(
@@ -171,7 +171,10 @@ def choose_checkpoint(client: Client, job: str, which: str) -> Checkpoint:
             f"{job} has no checkpoint: the spec's checkpoint.every_steps says after how many steps the first is saved",
         )
     # A job that resumed may have stored a step twice; the list is in the order of their creation, newest first.
-    chosen = [each for each in found if which in ("latest", str(each["step"]), each["id"])]
+    intact = [each for each in found if each.get("state", "intact") == "intact"]
+    chosen = intact if which == "latest" else [each for each in found if which in (str(each["step"]), each["id"])]
+    if which == "latest" and not chosen:
+        raise CliError(ExitCode.NOT_FOUND, f"no checkpoint of {job} is intact; name a step to download another one")
     if not chosen:
         steps = ", ".join(map(str, sorted({each["step"] for each in found})))
         raise CliError(ExitCode.NOT_FOUND, f"{job} has no checkpoint {which!r}; it has those of the steps {steps}")

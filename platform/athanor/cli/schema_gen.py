@@ -181,6 +181,9 @@ class BatchRamp(TypedDict):
     steps: int
 
 
+CheckpointStateEnum: TypeAlias = Literal['intact', 'damaged', 'diverged']
+
+
 Prompt: TypeAlias = str
 
 
@@ -401,6 +404,7 @@ class Checkpoint(TypedDict):
     created_at: str
     world_size: int | None
     generation: int
+    state: CheckpointStateEnum
 
 
 class JobSummary(TypedDict):

@@ -241,6 +241,8 @@ def test_a_job_that_diverged_resumes_from_an_earlier_checkpoint(agent: AgentClie
         assert (answer.status_code, answer.json()) == (200, {"rollback": back})
     config = agent("GET", "run").json()
     assert (config["resume"]["step"], config["rollbacks"]) == (20, [back])
+    states = [row.state for row in Checkpoint.objects.order_by("step")]
+    assert states == ["intact", "intact", "diverged", "diverged"]
     answer = agent("POST", "rollbacks", {**request, "generation": 1, "last_good_step": 9})
     assert answer.json() == {"rollback": None}
     assert agent("GET", "run").json()["rollbacks"] == [back]

@@ -48,8 +48,8 @@ class CheckpointsView(APIView):
     def get(self, request: Request, job_id: str) -> Response:
         """List the checkpoints of a job.
 
-        Returns the checkpoints that can be resumed from or downloaded. Those that retention or a deletion removed
-        are not listed."""
+        Returns the checkpoints that are stored, also those from which nothing resumes (`state`). Those that retention
+        or a deletion removed are not listed."""
         rows = selectors.checkpoints_of(job_of(get_principal(request), job_id))
         return paginated_response(serialize(request, CheckpointSerializer, rows, many=True))
 

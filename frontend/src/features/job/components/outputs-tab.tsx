@@ -73,6 +73,7 @@ const CHECKPOINT_COLUMNS: Column<Checkpoint>[] = [
     ),
   },
   { name: "Step", end: true, cell: (checkpoint) => checkpoint.step.toLocaleString("en") },
+  { name: "State", cell: (checkpoint) => checkpoint.state },
   { name: "Training loss", end: true, cell: (checkpoint) => loss(checkpoint.metrics["train/loss"]) },
   { name: "Validation loss", end: true, cell: (checkpoint) => loss(checkpoint.metrics["evaluation/loss"]) },
   { name: "Processes", end: true, cell: (checkpoint) => checkpoint.world_size ?? NOT_AUTHENTIC },

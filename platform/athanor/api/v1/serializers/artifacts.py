@@ -85,6 +85,14 @@ class CheckpointSerializer(StoredSerializer[Checkpoint]):
         )
     )
 
+    state = serializers.ChoiceField(
+        choices=Checkpoint.State.choices,
+        help_text=(
+            "`intact`; `damaged`: an agent could not read it; or `diverged`: its run went back to an earlier one. "
+            "Nothing resumes from the last two, and the next checkpoint retires them."
+        ),
+    )
+
     def get_world_size(self, row: Checkpoint) -> int | None:
         """Return the number of ranks that wrote the checkpoint, None if the manifest is not authentic."""
         manifest = self._manifest(row)
