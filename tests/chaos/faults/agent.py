@@ -1,6 +1,6 @@
-"""`python -m tests.chaos.faults.agent RECORDS KIND PHASE`: the agent of a node, with workers of the fault kit.
+"""`python -m tests.chaos.faults.agent RECORDS KIND PHASE SECONDS`: the agent of a node, with workers of the fault kit.
 
-The limits of phases without regular reports are seconds, not the half hour that ranks may take on real machines.
+SECONDS is the limit of phases without regular reports, instead of the half hour that ranks may take on real machines.
 """
 
 import sys
@@ -14,16 +14,16 @@ from trainer.agent import hang_watch, worker_group
 from trainer.resilience import progress
 
 HANG_SECONDS = 5.0
-PHASE_LIMIT = timedelta(seconds=40)
 
 
 def main() -> int:
     """Run the agent. Return its exit status."""
-    records, kind, phase = sys.argv[1:]
+    records, kind, phase, seconds = sys.argv[1:]
+    limit = timedelta(seconds=float(seconds))
     worker_group.run_worker = partial(work, Fault(Path(records), kind, phase))
     progress.HANG_SECONDS, hang_watch.EXAMINATION_SECONDS = HANG_SECONDS, 2.0
-    progress.STARTUP_TIMEOUT = PHASE_LIMIT
-    progress._LONGEST.update(dict.fromkeys(progress._LONGEST, PHASE_LIMIT))
+    progress.STARTUP_TIMEOUT = limit
+    progress._LONGEST.update(dict.fromkeys(progress._LONGEST, limit))
     return agent.main()
 
 

@@ -153,9 +153,9 @@ def _remains(run: Finished) -> list[str]:
     if not wait_for(lambda: not any(map(_is_alive, workers))):
         problems.append(f"ranks are still running: {sorted(filter(_is_alive, workers))}")
     server = fork_server_pid()
-    if server is not None and not wait_for(lambda: not _children(server)):
-        problems.append(f"the fork server still has children: {_children(server)}")
-    for place in Path("/dev/shm").iterdir():  # noqa: S108 - what is looked for is exactly there
+    if server is not None and not wait_for(lambda: not children(server)):
+        problems.append(f"the fork server still has children: {children(server)}")
+    for place in Path("/dev/shm").iterdir():
         if any(str(pid) in place.name.replace("-", "_").split("_") for pid in workers):
             problems.append(f"{place} is left in shared memory")
     for path in run.works[-1].rglob("*"):
@@ -175,9 +175,10 @@ def _is_alive(pid: int) -> bool:
     return fields.rpartition(")")[2].split()[0] != "Z"
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
+    """Return the running children of all threads of a process."""
     try:
-        listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        tasks = [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
         return []
-    return [int(child) for child in listed if _is_alive(int(child))]
+    return [int(child) for child in " ".join(tasks).split() if _is_alive(int(child))]

@@ -1,4 +1,4 @@
-"""Nodes on one machine, each in a network namespace: a link to the platform, and one to the other nodes that can be cut.
+"""Nodes on one machine, each in a network namespace: a link to the platform, and one to the others that can be cut.
 
 Nothing of it is visible outside these namespaces: the hub, where the platform listens, is one of them too.
 """

@@ -14,6 +14,7 @@ from tests.trainer.agent_api import TOKEN
 from trainer.contract import environment as names
 from trainer.contract.run import EXIT_STATUS, EndClass
 
+PHASE_SECONDS = 40
 RUN_SECONDS = 300  # a limit for a run that hangs; one with a fault takes less than 90
 _ENDS = {status: end_class for end_class, status in EXIT_STATUS.items()}
 
@@ -21,8 +22,17 @@ _ENDS = {status: end_class for end_class, status in EXIT_STATUS.items()}
 class Agents:
     """The agents of an attempt. `network`: None for loopback addresses."""
 
-    def __init__(self, api: Api, folder: Path, nodes: int, network: Network | None, fault: tuple[str, str]) -> None:
-        self.api, self._folder, self._network = api, folder, network
+    def __init__(
+        self,
+        api: Api,
+        folder: Path,
+        nodes: int,
+        network: Network | None,
+        fault: tuple[str, str],
+        phase_seconds: int = PHASE_SECONDS,
+    ) -> None:
+        """Start them. `fault`: kind and phase. `phase_seconds`: after which a phase without regular reports ends."""
+        self.api, self._folder, self._network, self._phase_seconds = api, folder, network, phase_seconds
         self.works = [folder / f"node{index}" for index in range(nodes)]
         self.processes = [self._start(index, *fault) for index in range(nodes)]
 
@@ -35,7 +45,8 @@ class Agents:
             names.WORK_DIR: str(self.works[index]), "GLOO_SOCKET_IFNAME": "data" if here else "lo",
         }  # fmt: skip
         self.works[index].mkdir(parents=True)
-        command = [sys.executable, "-m", "tests.chaos.faults.agent", str(self._folder.parent / "records"), kind, phase]
+        arguments = (str(self._folder.parent / "records"), kind, phase, str(self._phase_seconds))
+        command = [sys.executable, "-m", "tests.chaos.faults.agent", *arguments]
         with (self.works[index].parent / f"log{index}").open("wb") as log:
             prefix = here.prefix(index) if here else []
             return subprocess.Popen([*prefix, *command], env=environment, stdout=log, stderr=log, cwd=REPOSITORY)

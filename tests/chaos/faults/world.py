@@ -1,4 +1,4 @@
-"""A run on one node with a fault: the platform that can cause it from outside, and the attempts until the run is over."""
+"""A run on one node with a fault: the platform, which can cause it from outside, and the attempts that it takes."""
 
 import contextlib
 import threading
@@ -15,6 +15,7 @@ from tests.trainer.runs import platform_run, tiny_training
 from trainer.agent import hang_watch, worker_group
 from trainer.agent.supervisor import NodeConfig, Supervisor
 from trainer.client.http import PlatformClient
+from trainer.contract.node_rendezvous import JoinReply, JoinRequest
 from trainer.contract.run import EndClass, ProcessLayout, RunConfig
 from trainer.contract.training import TrainingSpec
 from trainer.resilience import progress
@@ -40,6 +41,7 @@ class Api(AgentApi):
     cause: Callable[[], None] = lambda: None
     on_second_round: Callable[[], None] = lambda: None
     caused: int = 0
+    _ended: int = 0
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
         if path == "/fault":
@@ -55,7 +57,16 @@ class Api(AgentApi):
         """Let the next attempt resume from the newest checkpoint."""
         with self.changed:
             self.run = RunConfig.model_validate({**self.run.model_dump(), "attempt_number": number})
-            self.joins, self.placed, self.resumed = {}, {}, {}
+            self.joins, self.placed, self.resumed, self.over = {}, {}, {}, False
+            self._ended = len(self.ends)
+
+    def _place(self, join: JoinRequest) -> JoinReply:
+        """As the platform does: only the ends of this attempt count."""
+        ends, self.ends = self.ends, self.ends[self._ended :]
+        try:
+            return super()._place(join)
+        finally:
+            self.ends = ends
 
 
 @dataclass
@@ -74,9 +85,7 @@ class Finished:
         return self.api.losses()
 
 
-def tiny_platform(
-    training: TrainingSpec, processes: int, nodes: int = 1, **changes: Any
-) -> Api:
+def tiny_platform(training: TrainingSpec, processes: int, nodes: int = 1, **changes: Any) -> Api:
     """Return a platform with a tiny run."""
     run, keys, objects = platform_run(training, processes=processes)
     fields = {
