@@ -17,8 +17,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> Cells:
 
 @pytest.mark.parametrize(
     ("kind", "phase"),
-    [("exit", "start"), ("kill", "step"), ("disk", "export"), ("platform", "checkpoint")]
-    + [("bit", "backward")],
+    [("exit", "start"), ("kill", "step"), ("disk", "export"), ("platform", "checkpoint")] + [("bit", "backward")],
 )
 def test_a_run_survives_a_fault(cells: Cells, kind: str, phase: str) -> None:
     result = cells.run(kind, phase)
