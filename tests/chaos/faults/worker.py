@@ -204,10 +204,11 @@ def _evaluation(fault: Fault, do: Callable[[], None]) -> None:
 
 
 def _checkpoint(fault: Fault, do: Callable[[], None]) -> None:
-    """In the thread that stores the second checkpoint, before this rank's part."""
+    """In the thread that stores the second checkpoint, before this rank's part; the third, where an older one than the
+    one that is damaged must remain."""
     from trainer.checkpoint import writer
 
-    _before(writer, "put_pieces", do, call=2)
+    _before(writer, "put_pieces", do, call=3 if fault.kind == "shard" else 2)
 
 
 def _export(fault: Fault, do: Callable[[], None]) -> None:

@@ -143,7 +143,7 @@ def _outside(api: Api, kind: str, phase: str, disk: SmallDisk | None, folder: Pa
             (shard,) = (folder / "node1").rglob("train-*.tokens")
             shard.write_bytes(_flipped(shard.read_bytes()))
         else:
-            steps = STEPS if phase in ("export", "end") else 1
+            steps = STEPS if phase in ("export", "end") else 20  # of the newest
             api.wait_for(lambda: api.checkpoints and api.checkpoints[-1]["step"] >= steps)
             key = api.checkpoints[-1]["files"][0]["parts"][0]["key"]
             api.objects[key] = _flipped(api.objects[key])
