@@ -40,13 +40,16 @@ class AgentApi:
     api_away: bool = False
     store_away: bool = False
     store_full: bool = False
+    refusals: dict[str, int] = field(default_factory=dict)
+    """How many of the next requests fail as if it was away: of the "store", and of the "api"."""
     over: bool = False
+    host: str = "127.0.0.1"
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def __enter__(self) -> "AgentApi":
-        self._server = _Server(("127.0.0.1", 0), _handler(self))
+        self._server = _Server((self.host, 0), _handler(self))
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/agent"
+        self.url = f"http://{self.host}:{self._server.server_address[1]}/agent"
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         return self
 
@@ -65,6 +68,13 @@ class AgentApi:
                 record for (of, _), batches in self.received.items() if of == kind for batch in batches
                 for record in batch[field_name]
             ]  # fmt: skip
+
+    def refuses(self, service: str) -> bool:
+        """Whether a request to this service fails, as one of those in `refusals`."""
+        with self.changed:
+            left = self.refusals.get(service, 0)
+            self.refusals[service] = max(0, left - 1)
+            return left > 0
 
     def points(self) -> list[dict]:
         return self.records("metrics", "points")
@@ -199,7 +209,7 @@ def _handler(api: AgentApi) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             if self.path.startswith("/objects/"):
                 self._object(self.path.removeprefix("/objects/"), body)
-            elif api.api_away:
+            elif api.api_away or api.refuses("api"):
                 self.close_connection = True  # hangs up without an answer
             elif api.over or self.headers.get("Authorization") != f"Bearer {TOKEN}":
                 self._send(410 if api.over else 401, b"{}")
@@ -212,7 +222,7 @@ def _handler(api: AgentApi) -> type[BaseHTTPRequestHandler]:
         do_GET = do_POST = do_PUT = _serve
 
         def _object(self, key: str, body: bytes) -> None:
-            if api.store_away:
+            if api.store_away or api.refuses("store"):
                 self._send(503, b"store is away")
             elif self.command == "PUT" and api.store_full:
                 self._send(507, b"store is full")

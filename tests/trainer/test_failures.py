@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from tests.control_groups import memory_group
 from tests.trainer.error_messages import MESSAGES
@@ -43,6 +44,7 @@ PEER = RuntimeError("[enforce fail at ../third_party/gloo/gloo/transport/tcp/pai
         (ValueError("something of ours"), EndClass.INTERNAL_ERROR),
         *((OSError(number, os.strerror(number), "part"), EndClass.NODE_STORAGE_ERROR) for number in NODE_STORAGE),
         (RuntimeError("basic_ios::clear: No space left on device"), EndClass.NODE_STORAGE_ERROR),
+        (SafetensorError("Error while serializing: I/O error: No space left on device"), EndClass.NODE_STORAGE_ERROR),
         (FileNotFoundError(errno.ENOENT, "no such file", "part"), EndClass.INTERNAL_ERROR),
         (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), EndClass.OUT_OF_MEMORY),
         (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), EndClass.NETWORK_ERROR),

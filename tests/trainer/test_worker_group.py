@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.trainer.runs import platform_run, tiny_training
 from trainer.agent import worker_group
 from trainer.agent.logs import LogFollower
 from trainer.agent.worker_group import Outcome, WorkerGroup
@@ -50,11 +52,19 @@ def lose_each_other(assignment: Assignment) -> None:
     fail(assignment, "Connection closed by peer [127.0.0.1]:1")
 
 
+def exit_before_the_end(assignment: Assignment) -> None:
+    """As a library that calls exit(0): of the first rank, while the other one waits for it."""
+    if assignment.rank == 0:
+        os._exit(0)
+    threading.Event().wait()
+
+
 def outcome_of(work: Callable[[Assignment], None], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Outcome:
     """Return how a group of two processes that do this ends."""
-    nothing: Any = None  # what is tested here asks for neither
+    nothing: Any = None  # what is tested here does not ask for it
+    run, _, _ = platform_run(tiny_training(), processes=2)
     first = Assignment(
-        run=nothing, training=nothing, job_key="k", connection=HttpConnection("http://127.0.0.1:1", "t"),
+        run=run, training=nothing, job_key="k", connection=HttpConnection("http://127.0.0.1:1", "t"),
         restart_count=0, rank=0, local_rank=0, store=StoreAddress("127.0.0.1", 0), sources=[], work=folder, stamp="s",
         model_folder=None,
     )  # fmt: skip
@@ -68,8 +78,9 @@ def outcome_of(work: Callable[[Assignment], None], folder: Path, monkeypatch: py
     ("work", "end_class", "words"),
     [
         (abort_as_its_watchdog_does, EndClass.GPU_FAULT, "rank 1 aborted: what():  CUDA error: uncorrectable ECC"),
-        (report_the_fault_last, EndClass.GPU_FAULT, ECC),
+        (report_the_fault_last, EndClass.GPU_FAULT, f"rank 1: RuntimeError: {ECC}"),
         (lose_each_other, EndClass.COLLECTIVE_TIMEOUT, "Connection closed by peer"),
+        (exit_before_the_end, EndClass.INTERNAL_ERROR, "rank 0 exited with status 0 without a report"),
     ],
 )
 def test_the_first_cause_ends_the_group(

@@ -14,6 +14,7 @@ from trainer.contract.run import EXIT_STATUS, EndClass, StopRequest, vagueness
 from trainer.resilience.assignment import Assignment
 from trainer.resilience.failures import (
     LOST_EXIT,
+    RESTARTABLE,
     Failure,
     classify_exit,
     count_oom_kills,
@@ -32,6 +33,8 @@ LAST_WORDS_SECONDS = 1.0  # for the output of a rank that has aborted
 STOP_GRACE_SECONDS = 300.0  # for the checkpoint that a stop request asks for
 _POLL_SECONDS = 0.2
 _GOOD_EXITS = {EXIT_STATUS[EndClass.COMPLETED]: EndClass.COMPLETED, EXIT_STATUS[EndClass.STOPPED]: EndClass.STOPPED}
+_ENDS_OF_A_PLACE = RESTARTABLE | {EndClass.OUT_OF_MEMORY, EndClass.GPU_FAULT, EndClass.NODE_STORAGE_ERROR}
+"""Ends that depend on where a rank runs; all others are alike on all ranks."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +100,10 @@ class WorkerGroup:
                         EndClass.STOPPED, f"no checkpoint was saved within {STOP_GRACE_SECONDS:.0f} s of the request"
                     )
             codes = self._exit_codes()
-            ended = [code for code in codes if code is not None]
-            if len(ended) == len(codes) and all(code in _GOOD_EXITS for code in ended):
-                return self._outcome(_GOOD_EXITS[max(ended)], "")
-            if any(code not in _GOOD_EXITS for code in ended) or self._has_reported():
+            finished = [code for slot, code in enumerate(codes) if code is not None and self._has_finished(slot, code)]
+            if len(finished) == len(codes):
+                return self._outcome(_GOOD_EXITS[max(finished)], "")
+            if len(finished) < sum(code is not None for code in codes) or self._has_reported():
                 return self._conclude()
             stopped_server = hang_watch.end_stopped_server()
             if stopped_server is not None:
@@ -162,7 +165,14 @@ class WorkerGroup:
         codes = self._exit_codes()
         self.kill()
         named = {f"rank-{a.rank}": code for a, code in zip(self._assignments, codes, strict=True) if code is not None}
-        return Outcome(cause.end_class, cause.message, self._last_step(), named)
+        return Outcome(cause.end_class, self._with_rank(cause), self._last_step(), named)
+
+    def _with_rank(self, cause: Failure) -> str:
+        """Return the message, with the rank where its place matters and the message does not name it."""
+        is_of_a_place = cause.end_class in _ENDS_OF_A_PLACE and self._assignments[0].run.layout.world_size > 1
+        if not is_of_a_place or f"rank {cause.rank} " in cause.message:
+            return cause.message
+        return f"rank {cause.rank}: {cause.message}"
 
     def _has_reported(self) -> bool:
         """Return whether a rank has reported a failure. A failed rank may not exit, because a thread of it waits for a
@@ -186,8 +196,8 @@ class WorkerGroup:
         had_oom_kill = count_oom_kills() > self._oom_kills
         gpu_error = self._kernel_log.gpu_error()
         failures = [judge_exception(failure, gpu_error) for failure in reported]
-        for assignment, code in zip(self._assignments, self._exit_codes(), strict=True):
-            if code is not None and code not in _GOOD_EXITS and assignment.rank not in reporting:
+        for slot, (assignment, code) in enumerate(zip(self._assignments, self._exit_codes(), strict=True)):
+            if code is not None and not self._has_finished(slot, code) and assignment.rank not in reporting:
                 has_aborted = code == -signal.SIGABRT
                 lines = self._follower.last_errors(assignment.rank, LAST_WORDS_SECONDS) if has_aborted else []
                 failures.append(
@@ -213,6 +223,11 @@ class WorkerGroup:
             known if code == LOST_EXIT and known is not None else code
             for code, known in zip(codes, reported, strict=True)
         ]
+
+    def _has_finished(self, slot: int, code: int) -> bool:
+        """Return whether a process that has ended did so at the end of its work, and not because code that it runs,
+        such as a library's, has called exit(0)."""
+        return code in _GOOD_EXITS and self.shared_status.exit_status(slot) == code
 
     def _last_step(self) -> int:
         return max(self.shared_status.read(slot)[0] for slot in range(len(self._assignments)))

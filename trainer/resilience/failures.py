@@ -118,8 +118,9 @@ def _classify_one(error: BaseException, rank: int) -> Failure:
 
 def _may_quote(error: BaseException, pattern: Pattern) -> bool:
     """Return whether an exception of this type carries such a message: torch raises RuntimeErrors and classes of them,
-    and readers of data a ValueError."""
-    return isinstance(error, RuntimeError) or pattern.end_class is EndClass.DATA_ERROR and isinstance(error, ValueError)
+    safetensors an error of its own, and readers of data a ValueError."""
+    is_native = isinstance(error, RuntimeError) or type(error).__name__ == "SafetensorError"
+    return is_native or (pattern.end_class is EndClass.DATA_ERROR and isinstance(error, ValueError))
 
 
 def write_failure(folder: Path, failure: Failure) -> None:
