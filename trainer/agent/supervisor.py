@@ -53,6 +53,7 @@ from trainer.resilience.memory import (
     reduce_micro_batch,
     store_micro_batch,
 )
+from trainer.resilience.shadow_memory import ShadowMemory
 from trainer.resilience.store_server import StoreAddress, start_store
 from trainer.storage.cached import delete_abandoned, delete_cached
 
@@ -112,6 +113,7 @@ class Supervisor:
         self._store_port = 0
         self._profiles: ProfileUploader | None = None
         self._resumed: CheckpointManifest | None = None
+        self._shadows: dict[int, ShadowMemory | None] = {}
 
     def request_stop(self, stop: StopRequest | None) -> None:
         """Save a checkpoint and end the attempt. `stop` None: a signal requested it, not the platform."""
@@ -143,6 +145,8 @@ class Supervisor:
             if failure.end_class is EndClass.INTERNAL_ERROR:
                 logger.exception("internal error in the agent")
             outcome = Outcome(failure.end_class, failure.message, self._last_step(run), {})
+        for shadow in filter(None, self._shadows.values()):
+            shadow.close()
         if self._store is not None:
             self._store.process.kill()
         return self._report_end(run, keys, outcome)
@@ -196,6 +200,8 @@ class Supervisor:
                     message = f"{outcome.message}; the next attempt uses micro-batches of {smaller} sequences"
                     return replace(outcome, message=message)
                 largest = smaller
+            elif outcome.end_class is EndClass.CHECKPOINT_DAMAGED and self._was_shadow_restored():
+                pass  # the ranks have discarded their copies, and restart from the checkpoint
             elif outcome.end_class is EndClass.CHECKPOINT_DAMAGED and run.resume is not None:
                 self._report_damaged(run.resume, outcome.message)
             elif self._rendezvous.is_round_outdated and outcome.end_class in (EndClass.STOPPED, *RESTARTABLE):
@@ -334,6 +340,7 @@ class Supervisor:
                 secrets=keys.secrets,
                 largest_micro_batch=largest_micro_batch,
                 profile=self._config.profile,
+                shadow=self._shadow_of(run, local_rank),
             )
             for local_rank in range(run.layout.processes_per_node)
         ]
@@ -345,6 +352,17 @@ class Supervisor:
             lambda: self._check_deadline(run.deadline),
             lambda: self._attempt_over.is_set() or self._rendezvous.is_round_outdated,
         )
+
+    def _shadow_of(self, run: RunConfig, local_rank: int) -> ShadowMemory | None:
+        """Return the memory for shadow checkpoints of a local rank; None if the run takes none."""
+        if run.checkpoint.shadow_every_steps == "none" or not run.max_restarts_in_place + run.spare_nodes:
+            return None
+        if local_rank not in self._shadows:
+            self._shadows[local_rank] = ShadowMemory.create(f"{run.job_id}-{local_rank}")
+        return self._shadows[local_rank]
+
+    def _was_shadow_restored(self) -> bool:
+        return any(shadow.restored_step() is not None for shadow in self._shadows.values() if shadow is not None)
 
     def _chosen_micro_batch(self) -> int | None:
         assert self.worker_group is not None, "called after a worker group has ended"

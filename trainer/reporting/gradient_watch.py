@@ -4,22 +4,44 @@ from collections import deque
 from math import inf, isfinite
 from statistics import fmean, median, pstdev
 
+from pydantic import ConfigDict
+
+from trainer.contract.base import WireModel
 from trainer.contract.optimisation import GradientWatchSpec
 
 WINDOW, MIN_STEPS = 128, 20  # steps whose norms are compared with; the fewest of them
 
 
+class GradientWatchState(WireModel):
+    """What a watch remembers, by the names of `GradientWatch`; that of one that has seen no step."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="constants")
+
+    norms: list[float] = []
+    bounded: list[float] = []
+    was_large: bool = False
+    skip_limit: float = inf
+
+
 class GradientWatch:
     """Compares the norm of each step with the limits of the spec and with the steps before."""
 
-    def __init__(self, spec: GradientWatchSpec) -> None:
-        self._spec = spec
-        self._norms: deque[float] = deque(maxlen=WINDOW)
-        self._bounded: deque[float] = deque(maxlen=WINDOW)
+    def __init__(self, spec: GradientWatchSpec, state: GradientWatchState | None = None) -> None:
+        """Continue from `state`, if there is one."""
+        self._spec, state = spec, state or GradientWatchState()
+        self._norms: deque[float] = deque(state.norms, maxlen=WINDOW)
+        self._bounded: deque[float] = deque(state.bounded, maxlen=WINDOW)
         """The same, at most the limit that each step had, so that an outlier raises the limit just a little."""
-        self._was_large = False
-        self.skip_limit = inf
+        self._was_large = state.was_large
+        self.skip_limit = state.skip_limit
         """Norm above which the next step is skipped."""
+
+    @property
+    def state(self) -> GradientWatchState:
+        """Return what it remembers."""
+        return GradientWatchState(
+            norms=list(self._norms), bounded=list(self._bounded), was_large=self._was_large, skip_limit=self.skip_limit
+        )
 
     def check(self, norm: float) -> str | None:
         """Return why the norm of the next step is unusual; None if it is not, or if that of the step before was too.
