@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from multiprocessing import reduction
 from typing import Any
 
-SLOTS = 2
+from trainer.contract.cost import SHADOW_COPIES
+
+SLOTS = SHADOW_COPIES
 HEADER_BYTES = 4 * 2**20
 """Address space, of which pages that are never written take no memory."""
 _RESTORED = struct.Struct("<q")  # step that this group of workers was restored from, plus 1
