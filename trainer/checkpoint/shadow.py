@@ -192,7 +192,7 @@ class ShadowCheckpoints:
         return self._blocked
 
     def wait(self) -> None:
-        """Wait until the newest copy is whole. Call it in each step before the first collective that follows the passes.
+        """Wait until the newest copy is whole. Call it in each step after the passes, before a collective of all ranks.
 
         So no rank begins a copy before all ranks have finished theirs, and one common step is whole at any moment.
         """

@@ -135,9 +135,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
     identity = Identity(hashlib.sha256(training.model_dump_json().encode()).hexdigest(), corpus.fingerprint)
     shards = live_shards(model.weights, optimizer)
     shadows = ShadowCheckpoints(assignment, mesh, identity, model.weights, shards, reporter)
-    resumed = resume(
-        run, shadows, shards, model.weights, storage, encryptor, corpus.fingerprint, reporter
-    )
+    resumed = resume(run, shadows, shards, model.weights, storage, encryptor, corpus.fingerprint, reporter)
     return TrainState(
         assignment=assignment,
         mesh=mesh,

@@ -135,8 +135,8 @@ def reduce_statistics(
     all ranks; a collective. It is where loss and norm are finite and the norm is at most `skip_limit`, which is equal
     on all ranks. `figures`: this rank's, the last RANK_FIGURES of `StepStats`.
 
-    One small all-reduce sums all statistics, stop requests and due checkpoints included, so that all ranks stop, save or
-    copy their state after the same step.
+    One small all-reduce sums all statistics, stop requests and due checkpoints included, so that all ranks stop or save
+    after the same step.
     """
     mesh = state.mesh
     reporter = state.reporter
