@@ -223,9 +223,7 @@ def test_a_resumed_run_drops_the_same_inputs_recomputed_or_not(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "changes", [{}, {"lora": {"rank": 4, "alpha": 8.0, "dropout": 0.1, "quantization": "nf4"}}], ids=str
-)
+@pytest.mark.parametrize("lora", [LORA, {**LORA, "dropout": 0.1, "quantization": "nf4"}], ids=str)
 def test_adapters_continue_from_their_copies(first: FinishedRun, tmp_path: Path, lora: dict) -> None:
     training = adapting(first, steps=60, lora=lora)
     undisturbed = shadow_run(tmp_path / "undisturbed", training, restarts=0, shadow="none")
