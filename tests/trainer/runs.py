@@ -126,7 +126,10 @@ def run_alone(
         training,
         ProcessLayout(processes_per_node=processes),
         CheckpointPolicy(
-            every_steps=every_steps, every_minutes=every_minutes, shadow_every_steps=shadow, keep_last=keep_last,
+            every_steps=every_steps,
+            every_minutes=every_minutes,
+            shadow_every_steps=shadow,
+            keep_last=keep_last,
             keep_best=keep_best,
         ),  # fmt: skip
         restarts,

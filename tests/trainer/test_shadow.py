@@ -28,10 +28,10 @@ from tests.trainer.shadow_runs import (
     work_with_copies_that_have_no_numbers,
 )
 from tests.trainer.test_runs import LOSS, final_tensors
-from trainer.agent import worker_group
+from trainer.agent import hang_watch, worker_group
 from trainer.agent.supervisor import Supervisor
 from trainer.contract.run import EndClass
-from trainer.resilience import hang
+from trainer.resilience import progress
 from trainer.resilience.shadow_memory import HEADER_BYTES, PAGE, SLOTS, ShadowMemory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,7 +80,8 @@ def test_a_killed_rank_loses_at_most_a_step_and_changes_no_number(tmp_path: Path
 def test_a_stopped_rank_restarts_from_its_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval: str | int
 ) -> None:
-    monkeypatch.setattr(hang, "HANG_SECONDS", 3.0)
+    monkeypatch.setattr(progress, "HANG_SECONDS", 3.0)
+    monkeypatch.setattr(hang_watch, "EXAMINATION_SECONDS", 2.0)
     training = tiny_training(steps=80)
     undisturbed = shadow_run(tmp_path / "undisturbed", training, restarts=0, shadow="none")
     run = shadow_run(tmp_path / "run", training, after_step(40, send(signal.SIGSTOP, 1)), shadow=interval)
@@ -228,7 +229,7 @@ def test_a_killed_agent_leaves_nothing_in_memory(tmp_path: Path) -> None:
 def test_a_slot_is_whole_only_once_all_of_it_is_written() -> None:
     memory = ShadowMemory.create("test")
     assert memory is not None
-    memory.open(100)
+    assert memory.open(100) == []
     assert [header.step for header in memory.headers()] == [-1, -1]
     memory.begin(0, 7)
     memory.data(0)[:3] = b"abc"
@@ -245,6 +246,7 @@ def test_a_slot_is_whole_only_once_all_of_it_is_written() -> None:
         memory.finish(1, 8, bytes(HEADER_BYTES))
     memory.begin(0, 9)
     assert memory.headers()[0].next_loss is None
-    memory.open(5000)  # a state of another size
+    lost = memory.open(5000)
+    assert [(header.step, header.text) for header in lost] == [(9, None), (8, None)]
     assert [header.step for header in memory.headers()] == [-1, -1]
     memory.close()

@@ -119,6 +119,7 @@ class ShadowCheckpoints:
         self._copying: Future[float] | None = None
         self._stream = torch.cuda.Stream(mesh.device) if mesh.device.type == "cuda" else None
         self._slots: list[Tensor] = []
+        self._lost: list[SlotHeader] = []
         self._next_slot = 0
         self._blocked = self._cost = 0.0
         self._began_at = -math.inf
@@ -222,11 +223,11 @@ class ShadowCheckpoints:
         asked for."""
         if self._memory is None:
             return ""
+        self._memory.report_restored(None)
         problem = self._lack_of_memory(self._memory.used_bytes)
         if problem is not None:
             return problem
-        self._memory.open(self._size)
-        self._memory.report_restored(None)
+        self._lost = self._memory.open(self._size)
         for slot in range(SLOTS):
             self._slots.append(torch.frombuffer(self._memory.data(slot), dtype=torch.uint8))
         return None
@@ -249,7 +250,7 @@ class ShadowCheckpoints:
     def _candidates(self, stored: CheckpointManifest | None) -> tuple[list[_Candidate], list[tuple[int, str]]]:
         """Return the copies that this rank can use, and (step, reason) of those that it cannot."""
         found, skipped = [], []
-        for header in self._opened.headers():
+        for header in [*self._lost, *self._opened.headers()]:
             if header.step < 0:
                 continue
             try:

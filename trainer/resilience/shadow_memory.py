@@ -69,14 +69,20 @@ class ShadowMemory:
         """Return the bytes of memory that it takes now."""
         return os.fstat(self._descriptor).st_blocks * 512
 
-    def open(self, size: int) -> None:
-        """Map it, for `size` bytes of data in each slot. Memory of another size loses what it has."""
-        self._size = -(-size // PAGE) * PAGE
-        total = PAGE + SLOTS * (HEADER_BYTES + self._size)
-        if os.fstat(self._descriptor).st_size != total:
-            os.ftruncate(self._descriptor, 0)
+    def open(self, size: int) -> list[SlotHeader]:
+        """Map it, for `size` bytes of data in each slot. Return the headers of slots that are lost, because they have
+        data of another size."""
+        self._size, lost = -(-size // PAGE) * PAGE, []
+        total, before = self._total, os.fstat(self._descriptor).st_size
+        if before not in (PAGE, total):
+            wanted, self._size = self._size, (before - PAGE) // SLOTS - HEADER_BYTES
+            self._memory = mmap.mmap(self._descriptor, before)
+            lost, self._size = self.headers(), wanted
+        if before != total:
+            os.ftruncate(self._descriptor, PAGE)
             os.ftruncate(self._descriptor, total)
         self._memory = mmap.mmap(self._descriptor, total)
+        return lost
 
     def data(self, slot: int) -> memoryview:
         """Return the data of a slot."""
@@ -126,6 +132,10 @@ class ShadowMemory:
     def close(self) -> None:
         """Let go of the memory. Call it once no process takes the rank any more."""
         os.close(self._descriptor)
+
+    @property
+    def _total(self) -> int:
+        return PAGE + SLOTS * (HEADER_BYTES + self._size)
 
     @property
     def _mapped(self) -> mmap.mmap:
