@@ -45,9 +45,9 @@ def training_spec(steps: int) -> TrainingSpec:
             "model": {"shape": SHAPE},
             "data": {"source": "builtin:python-stdlib"},
             "steps": steps,
-            "tokens_per_step": 4096,
+            "tokens_per_step": 1024,
             "sequence_length": 256,
-            "parallelism": {"micro_batch_sequences": 4},
+            "parallelism": {"micro_batch_sequences": 1},
             "schedule": {"warmup_steps": 0},
             "evaluation": {"every_steps": 100_000, "sequences": 1},
         }

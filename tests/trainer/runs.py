@@ -131,7 +131,7 @@ def run_alone(
             shadow_every_steps=shadow,
             keep_last=keep_last,
             keep_best=keep_best,
-        ),  # fmt: skip
+        ),
         restarts,
     )
     place = NodeConfig(output / "work", local_files=files or [data])
