@@ -1,6 +1,7 @@
 """Shadow checkpoints: what they cost in a step, and how long a killed worker holds up training.
 
-`python -m tests.bench.trainer_shadow [--processes 4] [--kills 8] [--rounds 3] [--steps 30]`
+`python -m tests.bench.trainer_shadow [--processes 4] [--kills 8] [--rounds 3] [--steps 30]
+[--tokens 16384]`
 
 - `step`: the same run with shadow checkpoints after each step, at most 3 % of the time (`auto`), and without them, in
   turns; stored checkpoints every 10 steps are included. Median of CPU seconds of all processes per step, which on a
@@ -39,15 +40,15 @@ INTERVALS: list[int | str] = ["none", 1, "auto"]
 PAUSE_STEPS = 12  # between a recovery and the next kill: a stored checkpoint is among them
 
 
-def training_spec(steps: int) -> TrainingSpec:
+def training_spec(steps: int, tokens: int) -> TrainingSpec:
     return TrainingSpec.model_validate(
         {
             "model": {"shape": SHAPE},
             "data": {"source": "builtin:python-stdlib"},
             "steps": steps,
-            "tokens_per_step": 1024,
+            "tokens_per_step": tokens,
             "sequence_length": 256,
-            "parallelism": {"micro_batch_sequences": 1},
+            "parallelism": {"micro_batch_sequences": 4},
             "schedule": {"warmup_steps": 0},
             "evaluation": {"every_steps": 100_000, "sequences": 1},
         }
@@ -55,10 +56,12 @@ def training_spec(steps: int) -> TrainingSpec:
 
 
 def supervisor_of(
-    steps: int, processes: int, interval: int | str, restarts: int, output: Path, cache: Path
+    steps: int, tokens: int, processes: int, interval: int | str, restarts: int, output: Path, cache: Path
 ) -> Supervisor:
     policy = CheckpointPolicy(every_steps=SAVE_EVERY, shadow_every_steps=interval)  # type: ignore[arg-type]
-    settings = LocalSettings(training_spec(steps), ProcessLayout(processes_per_node=processes), policy, restarts)
+    settings = LocalSettings(
+        training_spec(steps, tokens), ProcessLayout(processes_per_node=processes), policy, restarts
+    )
     place = NodeConfig(output / "work", cache=cache)
     return Supervisor(FolderConnection(output, settings), LocalPlatform(output, settings), place)
 
@@ -67,11 +70,11 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def cost(steps: int, processes: int, interval: int | str, folder: Path) -> dict[str, list[float]]:
+def cost(steps: int, tokens: int, processes: int, interval: int | str, folder: Path) -> dict[str, list[float]]:
     """Of each step: CPU seconds of all processes, and the seconds that training waited for its copy."""
     worker_group.run_worker = measured_worker  # type: ignore[assignment] # as the tests do
     output = Path(tempfile.mkdtemp(dir=folder))
-    end_class = supervisor_of(steps + WARM_UP_STEPS, processes, interval, 1, output, folder / "cache").run()
+    end_class = supervisor_of(steps + WARM_UP_STEPS, tokens, processes, interval, 1, output, folder / "cache").run()
     assert end_class is EndClass.COMPLETED, (output / "end.json").read_text()
     ranks = [json.loads((output / "work" / f"{rank}-cpu_seconds.json").read_text()) for rank in range(processes)]
     values = [point["values"] for point in lines_of(output / "metrics.jsonl") if "train/loss" in point["values"]]
@@ -82,11 +85,11 @@ def cost(steps: int, processes: int, interval: int | str, folder: Path) -> dict[
     }
 
 
-def recoveries(kills: int, processes: int, interval: int | str, folder: Path) -> list[tuple[float, int]]:
+def recoveries(kills: int, tokens: int, processes: int, interval: int | str, folder: Path) -> list[tuple[float, int]]:
     """Return for each kill (seconds until the first new step, finished steps that were taken twice)."""
     worker_group.run_worker = run_worker
     output = Path(tempfile.mkdtemp(dir=folder))
-    supervisor = supervisor_of(100_000, processes, interval, kills, output, folder / "cache")
+    supervisor = supervisor_of(100_000, tokens, processes, interval, kills, output, folder / "cache")
     found: list[tuple[float, int]] = []
     killer = threading.Thread(target=_kill_often, args=(supervisor, processes, kills, output, found), daemon=True)
     killer.start()
@@ -145,6 +148,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--tokens", type=int, default=16_384)
     arguments = parser.parse_args()
     start_fork_server()
     results: dict[str, Any] = {"steps": {}, "recoveries": {}}
@@ -153,7 +157,7 @@ def main() -> None:
         taken: dict[str, dict[str, list[float]]] = {}
         for _ in range(arguments.rounds):
             for interval in INTERVALS:
-                found = cost(arguments.steps, arguments.processes, interval, folder)
+                found = cost(arguments.steps, arguments.tokens, arguments.processes, interval, folder)
                 for kind, values in found.items():
                     taken.setdefault(str(interval), {}).setdefault(kind, []).extend(values)
         for label, found in taken.items():
@@ -170,7 +174,7 @@ def main() -> None:
                 flush=True,
             )
         for interval in INTERVALS:
-            pairs = recoveries(arguments.kills, arguments.processes, interval, folder)
+            pairs = recoveries(arguments.kills, arguments.tokens, arguments.processes, interval, folder)
             seconds, lost = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
             results["recoveries"][str(interval)] = {"seconds": seconds, "steps_lost": lost}
             print(

@@ -34,7 +34,7 @@ from trainer.resilience.control_groups import available_memory
 from trainer.resilience.shadow_memory import SLOTS, ShadowMemory, SlotHeader
 
 AUTO_SHARE = 0.03
-"""Of the time, what copies take at most with `shadow_every_steps` `auto`."""
+"""Of the time, what copies take at most with `shadow_every_steps` `auto`, but for the first two."""
 AUTO_MEMORY_SHARE = 0.5
 """Of the memory that a node has available, what all of its copies may take."""
 _ALIGNMENT = 64  # bytes: of a tensor in a copy
@@ -120,7 +120,7 @@ class ShadowCheckpoints:
         self._stream = torch.cuda.Stream(mesh.device) if mesh.device.type == "cuda" else None
         self._slots: list[Tensor] = []
         self._lost: list[SlotHeader] = []
-        self._next_slot = 0
+        self._next_slot = self._num_copies = 0
         self._blocked = self._cost = 0.0
         self._began_at = -math.inf
         self._pinned: set[int] = set()
@@ -200,8 +200,10 @@ class ShadowCheckpoints:
         if self._copying is not None:
             digest_seconds = self._copying.result()
             self._copying = None
-            # On a CPU the thread that computes the digest takes time from training.
-            self._cost = self._blocked + (digest_seconds if self._stream is None else 0.0)
+            self._num_copies += 1
+            if self._num_copies > SLOTS:  # the first copy in each slot also allocates its memory
+                # On a CPU the thread that computes the digest takes time from training.
+                self._cost = self._blocked + (digest_seconds if self._stream is None else 0.0)
 
     def report_loss(self, step: int, loss: float) -> None:
         """Report the loss of the step after `step` steps, which must be the same if a restart takes this step again."""
@@ -317,15 +319,15 @@ class ShadowCheckpoints:
         return event
 
     def _finish(self, slot: int, step: int, progress: Progress, copied: torch.cuda.Event | None) -> float:
-        """Declare a copy whole. Return the seconds that the digest and the reports took."""
+        """Declare a copy whole. Return the CPU seconds that the digest and the reports took."""
         if copied is not None:
             copied.synchronize()
-        begin = time.monotonic()
+        begin = time.thread_time()
         self._reporter.flush_events()
         digest = zlib.crc32(self._opened.data(slot)[: self._size])
         described = _Description(identity=self._identity, progress=progress, digest=digest)
         self._opened.finish(slot, step, described.model_dump_json().encode())
-        return time.monotonic() - begin
+        return time.thread_time() - begin
 
     def _load(self, slot: int) -> None:
         views = self._views(slot)
