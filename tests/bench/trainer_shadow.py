@@ -173,7 +173,7 @@ def main() -> None:
                 f"{wait * 1000:.1f} ms ({wait / step:.2%}); copies after {copies / len(found['waits']):.0%} of steps",
                 flush=True,
             )
-        for interval in INTERVALS:
+        for interval in INTERVALS if arguments.kills else []:
             pairs = recoveries(arguments.kills, arguments.tokens, arguments.processes, interval, folder)
             seconds, lost = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
             results["recoveries"][str(interval)] = {"seconds": seconds, "steps_lost": lost}
