@@ -7,8 +7,8 @@
   turns; stored checkpoints every 10 steps are included. Median of CPU seconds of all processes per step, which on a
   shared machine say more than the clock, and the time that training waited for copies.
 - `recovery`: a random rank is killed with SIGKILL at a random moment, again and again; seconds from the kill until the
-  first step that was not done before it, and the finished steps that were taken twice. With shadow checkpoints, and
-  with stored ones alone.
+  next optimizer step of the restarted ranks, and until the first step that was not done before it; and the finished
+  steps that were taken twice. With shadow checkpoints, and with stored ones alone.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from typing import Any
 from tests.bench.trainer_throughput import SHAPE, WARM_UP_STEPS, differences, measured_worker
 from trainer.agent import worker_group
 from trainer.agent.supervisor import NodeConfig, Supervisor
+from trainer.agent.worker_group import WorkerGroup
 from trainer.agent.worker_process import run_worker
 from trainer.client.local import LocalPlatform, LocalSettings
 from trainer.contract.run import EndClass
@@ -37,7 +39,17 @@ from trainer.resilience.forking import start_fork_server
 
 SAVE_EVERY = 10
 INTERVALS: list[int | str] = ["none", 1, "auto"]
-PAUSE_STEPS = 12  # between a recovery and the next kill: a stored checkpoint is among them
+PAUSE_STEPS = 7  # between two kills
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Seconds from a kill until the next optimizer step, and until the first that was not taken before; finished steps
+    that were taken twice."""
+
+    next_step: float
+    new_step: float
+    steps_lost: int
 
 
 def training_spec(steps: int, tokens: int) -> TrainingSpec:
@@ -85,12 +97,11 @@ def cost(steps: int, tokens: int, processes: int, interval: int | str, folder: P
     }
 
 
-def recoveries(kills: int, tokens: int, processes: int, interval: int | str, folder: Path) -> list[tuple[float, int]]:
-    """Return for each kill (seconds until the first new step, finished steps that were taken twice)."""
+def recoveries(kills: int, tokens: int, processes: int, interval: int | str, folder: Path) -> list[Recovery]:
     worker_group.run_worker = run_worker
     output = Path(tempfile.mkdtemp(dir=folder))
     supervisor = supervisor_of(100_000, tokens, processes, interval, kills, output, folder / "cache")
-    found: list[tuple[float, int]] = []
+    found: list[Recovery] = []
     killer = threading.Thread(target=_kill_often, args=(supervisor, processes, kills, output, found), daemon=True)
     killer.start()
     supervisor.run()
@@ -98,30 +109,28 @@ def recoveries(kills: int, tokens: int, processes: int, interval: int | str, fol
     return found
 
 
-def _kill_often(
-    supervisor: Supervisor, processes: int, kills: int, output: Path, found: list[tuple[float, int]]
-) -> None:
-    def wait_for_step(step: int, generation: int) -> None:
-        while (
-            supervisor.worker_group is None
-            or supervisor.worker_group._assignments[0].restart_count != generation
-            or supervisor.worker_group.progress()[0] < step
-        ):
+def _kill_often(supervisor: Supervisor, processes: int, kills: int, output: Path, found: list[Recovery]) -> None:
+    def wait_for(generation: int, step: int, num_finished: int) -> WorkerGroup:
+        """Wait until a worker group has taken so many steps, and has reached the step."""
+        while True:
+            group = supervisor.worker_group
+            is_running = group is not None and group._assignments[0].restart_count == generation
+            if is_running and group.progress()[0] >= step and group.shared_status.progress(0)[1] >= num_finished:
+                return group
             time.sleep(0.001)
 
-    step = PAUSE_STEPS
+    last = 0
     for generation in range(kills):
-        wait_for_step(step, generation)
-        group = supervisor.worker_group
-        assert group is not None
+        group = wait_for(generation, last + PAUSE_STEPS, 1)
         time.sleep(random.uniform(0.0, 0.5))
-        before, killed_at = group.progress()[0], time.time()
+        last, killed_at = group.progress()[0], time.time()
         os.kill(group._forked[random.randrange(processes)].process.pid or 0, signal.SIGKILL)
-        wait_for_step(before + 1, generation + 1)
-        seconds = time.time() - killed_at
+        wait_for(generation + 1, -1, 1)
+        next_step = time.time() - killed_at
+        wait_for(generation + 1, last + 1, 1)
+        new_step = time.time() - killed_at
         restored = [each["data"]["step"] for each in _events(output, "checkpoint.restored", killed_at)]
-        found.append((seconds, before - (restored[0] if restored else 0)))
-        step = before + PAUSE_STEPS
+        found.append(Recovery(next_step, new_step, last - (restored[0] if restored else 0)))
     supervisor.request_stop(None)
 
 
@@ -156,7 +165,7 @@ def main() -> None:
         folder = Path(name)
         taken: dict[str, dict[str, list[float]]] = {}
         for _ in range(arguments.rounds):
-            for interval in INTERVALS:
+            for interval in INTERVALS if arguments.steps else []:
                 found = cost(arguments.steps, arguments.tokens, arguments.processes, interval, folder)
                 for kind, values in found.items():
                     taken.setdefault(str(interval), {}).setdefault(kind, []).extend(values)
@@ -175,13 +184,17 @@ def main() -> None:
             )
         for interval in INTERVALS if arguments.kills else []:
             pairs = recoveries(arguments.kills, arguments.tokens, arguments.processes, interval, folder)
-            seconds, lost = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-            results["recoveries"][str(interval)] = {"seconds": seconds, "steps_lost": lost}
-            print(
-                f"shadow {interval!s:>5}: {len(pairs)} kills, new step after p50 {percentile(seconds, 0.5):.2f} s, p95 "
-                f"{percentile(seconds, 0.95):.2f} s, steps lost {min(lost)} to {max(lost)}",
-                flush=True,
-            )
+            lost = [each.steps_lost for each in pairs]
+            results["recoveries"][str(interval)] = [asdict(each) for each in pairs]
+            for name, seconds in (
+                ("next optimizer step", [each.next_step for each in pairs]),
+                ("first new step", [each.new_step for each in pairs]),
+            ):
+                print(
+                    f"shadow {interval!s:>5}: {len(pairs)} kills, {name} after p50 {percentile(seconds, 0.5):.2f} s, "
+                    f"p95 {percentile(seconds, 0.95):.2f} s, steps lost {min(lost)} to {max(lost)}",
+                    flush=True,
+                )
     print(f"load {os.getloadavg()[0]:.1f}")
     sys.stdout.write(json.dumps({"trainer_shadow": results}) + "\n")
 
