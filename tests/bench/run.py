@@ -58,6 +58,7 @@ TRAINER = {
     "trainer gradient compression": ["gradient_compression"],
     "trainer scale": ["trainer_scale"],
     "trainer saves": ["trainer_saves"],
+    "trainer shadow checkpoints": ["trainer_shadow"],
     "trainer preparation": ["trainer_preparation"],
     "trainer loss": ["trainer_loss"],
 }

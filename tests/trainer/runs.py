@@ -84,6 +84,10 @@ class FinishedRun:
                 found[point["step"]] = point["values"][name]
         return found
 
+    def points(self) -> list[dict]:
+        """All metric points, in the order in which they were reported."""
+        return [json.loads(line) for line in (self.output / "metrics.jsonl").read_text().splitlines()]
+
     def events(self, kind: str) -> list[dict]:
         lines = (self.output / "progress.jsonl").read_text().splitlines()
         return [event["data"] for event in map(json.loads, lines) if event["type"] == kind]
@@ -100,16 +104,19 @@ def run_alone(
     processes: int = 1,
     every_steps: int = 10,
     every_minutes: float | None = None,
+    shadow: int | str = "none",
     keep_last: int = 2,
     keep_best: bool = False,
     restarts: int = 0,
     data: Path | None = None,
     files: list[Path] | None = None,
     at_first_checkpoint: Callable[[Supervisor], None] | None = None,
+    at_start: Callable[[Supervisor], None] | None = None,
 ) -> FinishedRun:
     """A standalone run in worker processes of this test process's fork server. `files`: of a mixture, one a source.
 
-    `at_first_checkpoint` is called, while training continues, as soon as a new checkpoint's manifest is stored.
+    `at_first_checkpoint` is called, while training continues, as soon as a new checkpoint's manifest is stored;
+    `at_start` beside the run, from its beginning.
     """
     output.mkdir(parents=True, exist_ok=True)
     if data is None:
@@ -119,7 +126,11 @@ def run_alone(
         training,
         ProcessLayout(processes_per_node=processes),
         CheckpointPolicy(
-            every_steps=every_steps, every_minutes=every_minutes, keep_last=keep_last, keep_best=keep_best
+            every_steps=every_steps,
+            every_minutes=every_minutes,
+            shadow_every_steps=shadow,
+            keep_last=keep_last,
+            keep_best=keep_best,
         ),
         restarts,
     )
@@ -129,6 +140,8 @@ def run_alone(
     if at_first_checkpoint is not None:
         arguments = (output, supervisor, at_first_checkpoint, ended)
         threading.Thread(target=_watch_checkpoints, args=arguments, daemon=True).start()
+    if at_start is not None:
+        threading.Thread(target=at_start, args=(supervisor,), daemon=True).start()
     try:
         return FinishedRun(supervisor.run(), output)
     finally:

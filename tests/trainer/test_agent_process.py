@@ -168,7 +168,8 @@ def test_an_api_that_is_away_holds_up_neither_training_nor_its_reports(tmp_path:
 
 
 def test_a_killed_worker_is_replaced_in_place_and_training_resumes_from_the_checkpoint(tmp_path: Path) -> None:
-    run, keys, objects = platform_run(tiny_training(steps=60), processes=2, max_restarts_in_place=1)
+    policy = {"every_steps": 10, "shadow_every_steps": "none"}
+    run, keys, objects = platform_run(tiny_training(steps=60), processes=2, max_restarts_in_place=1, checkpoint=policy)
     with AgentApi(run, keys, dict(objects)) as api, agent(api, tmp_path) as process:
         api.wait_for(lambda: api.checkpoints)
         ranks = [child for child in workers_of(process) if child.num_threads() > 2]
@@ -176,6 +177,7 @@ def test_a_killed_worker_is_replaced_in_place_and_training_resumes_from_the_chec
         assert process.wait(90) == EXIT_STATUS[EndClass.COMPLETED]
         restarts = api.events("generation.started")
         assert [(event["generation"], "SIGKILL" in event["because"]) for event in restarts] == [(1, True)]
+        assert [event["tier"] for event in api.events("checkpoint.restored")] == ["stored"]
         assert sorted(api.losses()) == list(range(1, 61))
 
 

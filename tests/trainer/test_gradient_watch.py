@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.trainer.runs import run_alone, tiny_training
 from trainer.contract.optimisation import GradientWatchSpec
 from trainer.contract.run import EndClass
-from trainer.reporting.gradient_watch import MIN_STEPS, WINDOW, GradientWatch
+from trainer.reporting.gradient_watch import MIN_STEPS, WINDOW, GradientWatch, GradientWatchState
 
 
 def test_a_norm_above_the_absolute_limit_is_reported_until_it_is_over() -> None:
@@ -47,6 +47,21 @@ def test_outliers_are_skipped_by_deviations_from_the_mean_and_a_lasting_change_i
         watch.check(5.0)
         steps += 1
     assert steps < WINDOW
+
+
+def test_a_watch_continues_where_another_stopped() -> None:
+    spec = GradientWatchSpec(skip_sigma=2.0)
+    norms = [1.0 + 0.1 * (number % 7) for number in range(60)]
+    one, first = GradientWatch(spec), GradientWatch(spec)
+    assert GradientWatch(spec, first.state).skip_limit == math.inf
+    for norm in norms[:30]:
+        one.check(norm)
+        first.check(norm)
+    second = GradientWatch(spec, GradientWatchState.model_validate_json(first.state.model_dump_json()))
+    assert [second.check(norm) for norm in [*norms[30:], 99.0]] == [one.check(norm) for norm in [*norms[30:], 99.0]]
+    assert second.state == one.state
+    fresh = GradientWatchState.model_validate_json(GradientWatch(spec).state.model_dump_json())
+    assert fresh.skip_limit == math.inf
 
 
 def test_a_run_skips_outliers_and_takes_the_other_steps(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 import transformers
 
 from tests.trainer.runs import MIXTURE, FinishedRun, run_alone, stop, tiny_training
+from tests.trainer.shadow_runs import after_step, kill, shadow_run
 from trainer.contract.models import MODELS
 from trainer.contract.optimisation import LoraSpec
 from trainer.contract.run import EndClass
@@ -219,3 +220,13 @@ def test_a_resumed_run_drops_the_same_inputs_recomputed_or_not(
     assert resumed.series("train/loss") == pytest.approx(whole.series("train/loss"), rel=1e-5)
     without = run_alone(tmp_path / "without", adapting(first, parallelism=parallelism), data=data, processes=2)
     assert whole.series("train/loss")[10] != pytest.approx(without.series("train/loss")[10], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", [LORA, {**LORA, "dropout": 0.1, "quantization": "nf4"}], ids=str)
+def test_adapters_continue_from_their_copies(first: FinishedRun, tmp_path: Path, lora: dict) -> None:
+    training = adapting(first, steps=60, lora=lora)
+    undisturbed = shadow_run(tmp_path / "undisturbed", training, restarts=0, shadow="none")
+    run = shadow_run(tmp_path / "run", training, after_step(30, kill(1)))
+    assert [event["tier"] for event in run.events("checkpoint.restored")] == ["shadow"]
+    assert run.series("train/loss") == undisturbed.series("train/loss")

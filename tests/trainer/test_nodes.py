@@ -89,7 +89,7 @@ def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path: Path) -> Non
     """Three agents for a run of two nodes. The second is killed in the middle with all its processes; the run continues
     from its checkpoint on the first and the third, and ends as if nothing had been."""
     training = tiny_training(steps=60)
-    run, keys, objects = platform_run(training, checkpoint={"every_steps": 5})
+    run, keys, objects = platform_run(training, checkpoint={"every_steps": 5, "shadow_every_steps": 1})
     with AgentApi(run, keys, dict(objects)) as api:
         whole = agent(api, tmp_path, 0)
         assert whole.wait(120) == 0
@@ -109,6 +109,9 @@ def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path: Path) -> Non
                 process.kill()
                 process.wait()
         assert [[each.node_index for each in nodes] for _, nodes in sorted(api.placed.items())] == [[0, 1], [0, 2]]
+        skipped = {event["because"] for event in api.events("shadow.skipped") if event["rank"] == 1}
+        assert skipped <= {"this rank has no copy of it"}, "its new node never had one"
+        assert {event["tier"] for event in api.events("checkpoint.restored")} == {"stored"}
         assert {end["end_class"] for end in api.ends} == {"completed"}
         assert len(api.models) == 1
         assert api.losses() == pytest.approx(expected, rel=1e-5)
@@ -133,7 +136,7 @@ def processes_of(agent_pid: int) -> tuple[int, int]:
 @pytest.mark.parametrize("stopped", ["fork server", "rank"])
 def test_what_hangs_on_one_node_is_restarted_and_the_other_node_is_not_blamed(tmp_path: Path, stopped: str) -> None:
     training = tiny_training(steps=60)
-    run, keys, objects = platform_run(training, checkpoint={"every_steps": 5})
+    run, keys, objects = platform_run(training, checkpoint={"every_steps": 5, "shadow_every_steps": 1})
     with AgentApi(run, keys, dict(objects)) as api:
         assert agent(api, tmp_path, 0).wait(120) == 0
         expected = api.losses()
@@ -154,5 +157,6 @@ def test_what_hangs_on_one_node_is_restarted_and_the_other_node_is_not_blamed(tm
         stalled = api.events("progress.stalled")
         assert {(event["node"], *event["ranks"]) for event in stalled if event["is_hang"]} <= {("node1", 1), ("node0",)}
         assert ("node1", 1) in {(event["node"], *event["ranks"]) for event in stalled}
+        assert {event["tier"] for event in api.events("checkpoint.restored")} == {"shadow"}
         assert {end["end_class"] for end in api.ends} == {"completed"}
         assert api.losses() == pytest.approx(expected, rel=1e-5)

@@ -54,6 +54,7 @@ from trainer.resilience.memory import (
     reduce_micro_batch,
     store_micro_batch,
 )
+from trainer.resilience.shadow_memory import ShadowMemory
 from trainer.resilience.store_server import StoreAddress, start_store
 from trainer.storage.cached import delete_abandoned, delete_cached
 
@@ -113,6 +114,7 @@ class Supervisor:
         self._store_port = 0
         self._profiles: ProfileUploader | None = None
         self._resumed: CheckpointManifest | None = None
+        self._shadows: dict[int, ShadowMemory | None] = {}
 
     def request_stop(self, stop: StopRequest | None) -> None:
         """Save a checkpoint and end the attempt. `stop` None: a signal requested it, not the platform."""
@@ -144,6 +146,7 @@ class Supervisor:
             if failure.end_class is EndClass.INTERNAL_ERROR:
                 logger.exception("internal error in the agent")
             outcome = Outcome(failure.end_class, failure.message, self._last_step(run), {})
+        self._drop_shadows()
         if self._store is not None:
             self._store.process.kill()
         return self._report_end(run, keys, outcome)
@@ -197,6 +200,8 @@ class Supervisor:
                     message = f"{outcome.message}; the next attempt uses micro-batches of {smaller} sequences"
                     return replace(outcome, message=message)
                 largest = smaller
+            elif outcome.end_class is EndClass.CHECKPOINT_DAMAGED and self._was_shadow_restored():
+                pass  # the ranks have discarded their copies, and restart from the checkpoint
             elif outcome.end_class is EndClass.CHECKPOINT_DAMAGED and run.resume is not None:
                 self._report_damaged(run.resume, outcome.message)
             elif outcome.end_class is EndClass.LOSS_DIVERGED:
@@ -240,6 +245,7 @@ class Supervisor:
         rollback = self._platform.roll_back(request)
         if rollback is not None:
             self._resumed = None  # it is followed by an older one
+            self._drop_shadows()
             if self._config.node.index == 0:
                 before = first_sequence(rollback.from_step, training.batch_size_schedule, past)
                 self._report_event(
@@ -367,6 +373,7 @@ class Supervisor:
                 secrets=keys.secrets,
                 largest_micro_batch=largest_micro_batch,
                 profile=self._config.profile,
+                shadow=self._shadow_of(run, local_rank),
             )
             for local_rank in range(run.layout.processes_per_node)
         ]
@@ -378,6 +385,22 @@ class Supervisor:
             lambda: self._check_deadline(run.deadline),
             lambda: self._attempt_over.is_set() or self._rendezvous.is_round_outdated,
         )
+
+    def _shadow_of(self, run: RunConfig, local_rank: int) -> ShadowMemory | None:
+        """Return the memory for shadow checkpoints of a local rank; None if the run takes none."""
+        if run.checkpoint.shadow_every_steps == "none" or not run.max_restarts_in_place + run.spare_nodes:
+            return None
+        if local_rank not in self._shadows:
+            self._shadows[local_rank] = ShadowMemory.create(f"{run.job_id}-{local_rank}")
+        return self._shadows[local_rank]
+
+    def _drop_shadows(self) -> None:
+        for shadow in filter(None, self._shadows.values()):
+            shadow.close()
+        self._shadows = {}
+
+    def _was_shadow_restored(self) -> bool:
+        return any(shadow.restored_step() is not None for shadow in self._shadows.values() if shadow is not None)
 
     def _chosen_micro_batch(self) -> int | None:
         assert self.worker_group is not None, "called after a worker group has ended"

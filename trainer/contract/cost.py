@@ -24,6 +24,8 @@ MAX_SINGLE_GROUP_BYTES = 64 * 2**20
 MAX_UNREDUCED_GRADIENT_BYTES = 4 * 2**30
 """Up to this size ZeRO 3 accumulates complete gradients over the micro-batches and reduces them once a step. Larger
 gradients are reduced after each micro-batch, as ZeRO 2 does: that sends more and stores only shards."""
+SHADOW_COPIES = 2
+"""Copies of a rank's state that shadow checkpoints hold: one is whole while the other is being made."""
 MAX_OFFLOAD_BUCKET_ELEMENTS = 2**24
 """Maximum number of parameters in a bucket of offloaded optimizer state; two buckets are on the device at a time."""
 COMMUNICATOR_BYTES = 2 * 32 * 4 * 2**20
@@ -84,8 +86,8 @@ class Memory:
 
     `gathered`: unsharded copies of the weights that the model computes with, and a dequantized matrix. `logits`:
     includes the buffers of the loss. `host`: optimizer state in host memory. `saves`: the copy of the state for
-    checkpoints, and parts that are being stored, in host memory. On a CPU both are the same memory as the rest.
-    `communicators`: buffers of NCCL on a GPU.
+    checkpoints, and parts that are being stored, in host memory. `shadows`: shadow checkpoints in host memory, where
+    there are any. On a CPU all three are the same memory as the rest. `communicators`: buffers of NCCL on a GPU.
     """
 
     weights: int
@@ -96,6 +98,7 @@ class Memory:
     logits: int
     host: int = 0
     saves: int = 0
+    shadows: int = 0
     communicators: int = 0
 
     @property
@@ -281,6 +284,7 @@ class RankCost:
             logits=self._logits_bytes(),
             host=moments if self._training.optimizer.offload else 0,
             saves=(4 * updated + moments) // self._copies + self._parts_in_memory,
+            shadows=SHADOW_COPIES * (4 * updated + moments),
             communicators=COMMUNICATOR_BYTES * num_communicators(sizes) if self._on_gpu else 0,
         )
 

@@ -41,6 +41,14 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         "Some blocks of the model are not compiled though `compile` is set.",
         {"blocks": "Number of these blocks.", "of": "Blocks of the model.", "because": "The cause, as text."},
     ),
+    "checkpoint.restored": EventType(
+        "The workers continue from a checkpoint.",
+        {
+            "step": "Steps done at that checkpoint.",
+            "tier": "`shadow`: copies in the memory of the nodes. `stored`: the object store.",
+            "seconds": "Time to read it, in seconds.",
+        },
+    ),
     "cuda_graphs.unused": EventType(
         "`cuda_graphs` has no effect on the device of this run.",
         {"because": _BECAUSE},
@@ -165,6 +173,14 @@ AGENT_EVENTS: Mapping[str, EventType] = {
             "compile": "Whether blocks of the model are compiled.",
             "micro_batch_sequences": "Sequences of a micro-batch of a full step.",
         },
+    ),
+    "shadow.skipped": EventType(
+        "A shadow checkpoint is not used. Once for each step, with the first rank that cannot use its copy.",
+        {"step": "Steps done at that checkpoint.", "rank": "The rank.", "because": _BECAUSE},
+    ),
+    "shadow.unused": EventType(
+        "No shadow checkpoints are made.",
+        {"rank": "The first rank that cannot make them.", "because": _BECAUSE},
     ),
     "sink.failed": EventType(
         "A metric sink, such as MLflow, failed. Reported once per sink.",

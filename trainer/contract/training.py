@@ -109,6 +109,13 @@ class CheckpointPolicy(SpecModel):
     ] = None
     """Longest time between checkpoints, in minutes of training: one is also saved after the first step that ends later
     than that after the last save. By the clock of the first rank."""
+    shadow_every_steps: Annotated[
+        PositiveInt | Literal["auto", "none"], Field(examples=[1], exclude_if=lambda value: value == "auto")
+    ] = "auto"
+    """Interval between shadow checkpoints, in steps: each process copies its state to the memory of its node, and a
+    restart in place continues from there. Two copies are held, so a node needs twice the state of its processes.
+    `auto`: after each step, or as many as it takes for copies to cost at most 3 % of the time; without shadow
+    checkpoints if the node has too little memory available. `none`: none."""
     keep_last: PositiveInt = 2
     """Number of newest checkpoints to retain. Registering a new one retires the older ones, which are then deleted."""
     keep_best: Annotated[bool, Field(exclude_if=lambda value: not value)] = False

@@ -4,13 +4,14 @@ import math
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from trainer.contract.run import MetricPoint, ProgressEvent
 from trainer.reporting.log_format import LogFormatter
-from trainer.reporting.spool import SpoolWriter
+from trainer.reporting.spool import MAX_BATCH_RECORDS, SpoolWriter
 from trainer.resilience.agent_watch import watch_agent
 from trainer.resilience.assignment import Assignment, HttpConnection
 from trainer.resilience.description import describe_on_request
@@ -34,6 +35,7 @@ class Reporter:
         self._step, self._phase = resume.step if resume is not None else -1, "starting"
         self._num_finished = 0
         self._metrics = self._events = None
+        self._recent: deque[MetricPoint] = deque(maxlen=2 * MAX_BATCH_RECORDS)
         self._log_formatter: LogFormatter | None = None
         self._closed = threading.Event()
         if assignment.rank == 0:
@@ -51,8 +53,28 @@ class Reporter:
             now = datetime.now(UTC)
             point = MetricPoint(step=step, time=now, generation=self._generation, values=finite)
             self._metrics.add(point)
+            self._recent.append(point)
             if self._log_formatter is not None:
                 self._log_formatter.point(point)
+
+    def unflushed_metrics(self) -> list[MetricPoint]:
+        """Return the points that would be lost with this process, and with them all points of the first one's step: a
+        later worker group that reports a step again hides what an earlier one has reported of it."""
+        if self._metrics is None:
+            return []
+        if self._metrics.num_waiting > MAX_BATCH_RECORDS:
+            self._metrics.flush()
+        count = self._metrics.num_waiting
+        recent = list(self._recent)
+        first = len(recent) - count
+        while 0 < first < len(recent) and recent[first - 1].step == recent[first].step:
+            first -= 1
+        return recent[max(first, 0) :]
+
+    def flush_events(self) -> None:
+        """Write spooled events to disk."""
+        if self._events is not None:
+            self._events.flush()
 
     def event(self, kind: str, *, at: datetime | None = None, **data: float | str | None) -> None:
         """Spool an event of the time `at`, by default now."""
@@ -101,6 +123,11 @@ class Reporter:
         """Report the newest finished step, for heartbeats."""
         self._step = step
         self._num_finished += 1
+        self.report_progress()
+
+    def resume_after(self, step: int) -> None:
+        """Report that this process continues after so many finished steps, which others have computed."""
+        self._step = step
         self.report_progress()
 
     def report_progress(self) -> None:

@@ -50,6 +50,11 @@ class SpoolWriter:
         with self._lock:
             self._records.append(record)
 
+    @property
+    def num_waiting(self) -> int:
+        """Return the number of records that wait in memory."""
+        return len(self._records)
+
     def flush(self) -> bool:
         """Write everything added until now to files. Return False if the disk refused a part, which is kept."""
         with self._lock:

@@ -13,10 +13,10 @@ from trainer.contract.rollback import ACCELERATOR_LAG
 class StepStats:
     """Statistics of one step (counted from 0), reduced over all ranks and therefore equal on every rank.
 
-    `is_applied`: whether the step has updated the parameters. `save_due`: above 0 if it was time for a checkpoint. The
-    last four have a figure of each rank: `pass_seconds`
-    is the duration of its forward and backward passes, `compute_seconds` what of it was no wait for others (0 where
-    that was not measured), `memory_bytes` its peak until now, `stall_seconds` its wait for data.
+    `is_applied`: whether the step has updated the parameters. `save_due` and `shadow_due`: above 0 if it was time
+    for a checkpoint of this kind. The last four have a figure of each rank: `pass_seconds` is the duration of its
+    forward and backward passes, `compute_seconds` what of it was no wait for others (0 where that was not measured),
+    `memory_bytes` its peak until now, `stall_seconds` its wait for data.
     """
 
     step: int
@@ -28,6 +28,7 @@ class StepStats:
     profile_number: float
     profile_steps: float
     save_due: float
+    shadow_due: float
     pass_seconds: tuple[float, ...]
     compute_seconds: tuple[float, ...]
     memory_bytes: tuple[float, ...]
@@ -66,7 +67,7 @@ class StatsPipe:
         step, values, event = self._waiting.popleft()
         if event is not None:
             event.synchronize()
-        loss, norm, finite, stopping, skipped, number, steps, due, *rest = values.tolist()
+        loss, norm, finite, stopping, skipped, number, steps, save, shadow, *rest = values.tolist()
         ranks = len(rest) // RANK_FIGURES
         figures = (tuple(rest[begin : begin + ranks]) for begin in range(0, len(rest), ranks))
-        return StepStats(step, loss, norm, bool(finite), stopping, skipped, number, steps, due, *figures)
+        return StepStats(step, loss, norm, bool(finite), stopping, skipped, number, steps, save, shadow, *figures)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from trainer.checkpoint.reader import load
+from trainer.checkpoint.shadow import ShadowCheckpoints
 from trainer.checkpoint.state import live_shards
 from trainer.checkpoint.writer import CheckpointWriter, Identity
 from trainer.client.platform import Platform
-from trainer.contract.encryption import DecryptionError, Encryptor, check_manifest
+from trainer.contract.encryption import Encryptor
 from trainer.contract.launch_plan import micro_batch_size, plan_mesh
 from trainer.contract.micro_batch import find_largest_micro_batch
 from trainer.contract.precision import fp32_cost
@@ -37,12 +37,13 @@ from trainer.parallel.overlap import has_fused_matmuls
 from trainer.parallel.parallelize import ParallelModel, parallelize_model
 from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
-from trainer.storage.base import MissingObject, Storage
+from trainer.storage.base import Storage
 from trainer.training.activation_checkpointing import apply_activation_checkpointing
 from trainer.training.device import smallest_device_bytes
 from trainer.training.evaluation import HeldOutSet, PromptSampler, make_held_out_set, make_names_unique
 from trainer.training.kernel_report import attention_kernels
 from trainer.training.precision import apply_precision
+from trainer.training.resume import Resumed, resume
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class FinalState:
 
 @dataclass
 class TrainState:
-    """One rank's part of a run, ready to train from `first_step` (0-based)."""
+    """One rank's part of a run, ready to train."""
 
     assignment: Assignment
     mesh: Mesh
@@ -71,8 +72,9 @@ class TrainState:
     validation: list[HeldOutSet]
     sampler: PromptSampler
     writer: CheckpointWriter
+    shadows: ShadowCheckpoints
     part: RankShare
-    first_step: int
+    resumed: Resumed
     final: FinalState | None = None
     """Set once training is over."""
 
@@ -80,6 +82,11 @@ class TrainState:
     def training(self) -> TrainingSpec:
         """Return the training part of the spec."""
         return self.assignment.training
+
+    @property
+    def first_step(self) -> int:
+        """Return the number of the first step of this worker group, from 0."""
+        return self.resumed.step
 
 
 def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
@@ -127,19 +134,10 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
             for name, balance in model.weights.expert_biases.items():
                 balance.copy_(base.whole(name, tuple(balance.shape)))
         optimizer = ShardOptimizer(model.weights.trainable, model.weights.layouts, training.optimizer)
-    if run.resume is not None:
-        with reporter.phase("load", heartbeat_phase="load"):
-            check_manifest(run.resume, encryptor, job_id=run.job_id)
-            shards = live_shards(model.weights, optimizer)
-            try:
-                load(run.resume, shards, model.weights, storage, encryptor, corpus.fingerprint)
-            except (DecryptionError, MissingObject) as error:
-                raise TrainerError(
-                    EndClass.CHECKPOINT_DAMAGED, f"the checkpoint of step {run.resume.step} is damaged: {error}"
-                ) from error
-            model.weights.sync_compute_copies()
-    first_step = run.resume.data_position if run.resume is not None else 0
     identity = Identity(hashlib.sha256(training.model_dump_json().encode()).hexdigest(), corpus.fingerprint)
+    shards = live_shards(model.weights, optimizer)
+    shadows = ShadowCheckpoints(assignment, mesh, identity, model.weights, shards, reporter)
+    resumed = resume(run, shadows, shards, model.weights, storage, encryptor, corpus.fingerprint, reporter)
     return TrainState(
         assignment=assignment,
         mesh=mesh,
@@ -152,13 +150,14 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
         optimizer=optimizer,
         balancer=ExpertBalancer(model.stages, mesh),
         loader=Loader(
-            corpus, training.batch_size_schedule, part, mesh.device, first_step, _agreed_rollbacks(run, mesh)
+            corpus, training.batch_size_schedule, part, mesh.device, resumed.step, _agreed_rollbacks(run, mesh)
         ),
         validation=_validation(assignment, storage, part),
         sampler=PromptSampler(assignment, model),
         writer=CheckpointWriter(assignment, mesh, platform, storage, identity, reporter, part.micro_batch),
+        shadows=shadows,
         part=part,
-        first_step=first_step,
+        resumed=resumed,
     )
 
 

@@ -3,12 +3,13 @@
 import resource
 import sys
 import time
-from math import isfinite
+from math import isfinite, nan
 from statistics import mean
 
 import torch
 from torch import Tensor
 
+from trainer.checkpoint.shadow import Progress
 from trainer.checkpoint.state import live_shards, own_states
 from trainer.contract.rollback import DIVERGED_STEPS
 from trainer.contract.run import EndClass
@@ -52,6 +53,8 @@ def train(state: TrainState) -> EndClass:
     reporter.enter_phase("training")
     state.model.weights.begin_step(state.first_step)
     disable_automatic_collection()
+    if state.resumed.is_save_lost:
+        monitor.report_save(done, save(state, done, monitor.latest, is_final=False))
     monitor.resume_clock()
     is_over = monitor.best.has_waited(done)  # it ended early, and was interrupted before its model was stored
     for step in range(state.first_step, state.first_step if is_over else training.steps):
@@ -65,6 +68,7 @@ def train(state: TrainState) -> EndClass:
             loss = state.model.forward_backward(batches, tokens, clock.end_phase)
         clock.end_phase("other")  # what the measurement took
         figures = (clock.pass_seconds, sampler.seconds, peak_memory_bytes(state.mesh.device), state.loader.stalls[-1])
+        state.shadows.wait()
         stats, gradient_norm, is_applied = reduce_statistics(state, loss, figures, monitor.skip_limit)
         clock.end_phase("communication")
         state.optimizer.step(learning_rate(training, step), gradient_norm, is_applied)
@@ -100,6 +104,11 @@ def train(state: TrainState) -> EndClass:
         if stopping:
             profiler.close()
             return EndClass.STOPPED
+        if state.shadows.is_scheduled(done) or any(each.shadow_due > 0 for each in known):
+            monitor.report_steps(pipe.drain())
+            monitor.shadow_seconds = state.shadows.take(
+                done, live_shards(state.model.weights, state.optimizer), monitor.progress(state.writer.last_step)
+            )
     profiler.close()
     if done < training.steps:
         reporter.event(
@@ -130,12 +139,12 @@ def reduce_statistics(
     """
     mesh = state.mesh
     reporter = state.reporter
-    flags = torch.zeros(5 + RANK_FIGURES * mesh.world_size, device=loss.device)
+    flags = torch.zeros(6 + RANK_FIGURES * mesh.world_size, device=loss.device)
     flags[0], flags[1] = float(reporter.stop_requested()), state.loader.skipped_sequences
     flags[2], flags[3] = reporter.profile_requested()
-    flags[4] = float(state.writer.is_due)
+    flags[4], flags[5] = float(state.writer.is_due), float(state.shadows.is_due)
     for number, figure in enumerate(figures):  # the others' places are 0, so that the sum has each rank's
-        flags[5 + number * mesh.world_size + mesh.rank] = figure
+        flags[6 + number * mesh.world_size + mesh.rank] = figure
     sums = torch.cat([torch.stack([loss, state.optimizer.gradient_square_sum()]), flags])
     loss, square_sum = all_reduce_world(sums, mesh)[:2].unbind()
     gradient_norm = square_sum.sqrt()
@@ -205,19 +214,32 @@ class Monitor:
             ComputeSampler(state.mesh.device, state.mesh.sizes, state.first_step),
         )
         self._skew = SkewDetector(SLOW_SAMPLES if self.sampler.is_needed else SLOW_STEPS)
-        self._gradients = GradientWatch(state.training.optimizer.gradient_watch)
-        self._losses = OutlierLimit(state.training.rollback.loss_sigma)
-        self._diverging = self._all_skipped = 0
+        self._resumed, self._shadows = state.resumed, state.shadows
+        before = state.resumed.progress
+        self._gradients = GradientWatch(state.training.optimizer.gradient_watch, before.watch)
+        self._losses = OutlierLimit(state.training.rollback.loss_sigma, before.losses)
+        self._diverging, self._all_skipped = before.skipped
+        self.shadow_seconds = 0.0
+        """How long training waited for the shadow checkpoint after the newest step."""
         self._seen_first = False
         self._since = time.monotonic()
-        recorded = {} if state.assignment.run.resume is None else state.assignment.run.resume.metrics
-        self.best = BestEvaluation(state.training.evaluation, recorded)
-        self.latest: dict[str, float] = dict(self.best.metrics)
+        self.best = BestEvaluation(state.training.evaluation, before.metrics)
+        self.latest = dict(before.metrics)
+        for point in before.points:
+            values = {name: nan if value is None else value for name, value in point.values.items()}
+            self._reporter.metrics(point.step, values)
 
     @property
     def skip_limit(self) -> float:
         """Return the norm of a gradient above which the next step is skipped."""
         return self._gradients.skip_limit
+
+    def progress(self, last_saved: int) -> Progress:
+        """Return what a shadow checkpoint records. `last_saved`: step of the newest checkpoint that was begun."""
+        return Progress(
+            last_saved=last_saved, metrics=self.latest, skipped=(self._diverging, self._all_skipped),
+            watch=self._gradients.state, losses=self._losses.state, points=self._reporter.unflushed_metrics(),
+        )  # fmt: skip
 
     def resume_clock(self) -> None:
         """Restart the step time: it excludes evaluations and waits for checkpoints."""
@@ -238,6 +260,7 @@ class Monitor:
         if not self._seen_first:
             self._seen_first = True
             self._reporter.phase_finished("first_step", seconds)
+            self._check_first_loss(stats.loss)
         tokens_per_second = self._training.tokens_at(stats.step) / seconds
         values = {
             "train/loss": stats.loss,
@@ -257,6 +280,9 @@ class Monitor:
             self._training, self._vocab_size, tokens_per_second, self._mesh.world_size, self._peak
         )
         values |= self._split(seconds) | self._compare_ranks(stats)
+        if self._shadows.is_used:
+            values["time/shadow_seconds"], self.shadow_seconds = self.shadow_seconds, 0.0
+            self._shadows.report_loss(stats.step, stats.loss)
         if self._training.data.on_corrupt == "skip":
             values["data/skipped_sequences"] = stats.skipped_sequences
         if self._sent:
@@ -272,6 +298,14 @@ class Monitor:
             self._reporter.event("gradient.large", step=stats.step + 1, norm=stats.gradient_norm, because=because)
         self._report_skip(stats)
         self._check_divergence(stats)
+
+    def _check_first_loss(self, loss: float) -> None:
+        """Drop the shadow checkpoints if the loss shows that the restored one was damaged, and raise TrainerError."""
+        try:
+            self._resumed.check_first_loss(loss)
+        except TrainerError:
+            self._shadows.discard()
+            raise
 
     def _split(self, seconds: float) -> dict[str, float]:
         """Return the step's time on this rank by phase."""

@@ -3563,6 +3563,16 @@ export interface components {
              */
             every_minutes: number | null;
             /**
+             * Shadow Every Steps
+             * @description Interval between shadow checkpoints, in steps: each process copies its state to the memory of its node, and a
+             *     restart in place continues from there. Two copies are held, so a node needs twice the state of its processes.
+             *     `auto`: after each step, or as many as it takes for copies to cost at most 3 % of the time; without shadow
+             *     checkpoints if the node has too little memory available. `none`: none.
+             * @default auto
+             * @example 1
+             */
+            shadow_every_steps: number | ("auto" | "none");
+            /**
              * Keep Last
              * @description Number of newest checkpoints to retain. Registering a new one retires the older ones, which are then deleted.
              * @default 2

@@ -26,6 +26,7 @@ class BudgetEffect(TypedDict):
 class CheckpointPolicy(TypedDict):
     every_steps: NotRequired[int]
     every_minutes: NotRequired[float | None]
+    shadow_every_steps: NotRequired[int | Literal['auto', 'none']]
     keep_last: NotRequired[int]
     keep_best: NotRequired[bool]
 

@@ -51,6 +51,7 @@ class Estimate:
 
     `memory_bytes_per_process`: memory of the accelerator, or host memory in a pool without accelerators, of the
     pipeline stage that needs most. `host_bytes_per_process`: host memory of the stage that needs most.
+    `shadow_bytes_per_process`: what shadow checkpoints take of host memory beyond that, if they are made.
     `pool_memory_bytes_per_process` is None if the memory of the pool's accelerators is not known. `tokens_total` is
     over all steps.
     """
@@ -61,6 +62,7 @@ class Estimate:
     memory_bytes_per_process: int
     pool_memory_bytes_per_process: int | None
     host_bytes_per_process: int
+    shadow_bytes_per_process: int = 0
 
 
 def estimate(spec: JobSpec, pool: PoolShape, *, with_smallest_micro_batches: bool = False) -> Estimate:
@@ -93,6 +95,7 @@ def estimate(spec: JobSpec, pool: PoolShape, *, with_smallest_micro_batches: boo
         memory_bytes_per_process=device,
         pool_memory_bytes_per_process=available,
         host_bytes_per_process=device if on_host else PROCESS_BYTES + max(each.host + each.saves for each in memories),
+        shadow_bytes_per_process=max(each.shadows for each in memories),
     )
 
 
@@ -214,7 +217,22 @@ def warnings(spec: JobSpec, pool: PoolShape) -> list[FieldProblem]:
                 f"every {policy.every_steps} steps in a run of {spec.training.steps}: a fault starts over",
             )
         )
+    if spec.training is not None and isinstance(policy.shadow_every_steps, int):
+        found += _shadows_too_large(estimate(spec, pool, with_smallest_micro_batches=True), spec, pool)
     return found
+
+
+def _shadows_too_large(need: Estimate, spec: JobSpec, pool: PoolShape) -> list[FieldProblem]:
+    """Return a warning if the nodes have no memory for the shadow checkpoints that the spec asks for."""
+    host = pool.host_bytes_per_process(spec.resources.processes_per_node)
+    if need.host_bytes_per_process + need.shadow_bytes_per_process <= host:
+        return []
+    detail = (
+        f"shadow checkpoints take about {_gib(need.shadow_bytes_per_process)} per process beside "
+        f"{_gib(need.host_bytes_per_process)}; nodes of pool {pool.name} have {_gib(host)} per process. The job runs "
+        "without them if its nodes have too little memory available"
+    )
+    return [FieldProblem("/checkpoint/shadow_every_steps", "shadows_do_not_fit", detail)]
 
 
 def _gib(count: int) -> str:

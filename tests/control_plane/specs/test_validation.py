@@ -264,6 +264,14 @@ def test_a_run_without_a_checkpoint_before_its_end_is_warned_of(
     assert ("no_checkpoint_before_the_end" in codes) == is_warned
 
 
+def test_shadow_checkpoints_that_the_nodes_have_no_memory_for_are_warned_of(spec: dict[str, Any]) -> None:
+    for interval, memory, is_warned in ((1, 1024, False), (1, 16, True), ("auto", 16, False)):
+        spec["checkpoint"] = {"shadow_every_steps": interval}
+        pool = replace(H100_NODES, memory_bytes_per_node=memory * 2**30)
+        found = [each.code for each in fit.warnings(on_one_gpu_node(spec, "llama-1b"), pool)]
+        assert ("shadows_do_not_fit" in found) == is_warned, (interval, memory, found)
+
+
 def test_micro_batches_of_automatic_size_fill_the_share_of_an_accelerator(spec: dict[str, Any]) -> None:
     parsed = on_one_gpu_node(spec, "llama-1b")
     small, large = (

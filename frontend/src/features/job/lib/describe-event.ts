@@ -107,6 +107,12 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(`Back to the checkpoint of step ${step ?? "?"}, without the data since: ${word("because")}`, "waiting");
     case "generation.started":
       return described(`Restarted in place: ${word("because")}`, "waiting");
+    case "checkpoint.restored":
+      return described(`Continues after step ${step ?? "?"}, from ${word("tier") === "shadow" ? "copies in the nodes' memory" : "a stored checkpoint"}`);
+    case "shadow.skipped":
+      return described(`The shadow checkpoint of step ${step ?? "?"} is not used: rank ${number("rank") ?? "?"}: ${word("because")}`, "waiting");
+    case "shadow.unused":
+      return described(`No shadow checkpoints: ${word("because")}`);
     case "export.best":
       return described(`The model is that of step ${step ?? "?"}, which had the lowest held-out loss`);
     case "export.finished":

@@ -1,0 +1,366 @@
+"""Shadow checkpoints: each rank copies its complete state to its node's memory, and a restart in place continues there.
+
+A copy has all of a rank's state, also what another rank writes in a stored checkpoint, so a rank needs no other one to
+restore it. The ranks agree on the newest step of which each has a whole copy. Training waits until the state is copied;
+a thread computes the digest, and declares the copy whole.
+"""
+
+import hashlib
+import json
+import math
+import time
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from pydantic import ConfigDict
+from torch import Tensor
+
+from trainer.checkpoint.state import Shard, own_states, set_own_states
+from trainer.checkpoint.writer import Identity
+from trainer.contract.base import WireModel
+from trainer.contract.manifest import BEST_STEP, CheckpointManifest
+from trainer.contract.run import MetricPoint
+from trainer.contract.timeouts import STARTUP_TIMEOUT
+from trainer.parallel.mesh import Mesh
+from trainer.parallel.weights import Weights
+from trainer.reporting.gradient_watch import GradientWatchState, OutlierState
+from trainer.reporting.reporter import Reporter
+from trainer.resilience.assignment import Assignment
+from trainer.resilience.control_groups import available_memory
+from trainer.resilience.shadow_memory import SLOTS, ShadowMemory, SlotHeader
+
+AUTO_SHARE = 0.03
+"""Of the time, what copies take at most with `shadow_every_steps` `auto`, but for the first two."""
+AUTO_MEMORY_SHARE = 0.5
+"""Of the memory that a node has available, what all of its copies may take."""
+_ALIGNMENT = 64  # bytes: of a tensor in a copy
+
+
+class Progress(WireModel):
+    """What training knows beside its tensors. `last_saved`: step of the newest stored checkpoint that was begun, -1
+    without one. `metrics`: the latest, for checkpoints. `skipped`: steps in a row in which it diverged, and all steps
+    without an update. `watch`, `losses`: the limits of gradients and of losses. `points`: metrics that may not have
+    left the process."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="constants")
+
+    last_saved: int = -1
+    metrics: dict[str, float] = {}
+    skipped: tuple[int, int] = (0, 0)
+    watch: GradientWatchState = GradientWatchState()
+    losses: OutlierState = OutlierState()
+    points: list[MetricPoint] = []
+
+
+class _Description(WireModel):
+    """The text in the header of a copy. `identity`: what must be equal for it to be used. `digest`: CRC-32 of its
+    data."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="constants")
+
+    identity: dict[str, str | int | dict[str, int]]
+    progress: Progress
+    digest: int
+
+
+@dataclass(frozen=True)
+class Restored:
+    """The state after `step` steps, restored from a shadow checkpoint. `next_loss`: that of the next step, if the
+    processes before had computed it."""
+
+    step: int
+    progress: Progress
+    next_loss: float | None
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A whole copy whose digest is right."""
+
+    slot: int
+    step: int
+    progress: Progress
+    next_loss: float | None
+
+
+class Unusable(Exception):
+    """Why a copy is not used."""
+
+
+class ShadowCheckpoints:
+    """This rank's shadow checkpoints. All methods are collective but for `wait`, `report_loss` and `discard`."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        mesh: Mesh,
+        identity: Identity,
+        weights: Weights,
+        shards: Sequence[Shard],
+        reporter: Reporter,
+    ) -> None:
+        """`shards`: all of this rank's live shards."""
+        self._policy, self._run = assignment.run.checkpoint, assignment.run
+        self._mesh, self._weights, self._reporter = mesh, weights, reporter
+        self._memory = assignment.shadow
+        self._live = [*(shard.tensor for shard in shards)]
+        own = own_states(weights)
+        self._own_names = list(own)
+        self._places = _places([*self._live, *own.values()])
+        self._size = self._places[-1][1]
+        self._identity = {
+            "job": assignment.run.job_id, "attempt": assignment.run.attempt_id, "rank": mesh.rank, "mesh": mesh.axes,
+            "spec": identity.spec_digest, "data": identity.dataset_fingerprint, "state": _layout_digest(shards, own),
+        }  # fmt: skip
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shadow")
+        self._copying: Future[float] | None = None
+        self._stream = torch.cuda.Stream(mesh.device) if mesh.device.type == "cuda" else None
+        self._slots: list[Tensor] = []
+        self._lost: list[SlotHeader] = []
+        self._next_slot = self._num_copies = 0
+        self._blocked = self._cost = 0.0
+        self._began_at = -math.inf
+        self._pinned: set[int] = set()
+        self.is_used = False
+
+    def restore(self, stored: CheckpointManifest | None) -> Restored | None:
+        """Agree with the other ranks on the newest step of which each has a whole copy, and restore it; None if there
+        is none, or `stored` is newer. Also decide whether this group of workers takes copies.
+
+        Reports why copies are not taken, and why an existing one is not used.
+        """
+        problem = self._open()
+        found, skipped = self._candidates(stored) if problem is None else ([], [])
+        mine = {
+            "problem": problem,
+            "skipped": skipped,
+            "steps": {each.step: each.next_loss for each in found},
+        }
+        store = self._mesh.open_store("shadow/")
+        store.set(f"rank{self._mesh.rank}", json.dumps(mine))
+        if self._mesh.rank == 0:
+            store.set("decision", json.dumps(self._decide(store, stored)))
+        store.wait(["decision"], STARTUP_TIMEOUT)
+        decision = json.loads(store.get("decision"))
+        self.is_used = decision["is_used"]
+        step = decision["step"]
+        chosen = next((each for each in found if each.step == step), None)
+        if self._memory is not None and problem is None:
+            self._memory.report_restored(None if chosen is None else step)
+        if chosen is None:
+            return None
+        begin = time.monotonic()
+        self._load(chosen.slot)
+        self._next_slot = (chosen.slot + 1) % SLOTS
+        if self._mesh.rank == 0:
+            seconds = time.monotonic() - begin
+            self._reporter.event("checkpoint.restored", step=step, tier="shadow", seconds=seconds)
+        return Restored(step, chosen.progress, decision["next_loss"])
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether, with `auto`, the first rank asks all ranks for a copy."""
+        if not self.is_used or self._policy.shadow_every_steps != "auto" or self._mesh.rank != 0:
+            return False
+        return time.monotonic() - self._began_at >= self._cost / AUTO_SHARE
+
+    def is_scheduled(self, step: int) -> bool:
+        """Return whether the interval of the spec asks for a copy after `step` steps."""
+        every = self._policy.shadow_every_steps
+        return self.is_used and isinstance(every, int) and step % every == 0
+
+    def take(self, step: int, shards: Iterable[Shard], progress: Progress) -> float:
+        """Copy the state after `step` steps. Return the seconds that training waited.
+
+        On a GPU, the copy is made beside the next forward pass: call `wait` before the state changes.
+        """
+        begin = self._began_at = time.monotonic()
+        memory, slot = self._opened, self._next_slot
+        self.wait()
+        if self._stream is not None and slot not in self._pinned:
+            _pin(self._slots[slot])
+            self._pinned.add(slot)
+        memory.begin(slot, step)
+        live, own = [shard.tensor for shard in shards], own_states(self._weights)
+        targets = self._views(slot)
+        copied = self._copy([*live, *own.values()], targets)
+        self._next_slot = (slot + 1) % SLOTS
+        self._blocked = time.monotonic() - begin
+        self._copying = self._thread.submit(partial(self._finish, slot, step, progress, copied))
+        return self._blocked
+
+    def wait(self) -> None:
+        """Wait until the newest copy is whole. Call it in each step after the passes, before a collective of all ranks.
+
+        So no rank begins a copy before all ranks have finished theirs, and one common step is whole at any moment.
+        """
+        if self._copying is not None:
+            digest_seconds = self._copying.result()
+            self._copying = None
+            self._num_copies += 1
+            if self._num_copies > SLOTS:  # the first copy in each slot also allocates its memory
+                # On a CPU the thread that computes the digest takes time from training.
+                self._cost = self._blocked + (digest_seconds if self._stream is None else 0.0)
+
+    def report_loss(self, step: int, loss: float) -> None:
+        """Report the loss of the step after `step` steps, which must be the same if a restart takes this step again."""
+        if self.is_used:
+            self._opened.report_loss(step, loss)
+
+    def discard(self) -> None:
+        """Drop all copies."""
+        self.wait()
+        self._opened.discard()
+
+    @property
+    def _opened(self) -> ShadowMemory:
+        assert self._memory is not None, "used only with memory"
+        return self._memory
+
+    def _open(self) -> str | None:
+        """Map the memory. Return why this rank cannot take copies, None if it can, and an empty text if none were
+        asked for."""
+        if self._memory is None:
+            return ""
+        self._memory.report_restored(None)
+        problem = self._lack_of_memory(self._memory.used_bytes)
+        if problem is not None:
+            return problem
+        self._lost = self._memory.open(self._size)
+        for slot in range(SLOTS):
+            self._slots.append(torch.frombuffer(self._memory.data(slot), dtype=torch.uint8))
+        return None
+
+    def _lack_of_memory(self, used: int) -> str | None:
+        available, ranks = available_memory(), self._run.layout.processes_per_node
+        needed = SLOTS * self._size
+        if available is None or needed <= used:
+            return None
+        missing = (needed - used) * ranks
+        share = AUTO_MEMORY_SHARE if self._policy.shadow_every_steps == "auto" else 1.0
+        if missing <= share * available:
+            return None
+        limit = "; `auto` takes at most half of that" if share < 1.0 else ""
+        return (
+            f"{SLOTS} copies of the state of {ranks} processes need {missing / 2**30:.1f} GiB more, and the node has "
+            f"{available / 2**30:.1f} GiB available{limit}"
+        )
+
+    def _candidates(self, stored: CheckpointManifest | None) -> tuple[list[_Candidate], list[tuple[int, str]]]:
+        """Return the copies that this rank can use, and (step, reason) of those that it cannot."""
+        found, skipped = [], []
+        for header in [*self._lost, *self._opened.headers()]:
+            if header.step < 0:
+                continue
+            try:
+                found.append(self._check(header, stored))
+            except Unusable as error:
+                skipped.append((header.step, str(error)))
+        return found, skipped
+
+    def _check(self, header: SlotHeader, stored: CheckpointManifest | None) -> _Candidate:
+        """Raise Unusable for a copy that is torn, altered, of another run, or that a resume may not continue from."""
+        if header.text is None:
+            raise Unusable("it is incomplete: its process ended while it was made")
+        described = _Description.model_validate_json(header.text)
+        for name, expected in self._identity.items():
+            other = described.identity.get(name)
+            if other != expected:
+                raise Unusable(f"it is of another {name}: {other} instead of {expected}")
+        progress = described.progress
+        newest = stored.step if stored is not None else -1
+        best = int(progress.metrics.get(BEST_STEP, 0))
+        if self._policy.keep_best and newest < best != header.step:
+            raise Unusable(f"the checkpoint of step {best}, which has the lowest held-out loss, was not stored")
+        if header.step >= newest and zlib.crc32(self._opened.data(header.slot)[: self._size]) != described.digest:
+            raise Unusable("its content does not have its digest")
+        return _Candidate(header.slot, header.step, progress, header.next_loss)
+
+    def _decide(self, store: torch.distributed.Store, stored: CheckpointManifest | None) -> dict[str, object]:
+        """Return what all ranks do, from what each has reported; on the first rank."""
+        keys = [f"rank{rank}" for rank in range(self._mesh.world_size)]
+        store.wait(keys, STARTUP_TIMEOUT)
+        ranks = [json.loads(store.get(key)) for key in keys]
+        problems = [(rank, each["problem"]) for rank, each in enumerate(ranks) if each["problem"] is not None]
+        for rank, problem in problems[:1]:
+            if problem:
+                self._reporter.event("shadow.unused", rank=rank, because=problem)
+        skipped: dict[int, tuple[int, str]] = {}
+        for rank, each in enumerate(ranks):
+            for step, because in each["skipped"]:
+                skipped.setdefault(step, (rank, because))
+        known = [{int(step): loss for step, loss in each["steps"].items()} for each in ranks]
+        newest = stored.step if stored is not None else 0
+        common = [step for step in known[0] if step >= newest and all(step in each for each in known)]
+        for step in {step for each in known for step in each} - set(common):
+            if step >= newest:
+                rank = next(rank for rank, each in enumerate(known) if step not in each)
+                skipped.setdefault(step, (rank, "this rank has no copy of it"))
+        chosen = max(common, default=None)
+        for step, (rank, because) in sorted(skipped.items()):
+            if step > (newest if chosen is None else chosen):
+                self._reporter.event("shadow.skipped", step=step, rank=rank, because=because)
+        losses = [each[chosen] for each in known if chosen is not None and each[chosen] is not None]
+        return {"is_used": not problems, "step": chosen, "next_loss": losses[0] if losses else None}
+
+    def _copy(self, sources: list[Tensor], targets: list[Tensor]) -> torch.cuda.Event | None:
+        if self._stream is None:
+            torch._foreach_copy_(targets, sources)
+            return None
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            for target, source in zip(targets, sources, strict=True):
+                target.copy_(source, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record(self._stream)
+        return event
+
+    def _finish(self, slot: int, step: int, progress: Progress, copied: torch.cuda.Event | None) -> float:
+        """Declare a copy whole. Return the CPU seconds that the digest and the reports took."""
+        if copied is not None:
+            copied.synchronize()
+        begin = time.thread_time()
+        self._reporter.flush_events()
+        digest = zlib.crc32(self._opened.data(slot)[: self._size])
+        described = _Description(identity=self._identity, progress=progress, digest=digest)
+        self._opened.finish(slot, step, described.model_dump_json().encode())
+        return time.thread_time() - begin
+
+    def _load(self, slot: int) -> None:
+        views = self._views(slot)
+        for target, source in zip(self._live, views, strict=False):
+            target.copy_(source)
+        own = zip(self._own_names, views[len(self._live) :], strict=True)
+        set_own_states({name: view.clone() for name, view in own}, self._weights)
+        self._weights.sync_compute_copies()
+
+    def _views(self, slot: int) -> list[Tensor]:
+        """Return the tensors of a slot: those of the state in order, then the rank's own."""
+        flat = self._slots[slot]
+        return [flat[begin:end].view(dtype).view(shape) for begin, end, dtype, shape in self._places]
+
+
+def _places(tensors: Sequence[Tensor]) -> list[tuple[int, int, torch.dtype, torch.Size]]:
+    """Return where each tensor is in a copy, in bytes, with its type and shape."""
+    places, end = [], 0
+    for tensor in tensors:
+        begin = -(-end // _ALIGNMENT) * _ALIGNMENT
+        end = begin + tensor.numel() * tensor.element_size()
+        places.append((begin, end, tensor.dtype, tensor.shape))
+    return places
+
+
+def _layout_digest(shards: Iterable[Shard], own: Mapping[str, Tensor]) -> str:
+    """Return a digest of what a copy has in which order."""
+    rows = [[each.stored, str(each.tensor.dtype), each.offsets, list(each.tensor.shape), each.shape] for each in shards]
+    rows += [[name, str(tensor.dtype), list(tensor.shape)] for name, tensor in own.items()]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+def _pin(memory: Tensor) -> None:
+    """Let a GPU copy to this memory by itself. Where the driver refuses it, copies are slower."""
+    torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)

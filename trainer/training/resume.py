@@ -1,0 +1,81 @@
+"""Where a worker group begins: from its shadow checkpoints, the stored checkpoint that it was given, or the start."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isclose, isfinite
+
+from trainer.checkpoint.reader import load
+from trainer.checkpoint.shadow import Progress, ShadowCheckpoints
+from trainer.checkpoint.state import Shard
+from trainer.contract.encryption import DecryptionError, Encryptor, check_manifest
+from trainer.contract.run import EndClass, RunConfig
+from trainer.errors import TrainerError
+from trainer.parallel.weights import Weights
+from trainer.reporting.reporter import Reporter
+from trainer.storage.base import MissingObject, Storage
+
+_SAME_LOSS = 0.01
+"""Relative difference of the losses of a step that was taken twice, on GPUs whose sums depend on timing; elsewhere they
+are equal."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The steps done before this worker group, and what was known then. `is_save_lost`: a stored checkpoint that had
+    begun by then was not finished."""
+
+    step: int = 0
+    progress: Progress = field(default_factory=Progress)
+    is_from_shadow: bool = False
+    is_save_lost: bool = False
+    next_loss: float | None = None
+
+    def check_first_loss(self, loss: float) -> None:
+        """Raise TrainerError (CHECKPOINT_DAMAGED) if the first loss after a shadow checkpoint shows that it is damaged:
+        it is not finite, or not what the processes before have computed for this step."""
+        if not self.is_from_shadow:
+            return
+        is_right = isfinite(loss) if self.next_loss is None else isclose(loss, self.next_loss, rel_tol=_SAME_LOSS)
+        if is_right or (self.next_loss is not None and not isfinite(self.next_loss)):
+            return
+        before = "" if self.next_loss is None else f", and was {self.next_loss:.6g} before the restart"
+        raise TrainerError(
+            EndClass.CHECKPOINT_DAMAGED,
+            f"the shadow checkpoint of step {self.step} is damaged: the loss of the next step is {loss:.6g}{before}",
+        )
+
+
+def resume(
+    run: RunConfig,
+    shadows: ShadowCheckpoints,
+    shards: Sequence[Shard],
+    weights: Weights,
+    storage: Storage,
+    encryptor: Encryptor,
+    dataset_fingerprint: str,
+    reporter: Reporter,
+) -> Resumed:
+    """Restore the newest state that is complete; a collective. Raises TrainerError, as `load` does, also for a stored
+    checkpoint that cannot be read (CHECKPOINT_DAMAGED)."""
+    stored = run.resume
+    restored = shadows.restore(stored)
+    if restored is not None:
+        reporter.resume_after(restored.step)
+        newest = stored.step if stored is not None else -1
+        is_save_lost = restored.progress.last_saved > newest
+        return Resumed(restored.step, restored.progress, True, is_save_lost, restored.next_loss)
+    if stored is None:
+        return Resumed()
+    begin = time.monotonic()
+    with reporter.phase("load", heartbeat_phase="load"):
+        check_manifest(stored, encryptor, job_id=run.job_id)
+        try:
+            load(stored, shards, weights, storage, encryptor, dataset_fingerprint)
+        except (DecryptionError, MissingObject) as error:
+            raise TrainerError(
+                EndClass.CHECKPOINT_DAMAGED, f"the checkpoint of step {stored.step} is damaged: {error}"
+            ) from error
+        weights.sync_compute_copies()
+    reporter.event("checkpoint.restored", step=stored.step, tier="stored", seconds=time.monotonic() - begin)
+    return Resumed(stored.data_position, Progress(last_saved=stored.step, metrics=stored.metrics))
