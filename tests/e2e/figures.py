@@ -24,7 +24,9 @@ ACTIVITIES = {
     "Export": "export_seconds",
     "Finishing": "finishing_seconds",
     "Paused": "paused_seconds",
+    "No progress": "stalled_seconds",
     "Lost, not saved": "lost_seconds",
+    "Not known": "unattributed_seconds",
 }
 METER_SECONDS = 3.0  # usage is counted in whole seconds, and to the moment when the platform sees the end
 

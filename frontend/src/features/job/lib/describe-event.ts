@@ -105,6 +105,8 @@ export function describeEvent(event: JobEvent): Described | null {
       );
     case "generation.started":
       return described(`Restarted in place: ${word("because")}`, "waiting");
+    case "training.started":
+      return described(step ? `Training resumes from step ${step}` : "Training starts");
     case "export.best":
       return described(`The model is that of step ${step ?? "?"}, which had the lowest held-out loss`);
     case "export.finished":
