@@ -104,7 +104,7 @@ def interruptions(groups: Sequence[WorkerGroup], attempts: Sequence[AttemptFacts
             found.append(
                 Interruption(
                     attempt.number, last.number if last else 0, attempt.end, in_place=False, reason=attempt.reason,
-                    detail=attempt.detail, node=attempt.node,
+                    detail=attempt.detail, node=attempt.node or (_hung_node(last) if last else ""),
                     steps_lost=_steps_lost(attempt.last_step, last) if last else None,
                 )
             )  # fmt: skip
@@ -136,6 +136,13 @@ def _restart(attempt: int, group: WorkerGroup, following: WorkerGroup) -> Interr
         attempt, group.number, group.end, in_place=True, reason=report.reason, detail=report.detail, node=report.node,
         steps_lost=_steps_lost(max(steps, default=None), group),
     )  # fmt: skip
+
+
+def _hung_node(group: WorkerGroup) -> str:
+    """Return the node with the ranks that held up the others in the group's last hang, empty if there is none."""
+    hangs = (event for event in reversed(group.events) if event.type == "progress.stalled")
+    found = (event.data for event in hangs if event.data.get("is_hang") is True and event.data.get("ranks"))
+    return next((_text(data, "node") for data in found), "")
 
 
 def _steps_lost(last_step: int | None, group: WorkerGroup) -> int | None:

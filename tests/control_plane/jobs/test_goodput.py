@@ -91,6 +91,18 @@ def test_of_the_reports_of_many_nodes_that_of_a_consequence_is_not_the_cause() -
     assert [(each.reason, each.node, each.steps_lost) for each in interrupted] == [("process_killed", "gpu-1", 7)]
 
 
+def test_an_attempt_that_hung_names_the_node_with_the_ranks_that_held_up_the_others() -> None:
+    job = a_killed_rank()
+    lost = next(event for event in job.events if event.data.get("to") == "queued")
+    for node, ranks in (("gpu-3", [5]), ("gpu-4", [])):
+        hang = {"seconds": 5, "is_hang": True, "node": node, "ranks": ranks}
+        job.events.insert(job.events.index(lost), type(lost)("progress.stalled", at(55), "att_1", hang))
+    attempts = [AttemptFacts(1, at(2), at(60), "hang"), AttemptFacts(2, at(63), at(89), "completed")]
+    found, interrupted = account(job, 90, attempts)
+    assert [(each.reason, each.node) for each in interrupted] == [("process_killed", "gpu-1"), ("hang", "gpu-3")]
+    assert seconds(found, 1) == {"lost": 15, "stalled": 10, "startup": 4}
+
+
 def test_time_that_no_event_covers_is_not_attributed() -> None:
     job = History()
     job.starts(0)
