@@ -68,14 +68,14 @@ describe("goodput", () => {
     render(<GoodputPanel job={job()} />);
     const table = await screen.findByRole("table", { name: "Slot time by activity" });
     expect(within(table).getAllByRole("row").map(texts)).toEqual([
-      ["Activity", "Slot time", "Share", "Cost"],
-      ["Start-up", "40 s", "10%", "0.04 EUR"],
-      ["launch", "30 s", "", "0.03 EUR"],
-      ["first step", "10 s", "", "0.01 EUR"],
-      ["Training", "4m 40s", "70%", "2.80 EUR"],
-      ["Lost, not saved", "1m 00s", "15%", "0.60 EUR"],
-      ["Not known", "20 s", "5%", "0.20 EUR"],
-      ["Total", "6m 40s", "", "3.64 EUR"],
+      ["Activity", "Slot time", "Share", "Cost, EUR"],
+      ["Start-up", "40 s", "10%", "0.04"],
+      ["launch", "30 s", "", "0.03"],
+      ["first step", "10 s", "", "0.01"],
+      ["Training", "4m 40s", "70%", "2.80"],
+      ["Lost, not saved", "1m 00s", "15%", "0.60"],
+      ["Not known", "20 s", "5%", "0.20"],
+      ["Total", "6m 40s", "", "3.64"],
     ]);
     const bar = screen.getByRole("img", { name: "Start-up: 10%, Training: 70%, Lost, not saved: 15%, Not known: 5%" });
     expect([...bar.children].map((part) => (part as HTMLElement).style.width)).toEqual(["10%", "70%", "15%", "5%"]);

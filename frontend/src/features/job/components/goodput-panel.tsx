@@ -44,7 +44,7 @@ export function GoodputPanel({ job }: { job: Job }) {
           />
         ))}
       </div>
-      <Categories data={data} cost={cost} />
+      <Categories data={data} />
       {data.interruptions.length > 0 ? (
         <>
           <h3 className={classes.heading}>Interruptions</h3>
@@ -63,7 +63,9 @@ function inWords({ activity, share }: Category): string {
   return `${ACTIVITIES[activity].name}: ${percent(share)}`;
 }
 
-function Categories({ data, cost }: { data: Goodput; cost: (micro: number) => string }) {
+const amount = (micro: number) => money(micro / 1e6, "");
+
+function Categories({ data }: { data: Goodput }) {
   return (
     <table className={`${times.table} ${classes.sums}`} aria-label="Slot time by activity">
       <thead>
@@ -71,12 +73,12 @@ function Categories({ data, cost }: { data: Goodput; cost: (micro: number) => st
           <th scope="col">Activity</th>
           <th scope="col">Slot time</th>
           <th scope="col">Share</th>
-          <th scope="col">Cost</th>
+          <th scope="col">Cost, {data.currency}</th>
         </tr>
       </thead>
       <tbody>
         {data.categories.map((each) => (
-          <CategoryRows key={each.activity} category={each} cost={cost} />
+          <CategoryRows key={each.activity} category={each} />
         ))}
       </tbody>
       <tfoot>
@@ -84,14 +86,14 @@ function Categories({ data, cost }: { data: Goodput; cost: (micro: number) => st
           <th scope="row">Total</th>
           <td>{duration(data.slot_seconds)}</td>
           <td />
-          <td>{cost(data.cost)}</td>
+          <td>{amount(data.cost)}</td>
         </tr>
       </tfoot>
     </table>
   );
 }
 
-function CategoryRows({ category, cost }: { category: Category; cost: (micro: number) => string }) {
+function CategoryRows({ category }: { category: Category }) {
   const { name, color } = ACTIVITIES[category.activity];
   const phases = [...category.phases].sort((a, b) => comparePhases(a.phase, b.phase));
   return (
@@ -103,14 +105,14 @@ function CategoryRows({ category, cost }: { category: Category; cost: (micro: nu
         </th>
         <td>{duration(category.slot_seconds)}</td>
         <td>{percent(category.share)}</td>
-        <td>{cost(category.cost)}</td>
+        <td>{amount(category.cost)}</td>
       </tr>
       {phases.map((each) => (
         <tr key={each.phase} data-detail>
           <th scope="row">{phaseName(each.phase)}</th>
           <td>{duration(each.slot_seconds)}</td>
           <td />
-          <td>{cost(each.cost)}</td>
+          <td>{amount(each.cost)}</td>
         </tr>
       ))}
     </>
