@@ -122,7 +122,7 @@ def _of_wall_time(spans: Sequence[Span], attempt: AttemptFacts) -> Iterator[Span
             continue
         if start > covered:
             yield replace(gap, start=covered, end=start)
-        yield replace(span, start=start, end=end)
+        yield span if (start, end) == (span.start, span.end) else replace(span, start=start, end=end)
         covered = end
     if covered < attempt.end:
         yield replace(gap, start=covered, end=attempt.end)
@@ -164,12 +164,11 @@ class _Report:
     def of(cls, event: Event) -> "_Report":
         data, by_name = event.data, {end_class.value: reason for end_class, reason in REASON_OF_END.items()}
         step, end_class = data.get("step"), data.get("end_class")
-        is_number = isinstance(step, int) and not isinstance(step, bool)
         return cls(
             by_name[end_class].value if isinstance(end_class, str) and end_class in by_name else "",
             _text(data, "because"),
             _text(data, "node"),
-            max(0, step) if is_number else None,
+            max(0, step) if isinstance(step, int) and not isinstance(step, bool) else None,
         )
 
 

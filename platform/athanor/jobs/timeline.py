@@ -494,13 +494,17 @@ def _sweep(
         yield since, until, clipped[active[0][2]]
 
 
+def _kind(span: Span) -> tuple[object, ...]:
+    return span.activity, span.attempt, span.phase, span.group
+
+
 def _merged(spans: Iterable[Span]) -> Iterator[Span]:
     """Join neighbours that differ in their times only, and drop empty ones."""
     last: Span | None = None
     for span in spans:
         if span.start == span.end:
             continue
-        if last is not None and replace(span, start=last.start, end=last.end) == last:
+        if last is not None and _kind(span) == _kind(last):
             last = replace(last, end=span.end)
             continue
         if last is not None:
