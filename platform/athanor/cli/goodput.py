@@ -60,7 +60,7 @@ def _interruptions(found: Any) -> Table:
         "reason",
         "blame",
         "node",
-        "steps lost",
+        "steps repeated",
         "lost",
         "no progress",
         "start-up",
