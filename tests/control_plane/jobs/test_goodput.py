@@ -91,6 +91,19 @@ def test_of_the_reports_of_many_nodes_that_of_a_consequence_is_not_the_cause() -
     assert [(each.reason, each.node, each.steps_lost) for each in interrupted] == [("process_killed", "gpu-1", 7)]
 
 
+def test_steps_that_were_repeated_twice_count_for_the_workers_that_did_them() -> None:
+    """The second workers resumed from step 10 and the third from the start."""
+    job = History()
+    job.starts(0)
+    job.reports(4, "training.started", step=0)
+    for generation, (second, done, resumed) in enumerate([(30, 15, 10), (60, 14, 0)], 1):
+        job.reports(second, "generation.started", generation=generation, end_class="process_killed", step=done)
+        job.reports(second + 3, "training.started", step=resumed)
+    job.moves((70, "running"), (90, "succeeded"))
+    _, interrupted = account(job, 90, [AttemptFacts(1, at(2), at(90), "completed")])
+    assert [each.steps_lost for each in interrupted] == [15, 4]
+
+
 def test_an_attempt_that_hung_names_the_node_with_the_ranks_that_held_up_the_others() -> None:
     job = a_killed_rank()
     lost = next(event for event in job.events if event.data.get("to") == "queued")
