@@ -4883,7 +4883,9 @@ export interface components {
          *         "export_seconds": 0,
          *         "finishing_seconds": 0,
          *         "paused_seconds": 0,
-         *         "lost_seconds": 0
+         *         "stalled_seconds": 0,
+         *         "lost_seconds": 0,
+         *         "unattributed_seconds": 0
          *       },
          *       "spec": {
          *         "version": 1,
