@@ -24,7 +24,9 @@ ACTIVITIES = {
     "Export": "export_seconds",
     "Finishing": "finishing_seconds",
     "Paused": "paused_seconds",
+    "No progress": "stalled_seconds",
     "Lost, not saved": "lost_seconds",
+    "Not known": "unattributed_seconds",
 }
 METER_SECONDS = 3.0  # usage is counted in whole seconds, and to the moment when the platform sees the end
 
@@ -114,7 +116,33 @@ def check_times(stack, job_id: str) -> EventLog:
     assert timings["evaluation_seconds"] == pytest.approx(log.reported("evaluation"), abs=0.2)
     assert stack.json("show", job_id)["timings"] == timings
     assert job["ran_seconds"] == pytest.approx(sum(map(log.of_attempt, log.attempts)), abs=METER_SECONDS)
+    check_goodput(stack, job_id)
     return log
+
+
+def check_goodput(stack, job_id: str) -> dict[str, Any]:
+    """Compare the goodput ledger of an ended job with its attempts, its cost and its events. Return it."""
+    job, cost = stack.job(job_id), stack.get(f"/jobs/{job_id}/cost")
+    found: dict[str, Any] = stack.get(f"/jobs/{job_id}/goodput")
+    launched = [each for each in job["attempts"] if each["launched_at"] is not None]
+    assert [each["attempt"] for each in found["attempts"]] == [each["number"] for each in launched]
+    for ledger, attempt in zip(found["attempts"], launched, strict=True):
+        wall = datetime.fromisoformat(attempt["finished_at"]) - datetime.fromisoformat(attempt["launched_at"])
+        assert ledger["slot_seconds"] == pytest.approx(ledger["slots"] * wall.total_seconds(), abs=1e-5)
+    for ledger in (found, *found["attempts"]):
+        assert sum(each["slot_seconds"] for each in ledger["categories"]) == pytest.approx(ledger["slot_seconds"])
+        assert sum(each["cost"] for each in ledger["categories"]) == ledger["cost"]
+    assert (found["cost"], found["refunded"], found["charged"]) == (cost["cost"], cost["fault_cost"], cost["charged"])
+    restarts = {
+        (event["actor"], event["data"]["generation"])
+        for event in events_of(stack, job_id)
+        if event["type"] == "generation.started"
+    }
+    assert sum(each["in_place"] for each in found["interruptions"]) == len(restarts)
+    ends = [each for each in job["attempts"] if each["reason"] and each["reason"]["code"] != "completed"]
+    shown = [(each["attempt"], each["reason"]["code"]) for each in found["interruptions"] if not each["in_place"]]
+    assert shown == [(each["number"], each["reason"]["code"]) for each in ends]
+    return found
 
 
 def check_cost(stack, job_id: str, slots: int) -> int:

@@ -76,7 +76,10 @@ def test_a_killed_worker_is_replaced_within_the_run_and_changes_no_number(tmp_pa
     undisturbed = run_alone(tmp_path / "undisturbed", training, processes=2)
     run = run_alone(tmp_path / "run", training, processes=2, restarts=1, at_first_checkpoint=kill_rank(0))
     assert run.end_class is EndClass.COMPLETED
-    assert [event["generation"] for event in run.events("generation.started")] == [1]
+    (restarted,) = run.events("generation.started")
+    assert (restarted["generation"], restarted["end_class"]) == (1, EndClass.PROCESS_KILLED)
+    began, resumed = (event["step"] for event in run.events("training.started"))
+    assert began == 0 < resumed <= restarted["step"]
     assert run.series(LOSS) == undisturbed.series(LOSS)
     assert final_tensors(run) == final_tensors(undisturbed)
 

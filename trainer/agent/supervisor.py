@@ -217,7 +217,10 @@ class Supervisor:
                 return outcome
             self._logs.write_line(f"{outcome.end_class}: {outcome.message}; restarting the workers in place")
             redacted = self._logs.redact(outcome.message)
-            self._report_event("generation.started", generation=self._rendezvous.round, because=redacted)
+            self._report_event(
+                "generation.started", generation=self._rendezvous.round, because=redacted, end_class=outcome.end_class,
+                node=self._config.node.name, step=outcome.last_step,
+            )  # fmt: skip
             run = self._platform.run()  # `resume` names the newest durable checkpoint by now
 
     def _report_damaged(self, checkpoint: CheckpointManifest, because: str) -> None:

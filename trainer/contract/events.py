@@ -94,7 +94,13 @@ AGENT_EVENTS: Mapping[str, EventType] = {
     ),
     "generation.started": EventType(
         "The worker processes restart in place, within the same attempt.",
-        {"generation": "Number of the new group of workers; the first is 0.", "because": _BECAUSE},
+        {
+            "generation": "Number of the new group of workers; the first is 0.",
+            "because": _BECAUSE,
+            "end_class": "How the processes before ended on this node, such as `process_killed` or `hang`.",
+            "node": "Name of the node.",
+            "step": "Last completed step, -1 if there was none.",
+        },
     ),
     "gradient.large": EventType(
         "The norm of the gradient was above the limits of `optimizer.gradient_watch`. Once until it is below again.",
@@ -202,6 +208,10 @@ AGENT_EVENTS: Mapping[str, EventType] = {
             "epochs": "Passes over the data, from the spec.",
             "sequences": "Sequences of the training data.",
         },
+    ),
+    "training.started": EventType(
+        "The worker processes are ready for their first step.",
+        {"step": "Steps done at the checkpoint that training resumes from, 0 without one."},
     ),
     "training.ended_early": EventType(
         "Training ended before its last step: the loss on held-out data became no lower (`evaluation.patience`).",

@@ -51,6 +51,7 @@ def train(state: TrainState) -> EndClass:
     if state.first_step == 0:
         run_evaluation(state, monitor, 0)
     reporter.enter_phase("training")
+    reporter.event("training.started", step=state.first_step)
     state.model.weights.begin_step(state.first_step)
     disable_automatic_collection()
     if state.resumed.is_save_lost:

@@ -1328,6 +1328,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}/goodput": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show what a job's slots were held for
+         * @description Splits the time of each attempt from its launch to its end, multiplied by its slots, by the job's events: training, start-up by phase, evaluations, waits for checkpoints, hangs, lost work, and the rest; each with its cost. The categories sum to the time of the attempts. `interruptions` has what caused the losses.
+         */
+        get: operations["jobs_goodput"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}/logs": {
         parameters: {
             query?: never;
@@ -2985,7 +3005,7 @@ export interface components {
         /** @enum {string} */
         ActivationEnum: "silu" | "gelu_tanh";
         /** @enum {string} */
-        ActivityEnum: "queued" | "startup" | "training" | "preparing" | "evaluation" | "checkpoint" | "export" | "finishing" | "paused" | "lost";
+        ActivityEnum: "queued" | "startup" | "training" | "preparing" | "evaluation" | "checkpoint" | "export" | "finishing" | "paused" | "stalled" | "lost" | "unattributed";
         /** @description The new passkey, and recovery codes if there were none. */
         AddedPasskey: {
             /** @description New codes, each of which works once. They are shown only here. Empty if there were codes already. */
@@ -4429,6 +4449,102 @@ export interface components {
             /** @description Body that is sent, as text. */
             body: string;
         };
+        /** @description What the slots of a job were held for, from the launch to the end of each attempt. */
+        Goodput: {
+            /** @description Currency of the amounts, ISO 4217. */
+            currency: string;
+            /**
+             * Format: double
+             * @description Sum over the attempts.
+             */
+            slot_seconds: number;
+            /**
+             * Format: double
+             * @description Productive share of `slot_seconds`, from 0 to 1. Null before the first launch.
+             */
+            goodput: number | null;
+            /** @description Cost in millionths of the currency, as metered. The parts add up to the cost of the attempts. */
+            cost: number;
+            /** @description Part of `cost` that is not charged, because infrastructure faults lost it. */
+            refunded: number;
+            /** @description `cost` without `refunded`. */
+            charged: number;
+            /** @description What the slots were held for. They sum to the totals. */
+            categories: components["schemas"]["GoodputCategory"][];
+            /** @description The ledger of each attempt that was launched, in order. */
+            attempts: components["schemas"]["GoodputAttempt"][];
+            /** @description What interrupted the job, in order. */
+            interruptions: components["schemas"]["Interruption"][];
+        };
+        /** @description The ledger of one attempt. */
+        GoodputAttempt: {
+            /** @description Number of the attempt, from 1. */
+            attempt: number;
+            /**
+             * Format: date-time
+             * @description Its launch, ISO 8601 in UTC.
+             */
+            start: string;
+            /**
+             * Format: date-time
+             * @description Its end, or now.
+             */
+            end: string;
+            /**
+             * Format: date-time
+             * @description Until when its cost is metered. Null if it is not metered yet.
+             */
+            metered_until: string | null;
+            /** @description Its slots. */
+            slots: number;
+            /**
+             * Format: double
+             * @description Time from `start` to `end`, multiplied by `slots`: the sum of the categories.
+             */
+            slot_seconds: number;
+            /**
+             * Format: double
+             * @description Productive share of `slot_seconds`, from 0 to 1.
+             */
+            goodput: number | null;
+            /** @description Cost in millionths of the currency, as metered. The parts add up to the cost of the attempts. */
+            cost: number;
+            /** @description Part of `cost` that is not charged, because infrastructure faults lost it. */
+            refunded: number;
+            /** @description What its slots were held for. */
+            categories: components["schemas"]["GoodputCategory"][];
+        };
+        /** @description What slots were held for. */
+        GoodputCategory: {
+            /** @description What the time was spent on, as in the job's timeline. `training` and `preparing` are productive; `stalled`: ranks made no progress, or waited for one that made none; `lost`: steps that were repeated, or are gone; `unattributed`: not known. */
+            activity: components["schemas"]["ActivityEnum"];
+            /**
+             * Format: double
+             * @description Time multiplied by the slots.
+             */
+            slot_seconds: number;
+            /**
+             * Format: double
+             * @description Share of `slot_seconds` of the job or attempt, from 0 to 1.
+             */
+            share: number;
+            /** @description Cost in millionths of the currency, as metered. The parts add up to the cost of the attempts. */
+            cost: number;
+            /** @description Of `startup`: its phases. Otherwise empty. */
+            phases: components["schemas"]["GoodputPhase"][];
+        };
+        /** @description A phase of the start-ups. */
+        GoodputPhase: {
+            /** @description Name of the phase, such as `launch`, `import` or `first_step`. */
+            phase: string;
+            /**
+             * Format: double
+             * @description Its time multiplied by the slots.
+             */
+            slot_seconds: number;
+            /** @description Cost in millionths of the currency, as metered. The parts add up to the cost of the attempts. */
+            cost: number;
+        };
         /** @enum {string} */
         GradientReductionEnum: "fp32" | "bf16";
         /**
@@ -4606,6 +4722,43 @@ export interface components {
             /** @description What to know before training on it. Empty if there is nothing. */
             note: string;
         };
+        /** @description The end of an attempt other than by completion, or a restart of its processes, with what it cost. */
+        Interruption: {
+            /** @description Number of the attempt that was interrupted. */
+            attempt: number;
+            /**
+             * Format: date-time
+             * @description When its processes ended, ISO 8601 in UTC.
+             */
+            time: string;
+            /** @description Whether the processes were restarted within the attempt, rather than the attempt ended. */
+            in_place: boolean;
+            /** @description Why, with the blame. Null if it was not reported. */
+            reason: components["schemas"]["Reason"] | null;
+            /** @description Name of the node that reported it. Null if that is not known. */
+            node: string | null;
+            /** @description Steps that were done and repeated. Null if it is not known, as before training has resumed. The time may include a part of another step and what it took to notice the fault. */
+            steps_lost: number | null;
+            /**
+             * Format: double
+             * @description Slot-seconds of work that was lost.
+             */
+            lost_slot_seconds: number;
+            /**
+             * Format: double
+             * @description Slot-seconds without progress before it.
+             */
+            stalled_slot_seconds: number;
+            /**
+             * Format: double
+             * @description Slot-seconds of the start-up that followed.
+             */
+            startup_slot_seconds: number;
+            /** @description Cost of these three, in millionths of the currency. */
+            cost: number;
+            /** @description What its attempt was refunded, in millionths of the currency. 0 for a restart in place. */
+            refunded: number;
+        };
         /** @description An invitation to a team, by link or offered to a user. */
         Invitation: {
             /** @description Identifier. It never changes and is never reused. */
@@ -4744,7 +4897,9 @@ export interface components {
          *         "export_seconds": 0,
          *         "finishing_seconds": 0,
          *         "paused_seconds": 0,
-         *         "lost_seconds": 0
+         *         "stalled_seconds": 0,
+         *         "lost_seconds": 0,
+         *         "unattributed_seconds": 0
          *       },
          *       "spec": {
          *         "version": 1,
@@ -9074,9 +9229,19 @@ export interface components {
             paused_seconds: number;
             /**
              * Format: double
-             * @description Since the newest checkpoint, where an attempt or its processes ended without saving: these steps are repeated, or gone.
+             * @description Without progress, as reported by `progress.stalled`: a hang, until its processes ended.
+             */
+            stalled_seconds: number;
+            /**
+             * Format: double
+             * @description Work that was repeated, because it lies after the checkpoint that the next processes resumed from; if none have resumed, since the newest checkpoint.
              */
             lost_seconds: number;
+            /**
+             * Format: double
+             * @description Not known: from when on work was lost, where the checkpoint that was resumed from is in no event.
+             */
+            unattributed_seconds: number;
         };
         /** @description Metadata of a token. */
         Token: {
@@ -20333,6 +20498,146 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["EventPage"];
                     "text/event-stream": string;
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    jobs_goodput: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What the slots of a job were held for, from the launch to the end of each attempt. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Goodput"];
                 };
             };
             /** @description The body is not what its Content-Type says. */

@@ -23,6 +23,7 @@ export type Job = Omit<Schemas["Job"], "spec" | "resolved_spec"> & {
   resolved_spec: JsonObject;
 };
 export type Timeline = Schemas["Timeline"];
+export type Goodput = Schemas["Goodput"];
 export type Timings = Schemas["Timings"];
 export type FieldProblem = Schemas["FieldProblem"];
 export type Plan = Omit<Schemas["Plan"], "resolved_spec"> & { resolved_spec: JsonObject };

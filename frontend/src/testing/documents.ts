@@ -102,7 +102,9 @@ export function timings(part: Partial<Omit<Timings, "total_seconds">> = {}): Tim
     export_seconds: 0,
     finishing_seconds: 0,
     paused_seconds: 0,
+    stalled_seconds: 0,
     lost_seconds: 0,
+    unattributed_seconds: 0,
     ...seconds,
   };
 }

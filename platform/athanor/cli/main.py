@@ -15,6 +15,7 @@ from athanor.cli import (
     deletions,
     event_files,
     following,
+    goodput,
     jobs,
     models,
     profiles,
@@ -63,6 +64,7 @@ app.command("login")(account.login)
 app.command("submit")(jobs.submit)
 app.command("list")(jobs.list_jobs)
 app.command("show")(jobs.show)
+app.command("goodput")(goodput.goodput)
 app.command("cancel")(jobs.cancel)
 app.command("pause")(jobs.pause)
 app.command("resume")(jobs.resume)

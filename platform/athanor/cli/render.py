@@ -103,7 +103,7 @@ def job_lines(job: Job) -> list[str]:
 ACTIVITIES = {
     "queued": "queued", "startup": "start-up", "preparing": "preparing data", "training": "training",
     "evaluation": "evaluation", "checkpoint": "waiting for checkpoints", "export": "export", "finishing": "finishing",
-    "paused": "paused", "lost": "lost, not saved",
+    "paused": "paused", "stalled": "no progress", "lost": "lost, not saved", "unattributed": "not known",
 }  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def time_lines(job: Job) -> list[str]:
         return []  # an older server
     lines = [f"time: {duration(timings['total_seconds'])}"]
     for activity, label in ACTIVITIES.items():
-        if seconds := timings[f"{activity}_seconds"]:
+        if seconds := timings.get(f"{activity}_seconds"):  # an older server reports fewer
             phases = ", ".join(f"{phase} {duration(each)}" for phase, each in timings["startup"].items())
             lines.append(
                 f"  {duration(seconds):>8}  {label}" + (f" ({escape(phases)})" if activity == "startup" else "")

@@ -165,7 +165,9 @@ class Timings(TypedDict):
     export_seconds: float
     finishing_seconds: float
     paused_seconds: float
+    stalled_seconds: float
     lost_seconds: float
+    unattributed_seconds: float
 
 
 ActivationCheckpointingEnum: TypeAlias = Literal['none', 'selective', 'full']

@@ -25,7 +25,7 @@ from athanor.dispatch.abandon import abandon_job
 from athanor.dispatch.services import spec_of, stored_report
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
-from athanor.jobs.reasons import MEANINGS, Blame, Reason, Retry
+from athanor.jobs.reasons import MEANINGS, REASON_OF_END, Blame, Reason, Retry
 from athanor.jobs.states import ATTEMPT_LIVE, FINAL, AttemptStatus, Desired, JobStatus
 from athanor.telemetry import logs
 from trainer.contract.encryption import DecryptionError, authenticate
@@ -197,7 +197,7 @@ def _suspected_nodes(attempt: Attempt, reason: Reason, report: AttemptEnd | None
     is_of_one = reason in FAULTS_OF_ONE_NODE or reason is Reason.PROCESS_KILLED
     if not is_of_one or len(known) <= 1:
         return known
-    if report is not None and recovery.REASON_OF_END[report.end_class] is reason:
+    if report is not None and REASON_OF_END[report.end_class] is reason:
         reporting = attempt.nodes.filter(node_index=report.node_rank).values_list("name", flat=True)
         if found := list(reporting):
             return found

@@ -5,31 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from athanor.backends.base import Cause
-from athanor.jobs.reasons import MEANINGS, Reason, Retry
+from athanor.jobs.reasons import MEANINGS, REASON_OF_END, Reason, Retry
 from athanor.specs.v1 import RetryPolicy
 from trainer.contract.run import EXIT_STATUS, AttemptEnd, EndClass
 
-REASON_OF_END: dict[EndClass, Reason] = {
-    EndClass.COMPLETED: Reason.COMPLETED,
-    # Somebody else signalled the agent: of a stop that the platform has asked for, `finalise` gives its own reason.
-    EndClass.STOPPED: Reason.INTERRUPTED,
-    EndClass.BAD_SPEC: Reason.BAD_SPEC,
-    EndClass.DATA_ERROR: Reason.DATA_ERROR,
-    EndClass.OUT_OF_MEMORY: Reason.OUT_OF_MEMORY,
-    EndClass.LOSS_DIVERGED: Reason.LOSS_DIVERGED,
-    EndClass.STORAGE_ERROR: Reason.STORAGE_ERROR,
-    EndClass.CHECKPOINT_DAMAGED: Reason.CHECKPOINT_DAMAGED,
-    EndClass.NODE_STORAGE_ERROR: Reason.NODE_STORAGE_ERROR,
-    EndClass.COLLECTIVE_TIMEOUT: Reason.COLLECTIVE_TIMEOUT,
-    EndClass.HANG: Reason.HANG,
-    EndClass.GPU_FAULT: Reason.GPU_FAULT,
-    EndClass.DEVICE_EXCEPTION: Reason.DEVICE_EXCEPTION,
-    EndClass.NETWORK_ERROR: Reason.NETWORK_ERROR,
-    EndClass.PROCESS_KILLED: Reason.PROCESS_KILLED,
-    EndClass.PLATFORM_UNREACHABLE: Reason.PLATFORM_ERROR,
-    EndClass.USER_ERROR: Reason.USER_ERROR,
-    EndClass.INTERNAL_ERROR: Reason.TRAINER_ERROR,
-}
 MAX_SIGNAL = 64
 SIGTERM = 15
 FIRST_BACKOFF = timedelta(seconds=2)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from athanor.jobs.states import JobStatus
+from trainer.contract.run import EndClass
 
 
 class Retry(StrEnum):
@@ -315,6 +316,29 @@ MEANINGS: dict[Reason, Meaning] = {
         "It disappeared from its cluster.",
         "The log of the cluster may say who ended it.",
     ),
+}
+
+
+REASON_OF_END: dict[EndClass, Reason] = {
+    EndClass.COMPLETED: Reason.COMPLETED,
+    # Somebody else signalled the agent: of a stop that the platform has asked for, `finalise` gives its own reason.
+    EndClass.STOPPED: Reason.INTERRUPTED,
+    EndClass.BAD_SPEC: Reason.BAD_SPEC,
+    EndClass.DATA_ERROR: Reason.DATA_ERROR,
+    EndClass.OUT_OF_MEMORY: Reason.OUT_OF_MEMORY,
+    EndClass.LOSS_DIVERGED: Reason.LOSS_DIVERGED,
+    EndClass.STORAGE_ERROR: Reason.STORAGE_ERROR,
+    EndClass.CHECKPOINT_DAMAGED: Reason.CHECKPOINT_DAMAGED,
+    EndClass.NODE_STORAGE_ERROR: Reason.NODE_STORAGE_ERROR,
+    EndClass.COLLECTIVE_TIMEOUT: Reason.COLLECTIVE_TIMEOUT,
+    EndClass.HANG: Reason.HANG,
+    EndClass.GPU_FAULT: Reason.GPU_FAULT,
+    EndClass.DEVICE_EXCEPTION: Reason.DEVICE_EXCEPTION,
+    EndClass.NETWORK_ERROR: Reason.NETWORK_ERROR,
+    EndClass.PROCESS_KILLED: Reason.PROCESS_KILLED,
+    EndClass.PLATFORM_UNREACHABLE: Reason.PLATFORM_ERROR,
+    EndClass.USER_ERROR: Reason.USER_ERROR,
+    EndClass.INTERNAL_ERROR: Reason.TRAINER_ERROR,
 }
 
 

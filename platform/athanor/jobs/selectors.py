@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.contrib.postgres.fields import ArrayField
 from django.db.models import (
@@ -28,9 +29,10 @@ from athanor.core import ids, tenancy
 from athanor.core.errors import NotFound
 from athanor.core.keyset import Orders
 from athanor.jobs import name_search
-from athanor.jobs.models import Attempt, DatasetUse, Job, JobEvent, Label
+from athanor.jobs.goodput import AttemptFacts, Entry, Interruption, entries, interruptions
+from athanor.jobs.models import Attempt, AttemptNode, DatasetUse, Job, JobEvent, Label
 from athanor.jobs.states import HOLDING
-from athanor.jobs.timeline import EVENT_TYPES, Span, timeline
+from athanor.jobs.timeline import EVENT_TYPES, Span, timeline, worker_groups
 
 # In order, and with what their answers show of their job.
 ATTEMPTS = Prefetch("attempts", queryset=Attempt.objects.order_by("number").select_related("job__pool__cluster"))
@@ -204,15 +206,47 @@ def attempts_of(job: Job) -> list[Attempt]:
 
 def timeline_of(job: Job) -> list[Span]:
     """Return where the job's time went, from its submission to its end or to now."""
+    return timeline(trains=job.resolved_spec["training"] is not None, **_facts(job, job.finished_at or timezone.now()))
+
+
+def goodput_of(job: Job) -> tuple[list[Entry], list[Interruption]]:
+    """Return what the slots of the job's attempts were held for until now, and what interrupted it."""
+    now = job.finished_at or timezone.now()
+    facts = _facts(job, now)
+    spans = timeline(trains=job.resolved_spec["training"] is not None, **facts)
+    attempts = _attempt_facts(job, now)
+    interrupted = interruptions(worker_groups(**facts), attempts)
+    return entries(spans, attempts, interrupted), interrupted
+
+
+def _facts(job: Job, end: datetime) -> dict[str, Any]:
+    """Return what the functions of `athanor.jobs.timeline` compute from."""
     if not hasattr(job, "timeline_events"):
         prefetch_related_objects([job], TIMELINE_EVENTS)
-    return timeline(
-        job.timeline_events,
-        created_at=job.created_at,
-        end=job.finished_at or timezone.now(),
-        launched={attempt.id: attempt.launched_at for attempt in attempts_of(job)},
-        trains=job.resolved_spec["training"] is not None,
-    )
+    return {
+        "events": job.timeline_events,
+        "created_at": job.created_at,
+        "end": end,
+        "launched": {attempt.id: attempt.launched_at for attempt in attempts_of(job)},
+    }
+
+
+def _attempt_facts(job: Job, now: datetime) -> list[AttemptFacts]:
+    """Return the wall times and ends of the job's attempts."""
+    rows = AttemptNode.objects.filter(attempt__job=job).values_list("attempt_id", "node_index", "name")
+    nodes = {(attempt_id, index): name for attempt_id, index, name in rows}
+    found = []
+    for attempt in attempts_of(job):
+        report = attempt.end_report or {}
+        own = attempt.native_nodes if len(attempt.native_nodes) == 1 else [""]
+        found.append(
+            AttemptFacts(
+                attempt.number, attempt.launched_at, attempt.ended_at or now, attempt.reason, attempt.reason_detail,
+                node=nodes.get((attempt.id, report.get("node_rank", -1)), own[0]),
+                last_step=max(0, report["last_step"]) if "last_step" in report else None,
+            )
+        )  # fmt: skip
+    return found
 
 
 def attempt_of(job: Job, number: int) -> Attempt:

@@ -2,10 +2,12 @@
 
 The time from submission to the end (or to the present) is partitioned into spans, each with one activity, so that the
 parts always add up to the whole. Where reports overlap, such as data that is prepared while processes import, the later
-start wins.
+start wins. Lost is what a later group of workers repeats, because it resumes from an earlier checkpoint; of work that
+none has resumed yet, what lies after the newest checkpoint.
 """
 
 import heapq
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,8 +19,8 @@ from athanor.jobs.states import FINAL, HOLDING, JobStatus
 from trainer.contract.events import WAIT_FOR_DATA
 
 EVENT_TYPES = (
-    "job.status", "phase.finished", "generation.started", "evaluation", "checkpoint.saved", "checkpoint.registered",
-    "export.finished",
+    "job.status", "phase.finished", "generation.started", "training.started", "evaluation", "checkpoint.saved",
+    "checkpoint.registered", "export.finished", "progress.stalled",
 )  # fmt: skip
 MAX_PHASE_LENGTH = 60
 MAX_SECONDS = 10 * 365 * 86_400
@@ -37,7 +39,9 @@ class Activity(StrEnum):
     EXPORT = "export"
     FINISHING = "finishing"
     PAUSED = "paused"
+    STALLED = "stalled"
     LOST = "lost"
+    UNATTRIBUTED = "unattributed"
 
 
 class Event(Protocol):
@@ -51,18 +55,40 @@ class Event(Protocol):
 
 @dataclass(frozen=True)
 class Span:
-    """Part of a job's time. `phase`: of a start-up; `cluster` while it is queued there. `attempt`: its number."""
+    """Part of a job's time. `phase`: of a start-up; `cluster` while it is queued there. `attempt`: its number.
+    `group`: which of the attempt's groups of workers it belongs to, from 0."""
 
     start: datetime
     end: datetime
     activity: Activity
     attempt: int | None = None
     phase: str = ""
+    group: int = 0
 
     @property
     def duration(self) -> timedelta:
         """Return the length."""
         return self.end - self.start
+
+
+@dataclass
+class WorkerGroup:
+    """A group of worker processes of an attempt. `attempt`: its number, None if its event lacks it.
+
+    `started_by`: the reports of the restart that it began with, none for the first. `trains_from`: when its first step
+    ended, None if it never did. `resumed_from`: the steps done at the checkpoint that it resumed from, None if it did
+    not say. `rewound_to`: the fewest steps that a later group resumed from, None if none did.
+    """
+
+    attempt: int | None
+    number: int
+    start: datetime
+    end: datetime
+    started_by: list[Event] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    trains_from: datetime | None = None
+    resumed_from: int | None = None
+    rewound_to: int | None = None
 
 
 @dataclass
@@ -111,18 +137,20 @@ def timeline(
     `events`: those of EVENT_TYPES, in the order of their numbers; the one that ends the job ends the spans too.
     `launched`: when each attempt's processes could start, by its id. `trains`: False for a job that only prepares data.
     """
-    end = max(created_at, end)
-    reports: dict[str, list[Event]] = defaultdict(list)
-    for event in events:
-        if event.type != "job.status":
-            reports[event.actor].append(event)
     spans: list[Span] = []
-    for stay in _stays(_statuses(events, created_at, end)):
+    for stay in _histories(events, created_at, end, launched):
         if stay.attempt_id is None:
             spans += [Span(part.start, part.end, _OUTSIDE[part.status]) for part in stay.parts]
         else:
-            spans += _attempt_spans(stay, reports[stay.attempt_id], launched.get(stay.attempt_id), trains=trains)
+            spans += _attempt_spans(stay, trains=trains)
     return list(_merged(spans))
+
+
+def worker_groups(
+    events: Sequence[Event], *, created_at: datetime, end: datetime, launched: Mapping[str, datetime | None]
+) -> list[WorkerGroup]:
+    """Return the groups of workers of all attempts, in order. The parameters are those of `timeline`."""
+    return [group for stay in _histories(events, created_at, end, launched) for group in stay.groups]
 
 
 def simplified(spans: Sequence[Span], limit: int) -> list[Span]:
@@ -153,10 +181,14 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Stay:
-    """Consecutive parts of one attempt, or one part outside of attempts. `left_to`: the status after it, None: none."""
+    """Consecutive parts of one attempt, or one part outside of attempts. `left_to`: the status after it, None: none.
+    `reports`: what the attempt sent; its processes could start at `launched`."""
 
     parts: tuple[_Part, ...]
     left_to: JobStatus | None
+    reports: Sequence[Event] = ()
+    launched: datetime | None = None
+    groups: Sequence[WorkerGroup] = ()
 
     @property
     def attempt_id(self) -> str | None:
@@ -197,6 +229,30 @@ def _statuses(events: Sequence[Event], created_at: datetime, end: datetime) -> l
     return parts
 
 
+def _histories(
+    events: Sequence[Event], created_at: datetime, end: datetime, launched: Mapping[str, datetime | None]
+) -> list[_Stay]:
+    """Return the stays of a job in order, those of attempts with their reports and groups of workers."""
+    reports: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.type != "job.status":
+            reports[event.actor].append(event)
+    stays = []
+    for stay in _stays(_statuses(events, created_at, max(created_at, end))):
+        if stay.attempt_id is None:
+            stays.append(stay)
+            continue
+        known = replace(stay, reports=reports[stay.attempt_id])
+        known = replace(known, launched=_launch_of(known, launched.get(stay.attempt_id)))
+        stays.append(replace(known, groups=_groups(known)))
+    rewound_to: int | None = None
+    for group in (group for stay in reversed(stays) for group in reversed(stay.groups)):
+        group.rewound_to = rewound_to
+        known_steps = [step for step in (rewound_to, group.resumed_from) if step is not None]
+        rewound_to = min(known_steps, default=None)
+    return stays
+
+
 def _stays(parts: Sequence[_Part]) -> Iterator[_Stay]:
     begin = 0
     for place, part in enumerate(parts):
@@ -217,9 +273,11 @@ class _Layer(IntEnum):
     STATUS = 0
     GENERATION = 1
     PHASE = 2
-    FINISHING = 3
-    REPORTED = 4
-    LOST = 5
+    STALLED = 3
+    FINISHING = 4
+    REPORTED = 5
+    LOST = 6
+    HANG = 7
 
 
 @dataclass(frozen=True)
@@ -231,37 +289,28 @@ class _Interval:
     phase: str = ""
 
 
-@dataclass
-class _Generation:
-    """A group of worker processes of an attempt. `trains_from`: when its first step ended, None if it never did."""
-
-    start: datetime
-    end: datetime
-    events: list[Event] = field(default_factory=list)
-    trains_from: datetime | None = None
-
-
-def _attempt_spans(stay: _Stay, reports: Sequence[Event], launched: datetime | None, *, trains: bool) -> Iterator[Span]:
-    number = stay.parts[-1].number
-    began = _launch_of(stay, reports, launched)
-    intervals = [*_by_status(stay, began, trains=trains)]
-    if trains:
-        for generation in _generations(stay, began, reports):
-            intervals += _clipped(_of_generation(generation, stay), generation.start, generation.end)
-    else:
-        intervals += _waits(reports)
-    for start, end, top in _sweep(intervals, stay.start, stay.end):
-        yield Span(start, end, top.activity, number, top.phase)
+def _attempt_spans(stay: _Stay, *, trains: bool) -> Iterator[Span]:
+    attempt, began = stay.parts[-1].number, stay.groups[0].start
+    by_status = [*_by_status(stay, began, trains=trains)]
+    if not trains:
+        for start, end, top in _sweep([*by_status, *_waits(stay.reports)], stay.start, stay.end):
+            yield Span(start, end, top.activity, attempt, top.phase)
+        return
+    for start, end, top in _sweep(by_status, stay.start, began):
+        yield Span(start, end, top.activity, attempt, top.phase)
+    for group in stay.groups:
+        for start, end, top in _sweep([*by_status, *_of_group(group, stay)], group.start, group.end):
+            yield Span(start, end, top.activity, attempt, top.phase, group.number)
 
 
-def _launch_of(stay: _Stay, reports: Sequence[Event], launched: datetime | None) -> datetime:
+def _launch_of(stay: _Stay, launched: datetime | None) -> datetime:
     """Return when the attempt's processes could start: within the stay, or at its end if they never could.
 
     A report proves that they could, and so does a status after STARTING.
     """
     submitted = next((part.start for part in stay.parts if part.status is JobStatus.STARTING), stay.end)
     running = (part.start for part in stay.parts if part.status is JobStatus.RUNNING)
-    known = [*([launched] if launched else []), *(report.time for report in reports), *running, stay.end]
+    known = [*([launched] if launched else []), *(report.time for report in stay.reports), *running, stay.end]
     return max(min(known), submitted)
 
 
@@ -286,41 +335,50 @@ def _waits(reports: Sequence[Event]) -> Iterator[_Interval]:
             yield _Interval(begin, event.time, _Layer.PHASE, Activity.STARTUP, WAIT_FOR_DATA)
 
 
-def _generations(stay: _Stay, began: datetime, reports: Sequence[Event]) -> list[_Generation]:
+def _groups(stay: _Stay) -> list[WorkerGroup]:
     """Return the attempt's groups of workers in order, with their reports."""
-    starts: dict[str, datetime] = {}
-    for event in reports:
+    assert stay.launched is not None
+    restarts: dict[str, list[Event]] = defaultdict(list)
+    for event in stay.reports:
         if event.type == "generation.started":
-            name = str(event.data.get("generation"))
-            starts[name] = min(starts.get(name, event.time), event.time)
-    bounds = [began, *sorted(min(max(start, began), stay.end) for start in starts.values()), stay.end]
-    generations = [_Generation(start, end) for start, end in zip(bounds, bounds[1:], strict=False)]
-    for event in reports:
+            restarts[str(event.data.get("generation"))].append(event)
+    ordered = sorted(
+        (min(max(min(event.time for event in reports), stay.launched), stay.end), place)
+        for place, reports in enumerate(restarts.values())
+    )
+    bounds = [stay.launched, *(start for start, _ in ordered), stay.end]
+    causes = [[], *(list(restarts.values())[place] for _, place in ordered)]
+    number_of_attempt = stay.parts[-1].number
+    groups = [
+        WorkerGroup(number_of_attempt, number, bounds[number], bounds[number + 1], started_by)
+        for number, started_by in enumerate(causes)
+    ]
+    starts = [group.start for group in groups]
+    for event in stay.reports:
         if event.type != "generation.started":
-            # The reports of one generation reach the platform before the next one starts; later ones name its end.
-            found = next((each for each in reversed(generations) if each.start <= event.time), generations[0])
-            found.events.append(event)
-    for generation in generations:
-        first_steps = [
-            event.time
-            for event in generation.events
-            if event.type == "phase.finished" and event.data.get("phase") == "first_step"
-        ]
-        if first_steps:
-            generation.trains_from = min(first_steps)
+            # The reports of one group reach the platform before the next one starts; later ones name its end.
+            groups[max(0, bisect_right(starts, event.time) - 1)].events.append(event)
+    for group in groups:
+        group.trains_from = min((each.time for each in group.events if _is_first_step(each)), default=None)
+        steps = [_step(each.data.get("step")) for each in group.events if each.type == "training.started"]
+        group.resumed_from = next((step for step in steps if step is not None), None)
     running = next((part.start for part in stay.parts if part.status is JobStatus.RUNNING), None)
-    if running is not None and generations[0].trains_from is None and len(generations) == 1:
-        generations[0].trains_from = max(running, generations[0].start)
-    return generations
+    if running is not None and groups[0].trains_from is None and len(groups) == 1:
+        groups[0].trains_from = max(running, groups[0].start)
+    return groups
 
 
-def _of_generation(generation: _Generation, stay: _Stay) -> Iterator[_Interval]:
-    ready = generation.trains_from
-    yield _Interval(generation.start, ready or generation.end, _Layer.GENERATION, Activity.STARTUP, "launch")
+def _is_first_step(event: Event) -> bool:
+    return event.type == "phase.finished" and event.data.get("phase") == "first_step"
+
+
+def _of_group(group: WorkerGroup, stay: _Stay) -> Iterator[_Interval]:
+    ready = group.trains_from
+    yield _Interval(group.start, ready or group.end, _Layer.GENERATION, Activity.STARTUP, "launch")
     if ready is not None:
-        yield _Interval(ready, generation.end, _Layer.GENERATION, Activity.TRAINING)
+        yield _Interval(ready, group.end, _Layer.GENERATION, Activity.TRAINING)
     saved = _Saved()
-    for event in generation.events:
+    for event in group.events:
         seconds = _duration(event.data.get("seconds"))
         begin = event.time - seconds
         if event.type == "phase.finished":
@@ -330,30 +388,79 @@ def _of_generation(generation: _Generation, stay: _Stay) -> Iterator[_Interval]:
             yield _Interval(begin, event.time, _Layer.REPORTED, Activity.EVALUATION)
         elif event.type == "export.finished":
             yield _Interval(begin, event.time, _Layer.REPORTED, Activity.EXPORT)
-            yield _Interval(event.time, generation.end, _Layer.FINISHING, Activity.FINISHING)
+            yield _Interval(event.time, group.end, _Layer.FINISHING, Activity.FINISHING)
         elif event.type == "checkpoint.saved":
             blocked = _duration(event.data.get("blocked_seconds"))
             is_final = event.data.get("final") is True
             yield _Interval(begin - blocked, event.time if is_final else begin, _Layer.REPORTED, Activity.CHECKPOINT)
-            saved.at_step[str(event.data.get("step"))] = begin
+            saved.add(event, begin)
             if is_final:
-                saved.in_order = True
-                yield _Interval(begin, generation.end, _Layer.FINISHING, Activity.FINISHING)
+                saved.final_at = begin
+                yield _Interval(begin, group.end, _Layer.FINISHING, Activity.FINISHING)
         elif event.type == "checkpoint.registered":
-            saved.at_step.setdefault(str(event.data.get("step")), event.time)
-    is_last = generation.end == stay.end
-    if ready is None or saved.in_order or (is_last and stay.left_to in (None, JobStatus.SUCCEEDED)):
-        return
-    kept = max([ready, *saved.at_step.values()])
-    yield _Interval(kept, generation.end, _Layer.LOST, Activity.LOST)
+            saved.add(event, event.time, is_exact=False)
+        elif event.type == "progress.stalled" and event.data.get("is_hang") is not True:
+            yield _Interval(begin, event.time, _Layer.STALLED, Activity.STALLED)
+    yield from _hangs(group)
+    is_last = group.end == stay.end
+    if ready is not None:
+        yield from _lost(group, ready, saved, is_gone=not is_last or stay.left_to not in (None, JobStatus.SUCCEEDED))
+
+
+def _hangs(group: WorkerGroup) -> Iterator[_Interval]:
+    """Yield the times of hangs: from the last progress to the end of the workers, or to their next report."""
+    progress = sorted(
+        event.time - _duration(event.data.get("seconds"))
+        for event in group.events
+        if event.type in ("phase.finished", "evaluation", "checkpoint.saved", "export.finished")
+    )
+    for event in group.events:
+        if event.type == "progress.stalled" and event.data.get("is_hang") is True:
+            following = bisect_right(progress, event.time)
+            end = progress[following] if following < len(progress) else group.end
+            begin = event.time - _duration(event.data.get("seconds"))
+            yield _Interval(begin, end, _Layer.HANG, Activity.STALLED)
 
 
 @dataclass
 class _Saved:
-    """When the states that a generation's checkpoints keep were reached, by step; whether the last step is one."""
+    """When the states in a group's checkpoints were reached, by steps done, and the last if training ended with it."""
 
-    at_step: dict[str, datetime] = field(default_factory=dict)
-    in_order: bool = False
+    reached: dict[int, datetime] = field(default_factory=dict)
+    final_at: datetime | None = None
+
+    def add(self, event: Event, at: datetime, *, is_exact: bool = True) -> None:
+        """Add a checkpoint. `is_exact`: the time is that of the state, not of its storage."""
+        step = _step(event.data.get("step"))
+        if step is not None and (is_exact or step not in self.reached):
+            self.reached[step] = at
+
+
+def _lost(group: WorkerGroup, ready: datetime, saved: _Saved, *, is_gone: bool) -> Iterator[_Interval]:
+    """Yield what a group's work was lost: what later groups repeated, else what is in no checkpoint, if it `is_gone`.
+
+    Where the checkpoint that was resumed from is in no report, it is not known from when on.
+    """
+    end, step = saved.final_at or group.end, group.rewound_to
+    if step is None:
+        if is_gone and saved.final_at is None:
+            yield _Interval(max([ready, *saved.reached.values()]), end, _Layer.LOST, Activity.LOST)
+        return
+    earlier = [at for each, at in saved.reached.items() if each <= step]
+    later = [at for each, at in saved.reached.items() if each > step]
+    if step in saved.reached:
+        start = saved.reached[step]
+    elif not earlier and (group.resumed_from is None or step <= group.resumed_from):
+        start = ready  # it repeated all of the group's steps
+    else:
+        start = min(later, default=end)
+        yield _Interval(max([ready, *earlier]), start, _Layer.LOST, Activity.UNATTRIBUTED)
+    yield _Interval(start, end, _Layer.LOST, Activity.LOST)
+
+
+def _step(value: object) -> int | None:
+    """Return a reported number of steps; None for what is not one, since the trainer is not trusted."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _duration(seconds: object) -> timedelta:
@@ -387,13 +494,17 @@ def _sweep(
         yield since, until, clipped[active[0][2]]
 
 
+def _kind(span: Span) -> tuple[object, ...]:
+    return span.activity, span.attempt, span.phase, span.group
+
+
 def _merged(spans: Iterable[Span]) -> Iterator[Span]:
     """Join neighbours that differ in their times only, and drop empty ones."""
     last: Span | None = None
     for span in spans:
         if span.start == span.end:
             continue
-        if last is not None and replace(span, start=last.start, end=last.end) == last:
+        if last is not None and _kind(span) == _kind(last):
             last = replace(last, end=span.end)
             continue
         if last is not None:

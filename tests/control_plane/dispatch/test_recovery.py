@@ -5,8 +5,8 @@ from enum import StrEnum
 import pytest
 
 from athanor.backends.base import Cause
-from athanor.dispatch.recovery import REASON_OF_CAUSE, REASON_OF_END
-from athanor.jobs.reasons import MEANINGS, Reason
+from athanor.dispatch.recovery import REASON_OF_CAUSE
+from athanor.jobs.reasons import MEANINGS, REASON_OF_END, Reason
 from trainer.contract.run import EndClass
 
 

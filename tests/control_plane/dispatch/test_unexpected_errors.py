@@ -14,8 +14,8 @@ from athanor.accounts.models import AuditEvent, WorkFailure
 from athanor.backends.fake.backend import World
 from athanor.clusters.models import Pool
 from athanor.core import task_triggers
-from athanor.dispatch import finalise, plan_builder, recovery, stop
-from athanor.jobs import services
+from athanor.dispatch import finalise, plan_builder, stop
+from athanor.jobs import reasons, services
 from athanor.jobs.models import Attempt, Job
 from athanor.reconcilers import backlog
 from athanor.scheduling import services as scheduling
@@ -48,7 +48,7 @@ def state_of(task: str) -> backlog.State:
 def test_an_end_without_a_reason_ends_its_job_and_holds_up_no_other(
     world: World, bucket: str, pool: Pool, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(recovery.REASON_OF_END, EndClass.DATA_ERROR)
+    monkeypatch.delitem(reasons.REASON_OF_END, EndClass.DATA_ERROR)
     broken, good = submit(), submit()
     attempt, other = drive.run(broken), drive.attempt_of(good)
     drive.beat(other, step=1)

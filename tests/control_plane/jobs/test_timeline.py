@@ -1,94 +1,13 @@
 """The time of a job is split without gaps, whatever its history, and each part is what happened then."""
 
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from athanor.jobs.states import ALLOWED, FINAL, JobStatus
-from athanor.jobs.timeline import Activity, Span, simplified, timeline, total, totals_by_attempt
-
-START = datetime(2026, 1, 1, tzinfo=UTC)
-TRAINING = [JobStatus.ADMITTED, JobStatus.DISPATCHING, JobStatus.STARTING, JobStatus.RUNNING]
-
-
-@dataclass
-class Event:
-    type: str
-    time: datetime
-    actor: str
-    data: dict[str, Any]
-
-
-@dataclass
-class History:
-    """Events of a job, at seconds since its submission."""
-
-    events: list[Event] = field(default_factory=list)
-    launched: dict[str, datetime | None] = field(default_factory=dict)
-    attempts: int = 0
-
-    def moves(self, *moves: tuple[float, str]) -> None:
-        for second, status in moves:
-            data: dict[str, Any] = {"to": status}
-            if status == "dispatching":
-                self.attempts += 1
-                data |= {"attempt": self.attempt, "number": self.attempts}
-            if status == "starting":
-                self.launched[self.attempt] = at(second)
-            self.events.append(Event("job.status", at(second), "dispatch", data))
-
-    @property
-    def attempt(self) -> str:
-        return f"att_{self.attempts}"
-
-    def starts(self, second: float) -> None:
-        """Admit, dispatch and start an attempt, a second each."""
-        self.moves((second, "admitted"), (second + 1, "dispatching"), (second + 2, "starting"))
-
-    def reports(self, second: float, kind: str, **data: Any) -> None:
-        self.events.append(Event(kind, at(second), self.attempt, data))
-
-    def spans(self, end: float, **options: Any) -> list[Span]:
-        found = timeline(self.events, created_at=START, end=at(end), launched=self.launched, **options)
-        check(found, end)
-        return found
-
-    def seconds(self, end: float, **options: Any) -> dict[str, float]:
-        totals = total(self.spans(end, **options))
-        return {name: each.total_seconds() for name, each in totals.activities.items() if each}
-
-    def parts(self, end: float) -> list[tuple[str, float, float]]:
-        return [
-            (span.phase or span.activity.value, second_of(span.start), second_of(span.end)) for span in self.spans(end)
-        ]
-
-
-def at(second: float) -> datetime:
-    return START + timedelta(seconds=second)
-
-
-def second_of(time: datetime) -> float:
-    return (time - START).total_seconds()
-
-
-def check(spans: list[Span], end: float) -> None:
-    """The spans are a partition, and so are the totals."""
-    edges = [START, *(span.end for span in spans)]
-    assert [span.start for span in spans] == edges[: len(spans)]
-    assert all(span.start < span.end for span in spans)
-    assert edges[-1] == at(end) or not spans
-    whole = edges[-1] - START
-    totals = total(spans)
-    assert totals.total == whole == sum(totals.activities.values(), timedelta())
-    assert sum(totals.startup.values(), timedelta()) == totals.activities[Activity.STARTUP]
-    for drawn in (simplified(spans, 5), simplified(spans, 1)):
-        assert sum((span.duration for span in drawn), timedelta()) == whole
-    attempts = totals_by_attempt(spans).values()
-    outside = [span.duration for span in spans if span.attempt is None]
-    assert sum((each.total for each in attempts), timedelta()) + sum(outside, timedelta()) == whole
+from athanor.jobs.states import FINAL, JobStatus
+from athanor.jobs.timeline import timeline, total, totals_by_attempt
+from tests.control_plane.jobs.histories import START, History, at, check, histories, second_of
 
 
 def test_a_run_without_faults() -> None:
@@ -171,6 +90,83 @@ def test_a_restart_in_place_loses_the_steps_since_the_checkpoint() -> None:
     ]
 
 
+def test_what_is_lost_begins_at_the_checkpoint_that_was_resumed_from() -> None:
+    """The newest checkpoint was damaged, so the workers resumed from the one before it."""
+    job = History()
+    job.starts(0)
+    job.reports(4, "training.started", step=0)
+    job.reports(5, "phase.finished", phase="first_step", seconds=1)
+    job.moves((5, "running"))
+    job.reports(21, "checkpoint.saved", step=10, seconds=1, blocked_seconds=0, final=False)
+    job.reports(31, "checkpoint.saved", step=20, seconds=1, blocked_seconds=0, final=False)
+    job.reports(40, "generation.started", generation=1, because="a process was killed")
+    assert job.seconds(45) == {"startup": 5 + 5, "training": 25, "lost": 10}
+    job.reports(42, "training.started", step=10)
+    job.reports(45, "phase.finished", phase="first_step", seconds=1)
+    job.moves((60, "succeeded"))
+    assert job.seconds(60) == {"startup": 5 + 5, "training": 15 + 15, "lost": 20}
+
+
+def test_a_restart_from_the_start_repeats_earlier_groups_of_workers_too() -> None:
+    job = History()
+    job.starts(0)
+    job.reports(3, "training.started", step=0)
+    job.reports(5, "phase.finished", phase="first_step", seconds=1)
+    job.moves((5, "running"))
+    job.reports(20, "checkpoint.saved", step=10, seconds=0, blocked_seconds=0, final=False)
+    job.moves((25, "queued"))
+    job.starts(25)
+    job.reports(29, "training.started", step=10)
+    job.reports(30, "phase.finished", phase="first_step", seconds=1)
+    job.moves((30, "running"), (50, "queued"))
+    job.starts(50)
+    job.reports(54, "training.started", step=0)  # the checkpoint could not be read
+    job.reports(55, "phase.finished", phase="first_step", seconds=1)
+    job.moves((55, "running"), (100, "succeeded"))
+    assert job.seconds(100) == {"startup": 15, "lost": 20 + 20, "training": 45}
+
+
+def test_where_the_checkpoint_that_was_resumed_from_is_not_reported_the_loss_is_partly_not_known() -> None:
+    job = History()
+    job.starts(0)
+    job.reports(3, "training.started", step=0)
+    job.reports(5, "phase.finished", phase="first_step", seconds=1)
+    job.moves((5, "running"))
+    job.reports(30, "checkpoint.saved", step=20, seconds=0, blocked_seconds=0, final=False)
+    job.reports(40, "generation.started", generation=1, because="a process was killed")
+    job.reports(41, "training.started", step=10)
+    job.reports(42, "phase.finished", phase="first_step", seconds=1)
+    job.moves((50, "succeeded"))
+    assert job.seconds(50) == {"startup": 5 + 2, "unattributed": 25, "lost": 10, "training": 8}
+
+
+def test_a_hang_lasts_until_its_workers_end_and_is_no_lost_work() -> None:
+    job = History()
+    job.starts(0)
+    job.reports(5, "phase.finished", phase="first_step", seconds=1)
+    job.moves((5, "running"))
+    job.reports(10, "checkpoint.saved", step=5, seconds=0, blocked_seconds=0, final=False)
+    job.reports(40, "progress.stalled", seconds=20, is_hang=False)
+    job.reports(60, "progress.stalled", seconds=40, is_hang=True)
+    job.reports(70, "generation.started", generation=1, because="a hang")
+    job.reports(75, "phase.finished", phase="first_step", seconds=1)
+    job.moves((80, "succeeded"))
+    assert job.seconds(80) == {"startup": 5 + 5, "training": 5 + 5, "lost": 10, "stalled": 50}
+
+
+def test_a_stall_that_ended_by_itself_is_no_hang_and_an_evaluation_explains_one() -> None:
+    job = History()
+    job.starts(0)
+    job.reports(5, "phase.finished", phase="first_step", seconds=1)
+    job.moves((5, "running"))
+    job.reports(40, "progress.stalled", seconds=20, is_hang=False)
+    job.reports(45, "evaluation", step=5, seconds=15, loss=1.0)
+    job.moves((60, "succeeded"))
+    assert job.seconds(60) == {"startup": 5, "training": 15 + 15, "stalled": 10, "evaluation": 15}
+    job.events[-1:-1] = [type(job.events[0])("progress.stalled", at(20), job.attempt, {"seconds": 5, "is_hang": True})]
+    assert job.seconds(60) == {"startup": 5, "training": 10 + 15, "stalled": 15, "evaluation": 15}
+
+
 def test_a_run_whose_end_is_seen_in_one_sweep_has_trained() -> None:
     job = History()
     job.starts(0)
@@ -236,45 +232,6 @@ def test_what_a_trainer_reports_cannot_break_it() -> None:
             job.reports(5, kind, **{"phase": {"a": 1}, **data})
     job.moves((9, "running"), (10, "failed"))
     assert sum(job.seconds(10).values()) == 10
-
-
-@st.composite
-def histories(draw: st.DrawFn) -> tuple[History, float]:
-    """Draw a walk through the table of statuses, with reports of its attempts at any time within it."""
-    job = History()
-    status, now = JobStatus.QUEUED, 0.0
-    pause = st.floats(min_value=0, max_value=100)
-    for _ in range(draw(st.integers(min_value=0, max_value=25))):
-        if status in FINAL:
-            break
-        now += draw(pause)
-        status = draw(st.sampled_from(sorted(ALLOWED[status])))
-        job.moves((now - draw(st.sampled_from([0.0, 0.0, 7.0])), status.value))  # some worker's clock is behind
-        if job.attempts and draw(st.booleans()):
-            job.launched[job.attempt] = draw(st.one_of(st.none(), st.builds(at, pause)))
-        for _ in range(draw(st.integers(min_value=0, max_value=6)) if job.attempts else 0):
-            job.reports(
-                draw(st.floats(min_value=0, max_value=now + 1)),
-                draw(
-                    st.sampled_from(
-                        [
-                            "phase.finished",
-                            "generation.started",
-                            "evaluation",
-                            "checkpoint.saved",
-                            "checkpoint.registered",
-                            "export.finished",
-                        ]
-                    )  # fmt: skip
-                ),
-                seconds=draw(pause),
-                blocked_seconds=draw(pause),
-                final=draw(st.booleans()),
-                step=draw(st.integers(min_value=0, max_value=3)),
-                generation=draw(st.integers(min_value=0, max_value=3)),
-                phase=draw(st.sampled_from(["data", "first_step"])),
-            )
-    return job, now + draw(pause)
 
 
 @given(histories(), st.booleans())

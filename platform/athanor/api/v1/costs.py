@@ -17,7 +17,8 @@ from athanor.api.parameters import comma_separated, separated, time
 from athanor.api.v1.budgets import CSV, csv_response
 from athanor.api.v1.serializers.common import PROBLEMS
 from athanor.api.v1.serializers.costs import CostsSerializer, JobCostSerializer
-from athanor.budgets import costs, services
+from athanor.api.v1.serializers.goodput import GoodputSerializer, serialize_ledger
+from athanor.budgets import costs, goodput, services
 from athanor.budgets.schedule_windows import has_ceiling
 from athanor.budgets.usage import COUNTED
 from athanor.core import tenancy
@@ -73,6 +74,20 @@ class JobCostView(APIView):
         job = selectors.job_of(get_principal(request), job_id)
         found = costs.of_job(job)
         return Response({**found, "currency": job.pool.currency, "has_ceiling": has_ceiling(job)})
+
+
+class GoodputView(APIView):
+    """Requests to `/jobs/{job_id}/goodput`."""
+
+    @extend_schema(operation_id="jobs_goodput", responses={200: GoodputSerializer, **PROBLEMS})
+    def get(self, request: Request, job_id: str) -> Response:
+        """Show what a job's slots were held for.
+
+        Splits the time of each attempt from its launch to its end, multiplied by its slots, by the job's events:
+        training, start-up by phase, evaluations, waits for checkpoints, hangs, lost work, and the rest; each with its
+        cost. The categories sum to the time of the attempts. `interruptions` has what caused the losses."""
+        job = selectors.job_of(get_principal(request), job_id)
+        return Response(GoodputSerializer(serialize_ledger(goodput.ledger_of(job), job)).data)
 
 
 class CostsExportView(APIView):

@@ -150,6 +150,7 @@ urlpatterns = [
     path("jobs/<id:job_id>:profile", profiles.ProfileView.as_view()),
     path("jobs/<id:job_id>/profiles", profiles.ProfilesView.as_view()),
     path("jobs/<id:job_id>/cost", costs.JobCostView.as_view()),
+    path("jobs/<id:job_id>/goodput", costs.GoodputView.as_view()),
     path("jobs/<id:job_id>/timeline", jobs.TimelineView.as_view()),
     path("jobs/<id:job_id>/events", events.JobEventsView.as_view()),
     path("jobs/<id:job_id>/metrics", metrics.MetricsView.as_view()),

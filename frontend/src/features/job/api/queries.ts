@@ -3,7 +3,7 @@ import { keepPreviousData, queryOptions } from "@tanstack/react-query";
 
 import { address, request } from "@/api/client";
 import { jobKeys } from "@/api/jobs";
-import type { Artifact, Checkpoint, EventPage, Job, JobEvent, LogLine, LogPage, Metrics, Page, Profile, Timeline } from "@/api/types";
+import type { Artifact, Checkpoint, EventPage, Goodput, Job, JobEvent, LogLine, LogPage, Metrics, Page, Profile, Timeline } from "@/api/types";
 import type { Zoom } from "@/charts/plot-options";
 import { pixels } from "@/lib/pixels";
 import { longest, spliceMetrics } from "@/lib/series";
@@ -36,6 +36,7 @@ const OVERLAP_STEPS = 20;
 const POLL_MS = 2_000;
 const LOG_POLL_MS = 1_500;
 const TIMELINE_POLL_MS = 5_000;
+const GOODPUT_POLL_MS = 15_000;
 const FOLLOWED_MS = 30_000;
 /** The last lines and values reach the server a little after the job's end. */
 const SETTLING_MS = 15_000;
@@ -145,6 +146,15 @@ export function timelineQuery(job: Job) {
     queryKey: jobKeys.part(job.id, "timeline"),
     queryFn: ({ signal }) => request<Timeline>(path(job, "timeline"), { signal }),
     refetchInterval: () => (isSettling(job) ? TIMELINE_POLL_MS : false),
+  });
+}
+
+/** What the slots were held for, with its cost; of a live job until now. */
+export function goodputQuery(job: Job) {
+  return queryOptions({
+    queryKey: jobKeys.part(job.id, "goodput"),
+    queryFn: ({ signal }) => request<Goodput>(path(job, "goodput"), { signal }),
+    refetchInterval: () => (isSettling(job) ? GOODPUT_POLL_MS : false),
   });
 }
 

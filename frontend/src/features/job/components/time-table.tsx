@@ -6,35 +6,10 @@ import type { Job, Timeline, Timings } from "@/api/types";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { timelineQuery } from "@/features/job/api/queries";
+import { ACTIVITIES, type Activity, comparePhases, IN_ORDER, phaseName } from "@/features/job/lib/activities";
 import { duration } from "@/lib/format";
 
 import classes from "./time-table.module.css";
-
-type Activity = Timeline["spans"][number]["activity"];
-
-/** In the order in which a run goes through them. */
-const ACTIVITIES: Record<Activity, { name: string; color: string }> = {
-  queued: { name: "Queued", color: "--tone-waiting" },
-  startup: { name: "Start-up", color: "--series-4" },
-  preparing: { name: "Preparing data", color: "--series-1" },
-  training: { name: "Training", color: "--series-1" },
-  evaluation: { name: "Evaluation", color: "--series-2" },
-  checkpoint: { name: "Waiting for checkpoints", color: "--series-3" },
-  export: { name: "Export", color: "--series-7" },
-  finishing: { name: "Finishing", color: "--series-6" },
-  paused: { name: "Paused", color: "--tone-muted" },
-  lost: { name: "Lost, not saved", color: "--tone-bad" },
-};
-
-/** In the order of a start-up; a phase with another name comes last. */
-const PHASES = [
-  "dispatch", "launch", "import", "fork", "rendezvous", "wait_for_data", "data", "model", "load", "compile", "first_step",
-];
-
-function phasesOf(timings: Timings): [string, number][] {
-  const place = (name: string) => (PHASES.indexOf(name) + PHASES.length + 1) % (PHASES.length + 1);
-  return Object.entries(timings.startup).sort(([a], [b]) => place(a) - place(b));
-}
 
 /** Where the job's time went, drawn over the wall clock and added up: for the whole job or for one attempt. */
 export function TimeTable({ job }: { job: Job }) {
@@ -99,7 +74,7 @@ function Gantt({ timeline }: { timeline: Timeline }) {
                 <span
                   key={span.start}
                   data-activity={span.activity}
-                  title={`${ACTIVITIES[span.activity].name}${span.phase ? `, ${words(span.phase)}` : ""}: ${duration(
+                  title={`${ACTIVITIES[span.activity].name}${span.phase ? `, ${phaseName(span.phase)}` : ""}: ${duration(
                     (Date.parse(span.end) - Date.parse(span.start)) / 1000,
                   )}`}
                   style={{
@@ -117,7 +92,7 @@ function Gantt({ timeline }: { timeline: Timeline }) {
 }
 
 function Sums({ timings }: { timings: Timings }) {
-  const activities = (Object.keys(ACTIVITIES) as Activity[]).filter((each) => timings[`${each}_seconds`] > 0);
+  const activities = IN_ORDER.filter((each) => timings[`${each}_seconds`] > 0);
   return (
     <table className={classes.table}>
       <tbody>
@@ -147,17 +122,13 @@ function SumRows({ activity, timings }: { activity: Activity; timings: Timings }
         <td>{duration(timings[`${activity}_seconds`])}</td>
       </tr>
       {activity === "startup"
-        ? phasesOf(timings).map(([phase, seconds]) => (
+        ? Object.entries(timings.startup).sort(([a], [b]) => comparePhases(a, b)).map(([phase, seconds]) => (
             <tr key={phase} data-detail>
-              <th scope="row">{words(phase)}</th>
+              <th scope="row">{phaseName(phase)}</th>
               <td>{duration(seconds)}</td>
             </tr>
           ))
         : null}
     </>
   );
-}
-
-function words(phase: string): string {
-  return phase.replaceAll("_", " ");
 }

@@ -113,6 +113,8 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(`The shadow checkpoint of step ${step ?? "?"} is not used: rank ${number("rank") ?? "?"}: ${word("because")}`, "waiting");
     case "shadow.unused":
       return described(`No shadow checkpoints: ${word("because")}`);
+    case "training.started":
+      return described(step ? `Training resumes from step ${step}` : "Training starts");
     case "export.best":
       return described(`The model is that of step ${step ?? "?"}, which had the lowest held-out loss`);
     case "export.finished":

@@ -34,11 +34,17 @@ class TimingsSerializer(serializers.Serializer[Any]):
         help_text="From the request to stop, or the last result, to the confirmed end, except for what is named above."
     )
     paused_seconds = serializers.FloatField(help_text="Paused by a user.")
+    stalled_seconds = serializers.FloatField(
+        help_text="Without progress, as reported by `progress.stalled`: a hang, until its processes ended."
+    )
     lost_seconds = serializers.FloatField(
         help_text=(
-            "Since the newest checkpoint, where an attempt or its processes ended without saving: these steps are "
-            "repeated, or gone."
+            "Work that was repeated, because it lies after the checkpoint that the next processes resumed from; if "
+            "none have resumed, since the newest checkpoint."
         )
+    )
+    unattributed_seconds = serializers.FloatField(
+        help_text="Not known: from when on work was lost, where the checkpoint that was resumed from is in no event."
     )
 
 

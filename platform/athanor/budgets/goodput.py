@@ -1,0 +1,189 @@
+"""The goodput ledger of a job: the slot time of each attempt by what it was held for, with its cost.
+
+The cost is the meter's. Within an attempt it is divided by time, at the mean price of each hour, and rounded so that
+the parts add up to it exactly. Time that is not metered yet, and the fraction of a second at an end, has no cost.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from athanor.budgets.charges import slots_of
+from athanor.budgets.models import Meter, UsageHour
+from athanor.jobs import selectors
+from athanor.jobs.goodput import PRODUCTIVE, Entry, Interruption
+from athanor.jobs.models import Job
+from athanor.jobs.timeline import Activity, Span
+
+_HOUR = timedelta(hours=1)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True)
+class Item:
+    """An entry with its slots and its cost, in millionths of the currency."""
+
+    entry: Entry
+    slots: int
+    cost: int
+
+    @property
+    def slot_time(self) -> timedelta:
+        """Return its time multiplied by its slots."""
+        return self.entry.span.duration * self.slots
+
+
+@dataclass
+class Sum:
+    """Slot time and cost, of a start-up by phase too."""
+
+    slot_time: timedelta = timedelta()
+    cost: int = 0
+    phases: dict[str, "Sum"] = field(default_factory=dict)
+
+    def add(self, item: Item) -> None:
+        """Add an item."""
+        self.slot_time += item.slot_time
+        self.cost += item.cost
+
+
+@dataclass
+class Sums:
+    """Sums over some items, in total and by activity. Activities that took no time are absent, unless they cost."""
+
+    total: Sum = field(default_factory=Sum)
+    activities: dict[Activity, Sum] = field(default_factory=dict)
+
+    def add(self, item: Item) -> None:
+        """Add an item."""
+        span = item.entry.span
+        self.total.add(item)
+        found = self.activities.setdefault(span.activity, Sum())
+        found.add(item)
+        if span.activity is Activity.STARTUP:
+            found.phases.setdefault(span.phase, Sum()).add(item)
+
+    @property
+    def goodput(self) -> float | None:
+        """Return the share of productive slot time, None if there was none at all."""
+        if not self.total.slot_time:
+            return None
+        productive = sum((self.activities[each].slot_time for each in PRODUCTIVE & self.activities.keys()), timedelta())
+        return productive / self.total.slot_time
+
+
+@dataclass
+class AttemptLedger:
+    """The ledger of one attempt. `metered_until`, None if it is not metered; `refunded` is not charged."""
+
+    number: int
+    slots: int
+    start: datetime
+    end: datetime
+    metered_until: datetime | None
+    refunded: int
+    sums: Sums = field(default_factory=Sums)
+
+
+@dataclass
+class Loss:
+    """What an interruption cost: work that was lost, time in which ranks hung, and the start-up that followed.
+
+    `refunded`: what its attempt was refunded, which only an attempt's end is.
+    """
+
+    interruption: Interruption
+    refunded: int = 0
+    sums: Sums = field(default_factory=Sums)
+
+
+@dataclass
+class Ledger:
+    """The goodput ledger of a job."""
+
+    sums: Sums
+    attempts: list[AttemptLedger]
+    losses: list[Loss]
+
+    @property
+    def refunded(self) -> int:
+        """Return what was refunded, in millionths of the currency."""
+        return sum(attempt.refunded for attempt in self.attempts)
+
+
+def ledger_of(job: Job) -> Ledger:
+    """Return the ledger of a job whose attempts and pool are loaded."""
+    found, interruptions = selectors.goodput_of(job)
+    meters = {meter.attempt.number: meter for meter in Meter.objects.filter(job=job).select_related("attempt")}
+    by_attempt: dict[int, list[Entry]] = defaultdict(list)
+    for entry in found:
+        by_attempt[entry.span.attempt or 0].append(entry)
+    ledger = Ledger(Sums(), [], [Loss(each) for each in interruptions])
+    prices = _hourly_prices(job, meters.values())
+    for number, own in by_attempt.items():
+        meter = meters.get(number)
+        slots = meter.slots if meter else slots_of(job, job.pool)
+        attempt = AttemptLedger(number, slots, own[0].span.start, own[-1].span.end, None, 0)
+        if meter is not None:
+            attempt.metered_until, attempt.refunded = meter.metered_until, meter.fault_cost
+        for item in with_costs(own, slots, meter.cost if meter else 0, _weights(own, meter, prices)):
+            for sums in (ledger.sums, attempt.sums):
+                sums.add(item)
+            if item.entry.cause is not None:
+                ledger.losses[item.entry.cause].sums.add(item)
+        ledger.attempts.append(attempt)
+    refunds = {attempt.number: attempt.refunded for attempt in ledger.attempts}
+    for loss in ledger.losses:
+        if not loss.interruption.in_place:
+            loss.refunded = refunds.get(loss.interruption.attempt, 0)
+    return ledger
+
+
+def with_costs(entries: Sequence[Entry], slots: int, cost: int, weights: Sequence[int]) -> Iterator[Item]:
+    """Yield the entries with their parts of a cost, in proportion to their weights.
+
+    Whole millionths by the largest remainder; the parts add up to `cost`. Without any weight, as when an attempt was
+    metered before its first entry, they are in proportion to the entries' times.
+    """
+    if not sum(weights):
+        weights = [entry.span.duration // _MICROSECOND for entry in entries]
+    total = sum(weights)
+    parts = [divmod(cost * weight, total) for weight in weights]
+    missing = cost - sum(part for part, _ in parts)
+    largest = set(sorted(range(len(parts)), key=lambda place: -parts[place][1])[:missing])
+    for place, (entry, (part, _)) in enumerate(zip(entries, parts, strict=True)):
+        yield Item(entry, slots, part + (place in largest))
+
+
+def _weights(entries: Sequence[Entry], meter: Meter | None, prices: Mapping[datetime, int]) -> list[int]:
+    """Return the metered time of each entry, multiplied by the price of the hours that it is in."""
+    if meter is None:
+        return [0] * len(entries)
+    return [
+        sum(
+            ((end - start) // _MICROSECOND) * prices.get(start.replace(minute=0, second=0, microsecond=0), 0)
+            for start, end in _by_hour(entry.span, meter)
+        )
+        for entry in entries
+    ]
+
+
+def _by_hour(span: Span, meter: Meter) -> Iterator[tuple[datetime, datetime]]:
+    start, end = max(span.start, meter.began_at), min(span.end, meter.metered_until)
+    while start < end:
+        stop = min(end, start.replace(minute=0, second=0, microsecond=0) + _HOUR)
+        yield start, stop
+        start = stop
+
+
+def _hourly_prices(job: Job, meters: Collection[Meter]) -> dict[datetime, int]:
+    """Return what a million slot-seconds of the job cost on average in each hour in which it was metered."""
+    hours = set()
+    for meter in meters:
+        hour = meter.began_at.replace(minute=0, second=0, microsecond=0)
+        while hour < meter.metered_until:
+            hours.add(hour)
+            hour += _HOUR
+    rows = UsageHour.objects.filter(job=job, hour__in=sorted(hours), slot_seconds__gt=0)
+    return {row.hour: row.cost * 1_000_000 // row.slot_seconds for row in rows.only("hour", "cost", "slot_seconds")}
