@@ -61,7 +61,7 @@ def test_a_watch_continues_where_another_stopped() -> None:
     assert [second.check(norm) for norm in [*norms[30:], 99.0]] == [one.check(norm) for norm in [*norms[30:], 99.0]]
     assert second.state == one.state
     fresh = GradientWatchState.model_validate_json(GradientWatch(spec).state.model_dump_json())
-    assert fresh.skip_limit == math.inf
+    assert fresh.outliers.limit == math.inf
 
 
 def test_a_run_skips_outliers_and_takes_the_other_steps(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_run_that_diverges_continues_with_other_data(
 ) -> None:
     monkeypatch.setattr(worker_group, "run_worker", work)
     training = tiny_training(steps=60, rollback=spec)
-    run = run_alone(tmp_path / "run", training, processes=2, every_steps=5, keep_last=5)
+    run = run_alone(tmp_path / "run", training, processes=2, every_steps=5, keep_last=5, restarts=1, shadow=1)
     assert run.end_class is EndClass.COMPLETED, run.end
     (back,) = run.events("training.rolled_back")
     assert because in back["because"]
