@@ -25,6 +25,8 @@ class AgentApi:
     doubled: int = 0
     checkpoints: list[dict] = field(default_factory=list)
     damaged: list[dict] = field(default_factory=list)
+    left: dict[int, int] = field(default_factory=dict)
+    """The nodes that have left for good, and the round that each has begun by that."""
     models: list[dict] = field(default_factory=list)
     datasets: list[dict] = field(default_factory=list)
     released: list[dict] = field(default_factory=list)
@@ -137,7 +139,13 @@ class AgentApi:
         """As the platform does, for nodes that come from one address each."""
         if self.ends:
             return JoinReply(state="over", round=join.round)
-        round_ = max([join.round, *(known.round for known in self.joins.values())])
+        rounds = [*(known.round for known in self.joins.values()), *self.left.values()]
+        if join.leaves:
+            if join.node_index not in self.left and len(self.left) == self.run.spare_nodes:
+                return JoinReply(state="over", round=join.round)
+            self.left.setdefault(join.node_index, max([join.round, *rounds]))
+            return JoinReply(state="spare", round=max([*rounds, *self.left.values()]))
+        round_ = max([join.round, *rounds])
         self.joins[join.node_index] = join.model_copy(update={"round": round_})
         here = [known for known in self.joins.values() if known.round == round_]
         if round_ not in self.placed:

@@ -69,7 +69,9 @@ def test_hops_count_the_switches_between() -> None:
     assert hops(join(0), join(1)) == 3  # nothing is known: the worst is assumed
 
 
-def agent(api: AgentApi, work: Path, index: int) -> "subprocess.Popen[bytes]":
+def agent(
+    api: AgentApi, work: Path, index: int, program: tuple[str, ...] = ("trainer.agent",)
+) -> "subprocess.Popen[bytes]":
     environment = {
         **os.environ, "PYTHONPATH": str(ROOT), names.AGENT_URL: api.url, names.ATTEMPT_TOKEN: TOKEN,
         names.NODE_INDEX: str(index), names.NODE_NAME: f"node{index}", names.NODE_ADDRESS: "127.0.0.1",
@@ -77,7 +79,7 @@ def agent(api: AgentApi, work: Path, index: int) -> "subprocess.Popen[bytes]":
     }  # fmt: skip
     (work / f"node{index}").mkdir()
     log = (work / f"log{index}").open("wb")
-    return subprocess.Popen([sys.executable, "-m", "trainer.agent"], env=environment, stdout=log, stderr=log)
+    return subprocess.Popen([sys.executable, "-m", *program], env=environment, stdout=log, stderr=log)
 
 
 def log(api: AgentApi) -> str:
@@ -85,9 +87,10 @@ def log(api: AgentApi) -> str:
 
 
 @pytest.mark.slow
-def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path: Path) -> None:
-    """Three agents for a run of two nodes. The second is killed in the middle with all its processes; the run continues
-    from its checkpoint on the first and the third, and ends as if nothing had been."""
+@pytest.mark.parametrize("fault", ["killed", "GPU"])
+def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path: Path, fault: str) -> None:
+    """Three agents for a run of two nodes. The second is killed in the middle with all its processes, or has a fault of
+    its GPU; the run continues from its checkpoint on the first and the third, and ends as if nothing had been."""
     training = tiny_training(steps=60)
     run, keys, objects = platform_run(training, checkpoint={"every_steps": 5, "shadow_every_steps": 1})
     with AgentApi(run, keys, dict(objects)) as api:
@@ -97,11 +100,17 @@ def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path: Path) -> Non
     layout = ProcessLayout(nodes=2, processes_per_node=1)
     run = RunConfig.model_validate({**run.model_dump(), "layout": layout, "spare_nodes": 1, "heartbeat_seconds": 0.5})
     (tmp_path / "cluster").mkdir()
+    (tmp_path / "records").mkdir()
+    kind = ("gpu", "step") if fault == "GPU" else ("", "")
+    program = ("tests.chaos.faults.agent", str(tmp_path / "records"), *kind, "60")
     with AgentApi(run, keys, objects) as api:
-        agents = [agent(api, tmp_path / "cluster", index) for index in range(3)]
+        agents = [agent(api, tmp_path / "cluster", index, program) for index in range(3)]
         try:
-            api.wait_for(lambda: len(api.checkpoints) >= 2, 120)
-            agents[1].send_signal(signal.SIGKILL)
+            if fault == "killed":
+                api.wait_for(lambda: len(api.checkpoints) >= 2, 120)
+                agents[1].send_signal(signal.SIGKILL)
+            else:
+                assert agents[1].wait(180) == 0, log(api)
             assert agents[0].wait(120) == 0, log(api)
             assert agents[2].wait(120) == 0, log(api)
         finally:
@@ -112,6 +121,8 @@ def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path: Path) -> Non
         skipped = {event["because"] for event in api.events("shadow.skipped") if event["rank"] == 1}
         assert skipped <= {"this rank has no copy of it"}, "its new node never had one"
         assert {event["tier"] for event in api.events("checkpoint.restored")} == {"stored"}
+        restarts = {(event["node"], event["end_class"]) for event in api.events("generation.started")}
+        assert (("node1", "gpu_fault") in restarts) == (fault == "GPU")
         assert {end["end_class"] for end in api.ends} == {"completed"}
         assert len(api.models) == 1
         assert api.losses() == pytest.approx(expected, rel=1e-5)

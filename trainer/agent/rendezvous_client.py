@@ -71,15 +71,8 @@ class RendezvousClient:
         deadline = None if first else time.monotonic() + REJOIN_PATIENCE_SECONDS
         pause, missing = _MIN_PAUSE_SECONDS, -1
         while not self._is_ended():
-            left = WAIT_SECONDS if deadline is None else deadline - time.monotonic()
-            reply = self._platform.rendezvous(
-                JoinRequest(
-                    node_index=self._identity.index, name=self._identity.name, address=self._identity.address,
-                    store_port=port, topology=self._identity.topology, round=asked, because=because[:2000],
-                    wait_seconds=min(max(int(left), 1), WAIT_SECONDS),
-                ),
-                self._is_ended,
-            )  # fmt: skip
+            wait = WAIT_SECONDS if deadline is None else deadline - time.monotonic()
+            reply = self._ask(port, asked, because, wait)
             if reply is None:
                 return None
             asked = max(asked, reply.round)
@@ -96,6 +89,30 @@ class RendezvousClient:
             self._wait(pause)
             pause = min(pause * 1.5, _MAX_PAUSE_SECONDS)
         return None
+
+    def leave(self, because: str) -> bool:
+        """Let a spare node take the place of this one in the next round. Return whether there was one."""
+        reply = self._ask(1, max(self.round + 1, self.requested_round), because, 0, leaves=True)
+        return reply is not None and reply.state != "over"
+
+    def wait_until_over(self, because: str) -> None:
+        """Wait until the attempt is over; call it after `leave`."""
+        while not self._is_ended():
+            reply = self._ask(1, max(self.round + 1, self.requested_round), because, WAIT_SECONDS, leaves=True)
+            if reply is None or reply.state == "over":
+                return
+            self._wait(_MAX_PAUSE_SECONDS)
+
+    def _ask(
+        self, port: int, round_: int, because: str, wait_seconds: float, *, leaves: bool = False
+    ) -> JoinReply | None:
+        """Return the platform's reply; None if the run is to stop."""
+        join = JoinRequest(
+            node_index=self._identity.index, name=self._identity.name, address=self._identity.address, store_port=port,
+            topology=self._identity.topology, round=round_, because=because[:2000], leaves=leaves,
+            wait_seconds=min(max(int(wait_seconds), 1), WAIT_SECONDS) if wait_seconds else 0,
+        )  # fmt: skip
+        return self._platform.rendezvous(join, self._is_ended)
 
     def resume_of(self, reply: JoinReply, known: CheckpointManifest | None) -> CheckpointManifest | None:
         """Return the manifest of the checkpoint that a round resumes from, which is `known` unless that has changed."""

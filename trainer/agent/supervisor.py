@@ -16,6 +16,7 @@ from trainer.agent.cache import team_cache
 from trainer.agent.dataset import DatasetPreparer, NodeProcesses
 from trainer.agent.hang_watch import Stall
 from trainer.agent.interruption import read_interruption_notice
+from trainer.agent.ladder import Rung, Situation, choose_rung
 from trainer.agent.logs import LogFollower
 from trainer.agent.profiles import ProfileUploader
 from trainer.agent.rendezvous_client import NodeIdentity, RendezvousClient, format_mapping, max_neighbour_hops
@@ -46,7 +47,7 @@ from trainer.errors import TrainerError
 from trainer.reporting.sinks.choice import StandaloneSinkConfig, start_sinks
 from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.assignment import Assignment, FolderConnection, HttpConnection
-from trainer.resilience.failures import RESTARTABLE, classify_exception
+from trainer.resilience.failures import classify_exception
 from trainer.resilience.forking import ForkedProcess
 from trainer.resilience.memory import (
     load_micro_batch,
@@ -190,7 +191,12 @@ class Supervisor:
             outcome = self._run_worker_group(run, training, keys, preparer.locations, base, reply, largest)
             if self._attempt_over.is_set():
                 return outcome
-            if outcome.end_class is EndClass.OUT_OF_MEMORY:
+            rung = choose_rung(self._situation(run, outcome, restarts))
+            if rung is Rung.END:
+                return outcome
+            if rung is Rung.LEAVE:
+                return self._leave(run, outcome)
+            if rung is Rung.HALVE_MICRO_BATCH:
                 tried, smaller = reduce_micro_batch(run, vocab_size, largest, self._chosen_micro_batch())
                 if smaller is None:
                     return replace(outcome, message=out_of_memory(outcome.message, tried))
@@ -200,28 +206,51 @@ class Supervisor:
                     message = f"{outcome.message}; the next attempt uses micro-batches of {smaller} sequences"
                     return replace(outcome, message=message)
                 largest = smaller
-            elif outcome.end_class is EndClass.CHECKPOINT_DAMAGED and self._was_shadow_restored():
-                pass  # the ranks have discarded their copies, and restart from the checkpoint
-            elif outcome.end_class is EndClass.CHECKPOINT_DAMAGED and run.resume is not None:
+            elif rung is Rung.SKIP_CHECKPOINT:
+                assert run.resume is not None, "it was read"
                 self._report_damaged(run.resume, outcome.message)
-            elif outcome.end_class is EndClass.LOSS_DIVERGED:
+            elif rung is Rung.ROLL_BACK:
                 rollback = self._roll_back(run, training, outcome)
                 if rollback is None:
                     return outcome
                 outcome = replace(outcome, message=f"{outcome.message}; back to step {rollback.from_step}")
-            elif self._rendezvous.is_round_outdated and outcome.end_class in (EndClass.STOPPED, *RESTARTABLE):
+            elif rung is Rung.FOLLOW:
                 outcome = replace(outcome, message="another node started a new rendezvous round")
-            elif outcome.end_class in RESTARTABLE and restarts < run.max_restarts_in_place + run.spare_nodes:
+            elif rung is Rung.RESTART:
                 restarts += 1
-            else:
-                return outcome
             self._logs.write_line(f"{outcome.end_class}: {outcome.message}; restarting the workers in place")
-            redacted = self._logs.redact(outcome.message)
-            self._report_event(
-                "generation.started", generation=self._rendezvous.round, because=redacted, end_class=outcome.end_class,
-                node=self._config.node.name, step=outcome.last_step,
-            )  # fmt: skip
+            self._report_restart(outcome)
             run = self._platform.run()  # `resume` names the newest durable checkpoint by now
+
+    def _situation(self, run: RunConfig, outcome: Outcome, restarts: int) -> Situation:
+        return Situation(
+            outcome.end_class,
+            restarts=restarts,
+            max_restarts=run.max_restarts_in_place + run.spare_nodes,
+            is_round_outdated=self._rendezvous.is_round_outdated,
+            was_copy_restored=self._was_shadow_restored(),
+            has_checkpoint=run.resume is not None,
+            has_spares=run.spare_nodes > 0,
+        )
+
+    def _report_restart(self, outcome: Outcome) -> None:
+        """Report that the ranks restart in place, and how those of this node ended."""
+        self._report_event(
+            "generation.started", generation=self._rendezvous.round, because=self._logs.redact(outcome.message),
+            end_class=outcome.end_class, node=self._config.node.name, step=outcome.last_step,
+        )  # fmt: skip
+
+    def _leave(self, run: RunConfig, outcome: Outcome) -> Outcome:
+        """Leave the run to the other nodes and a spare one, and wait until the attempt is over. If no spare node is
+        left, return the outcome, which ends the attempt."""
+        because = self._logs.redact(outcome.message)
+        if not self._rendezvous.leave(because):
+            return outcome
+        self._logs.write_line(f"{outcome.end_class}: {outcome.message}; a spare node takes the place of this one")
+        self._report_restart(outcome)
+        self._rendezvous.wait_until_over(because)
+        self._was_spare = True
+        return Outcome(EndClass.COMPLETED, "", self._last_step(run), {})
 
     def _report_damaged(self, checkpoint: CheckpointManifest, because: str) -> None:
         """Report a checkpoint that cannot be read, so that the workers restart from an older one."""

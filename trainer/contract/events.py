@@ -25,6 +25,7 @@ WAIT_FOR_DATA = "wait_for_data"
 
 STEPS_RESOLVED = "steps.resolved"
 PROGRESS_STALLED = "progress.stalled"
+GENERATION_STARTED = "generation.started"
 
 AGENT_EVENTS: Mapping[str, EventType] = {
     "checkpoint.saved": EventType(

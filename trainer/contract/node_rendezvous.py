@@ -26,7 +26,8 @@ class JoinRequest(WireModel):
     above it, outermost first. `round` counts from 1; requesting a later round ends the current one for all nodes.
     `because`: why the node left the previous round. `wait_seconds`: how long the platform may hold the reply until the
     node's state changes. While it does, it sends spaces, which JSON ignores. Agents of earlier versions do not send it:
-    they ask every few seconds.
+    they ask every few seconds. `leaves`: the node can run no ranks any more, so a spare node takes its place in round
+    `round`. The reply is `spare` until the attempt is over, and `over` at once if no spare node is left.
     """
 
     node_index: Annotated[int, Field(ge=0, lt=100_000)]
@@ -37,6 +38,7 @@ class JoinRequest(WireModel):
     round: Annotated[int, Field(ge=1, lt=1_000_000)] = 1
     because: Annotated[str, Field(max_length=2000)] = ""
     wait_seconds: Annotated[int, Field(ge=0, le=MAX_WAIT_SECONDS)] = 0
+    leaves: bool = False
 
 
 class JoinReply(WireModel):

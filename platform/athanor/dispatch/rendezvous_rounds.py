@@ -55,7 +55,7 @@ FROM counted
 ON CONFLICT (attempt_id, node_index) DO UPDATE SET
     round = excluded.round, name = excluded.name, address = excluded.address, store_port = excluded.store_port,
     topology = excluded.topology, joined_at = excluded.joined_at, seen_at = excluded.seen_at, resume_id = '',
-    node_rank = NULL
+    node_rank = NULL, has_left = FALSE
 """
 # The usual join: another node of a round that lacks more. All joins of an attempt wait for one row: held over several
 # statements, while the thread that holds it waits for its turn in Python, it made the joins of 256 nodes take 4.7 s
@@ -66,7 +66,7 @@ WITH counted AS (
     FROM jobs_attempt attempt
     WHERE newest.attempt_id = %(attempt)s AND attempt.id = newest.attempt_id AND attempt.status <> 'ended'
         AND attempt.end_report IS NULL AND newest.number >= %(asked)s AND newest.first_node IS NULL
-        AND newest.total > %(node_index)s AND newest.joined + 1 < newest.needed
+        AND newest.total > %(node_index)s AND newest."left" = 0 AND newest.joined + 1 < newest.needed
         AND NOT EXISTS (
             SELECT FROM jobs_attemptnode node
             WHERE node.attempt_id = %(attempt)s AND node.node_index = %(node_index)s AND node.round = newest.number
@@ -78,7 +78,8 @@ WITH counted AS (
 RECORD = f"""
 WITH counted AS (
     UPDATE jobs_rendezvousround
-    SET number = %(round)s, joined = %(joined)s, enough_at = %(enough_at)s, first_node = %(first_node)s
+    SET number = %(round)s, "left" = %(left)s, joined = %(joined)s, enough_at = %(enough_at)s,
+        first_node = %(first_node)s
     WHERE attempt_id = %(attempt)s
     RETURNING number
 )
@@ -105,6 +106,8 @@ def join(attempt: Attempt, asked: JoinRequest) -> JoinReply:
 
     Raises Invalid for a node that the job did not ask for.
     """
+    if asked.leaves:
+        return _leave(attempt, asked)
     values: dict[str, Any] = {
         "attempt": attempt.pk, "asked": asked.round, "node_index": asked.node_index, "name": asked.name,
         "address": asked.address, "store_port": asked.store_port,
@@ -131,6 +134,25 @@ def join(attempt: Attempt, asked: JoinRequest) -> JoinReply:
     if missing:
         return JoinReply(state="gathering", round=round_.number, missing=missing)
     return _reply_to_one(round_, asked)
+
+
+def _leave(attempt: Attempt, asked: JoinRequest) -> JoinReply:
+    """Begin a round without this node, if there are enough others. Idempotent: it asks again to learn of the end."""
+    with transaction.atomic():
+        round_ = next(iter(_rounds(LOCKED, [attempt.pk])), None)
+        node = AttemptNode.objects.filter(attempt=attempt, node_index=asked.node_index).first()
+        if round_ is None or node is None or round_.is_over:
+            return JoinReply(state="over", round=asked.round)
+        if not node.has_left:
+            if round_.total - round_.left <= round_.needed:
+                return JoinReply(state="over", round=asked.round)
+            node.has_left, node.node_rank = True, None
+            node.save(update_fields=["has_left", "node_rank"])
+            round_.left += 1
+            if asked.round > round_.number:
+                round_.number, round_.joined, round_.enough_at, round_.first_node = asked.round, 0, None, None
+            round_.save()
+    return JoinReply(state="spare", round=round_.number)
 
 
 def newest_round(attempt: Attempt) -> int:
@@ -195,11 +217,13 @@ def _record(round_: RendezvousRound, asked: JoinRequest, values: dict[str, Any])
     if newest > round_.number:
         round_.number, round_.joined, round_.enough_at, round_.first_node = newest, 0, None, None
         is_in_round = False
+    if mine is not None and mine.has_left:  # another process in its place, which has no rank yet
+        round_.left -= 1
     if not is_in_round:
         round_.joined += 1
         if round_.joined == round_.needed:
             round_.enough_at = now
-    facts = {name: getattr(round_, name) for name in ("joined", "enough_at", "first_node")}
+    facts = {name: getattr(round_, name) for name in ("left", "joined", "enough_at", "first_node")}
     with connection.cursor() as cursor:
         cursor.execute(RECORD, {**values, **facts, "round": round_.number})
 
@@ -214,7 +238,7 @@ def _missing(round_: RendezvousRound) -> int:
     """Return the number of nodes to wait for."""
     if round_.enough_at is None:
         return round_.needed - round_.joined
-    return round_.total - round_.joined if round_.now - round_.enough_at < SPARE_JOIN_TIMEOUT else 0
+    return round_.total - round_.left - round_.joined if round_.now - round_.enough_at < SPARE_JOIN_TIMEOUT else 0
 
 
 def _place_if_complete(attempt: Attempt, round_: RendezvousRound) -> int:

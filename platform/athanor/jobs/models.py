@@ -261,7 +261,7 @@ class AttemptNode(models.Model):
     """A node's agent in a round of its attempt's rendezvous (dispatch/rendezvous_rounds.py).
 
     `round` is 0 when it was not seen for too long before its round was complete. `node_rank` is None until then, and
-    for a spare node. `topology`: the switches above it, outermost first. All ranks of a round resume from the
+    for a spare node. `has_left`: it can run no ranks any more. `topology`: the switches above it, outermost first. All ranks of a round resume from the
     checkpoint `resume_id`, if any.
     """
 
@@ -274,6 +274,7 @@ class AttemptNode(models.Model):
     store_port = models.PositiveIntegerField()
     topology = models.JSONField(default=list)
     node_rank = models.PositiveIntegerField(null=True)
+    has_left = models.BooleanField(default=False, db_default=False)
     joined_at = models.DateTimeField()
     seen_at = models.DateTimeField()
     resume_id = models.CharField(max_length=40, blank=True, default="")
@@ -290,7 +291,7 @@ class AttemptNode(models.Model):
 class RendezvousRound(models.Model):
     """The newest rendezvous round of an attempt, with what a join needs to know of the other nodes.
 
-    `needed`: the nodes that the job asked for; `total`: those and its spare ones. `joined`: how many nodes are in the
+    `needed`: the nodes that the job asked for; `total`: those and its spare ones; `left`: how many have left for good. `joined`: how many nodes are in the
     round. `enough_at`: when `needed` were, None before. `first_node`: the index of node rank 0, None before nodes have
     ranks.
     """
@@ -299,6 +300,7 @@ class RendezvousRound(models.Model):
     number = models.PositiveIntegerField()
     needed = models.PositiveIntegerField()
     total = models.PositiveIntegerField()
+    left = models.PositiveIntegerField(default=0, db_default=0)
     joined = models.PositiveIntegerField(default=0)
     enough_at = models.DateTimeField(null=True)
     first_node = models.PositiveIntegerField(null=True)

@@ -25,8 +25,8 @@ from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import Reason
 from athanor.telemetry import codec, compaction
 from athanor.telemetry.models import Heartbeat, LogChunk, MetricChunk, Progress, Writer
-from trainer.contract.events import AGENT_EVENT_TYPES, PROGRESS_STALLED, STEPS_RESOLVED
-from trainer.contract.run import Batch, LogLine, MetricPoint, ProgressEvent
+from trainer.contract.events import AGENT_EVENT_TYPES, GENERATION_STARTED, PROGRESS_STALLED, STEPS_RESOLVED
+from trainer.contract.run import Batch, EndClass, LogLine, MetricPoint, ProgressEvent
 from trainer.contract.run import Heartbeat as HeartbeatMessage
 
 SHOWN_IN_PROGRESS = frozenset({
@@ -36,6 +36,15 @@ SHOWN_IN_PROGRESS = frozenset({
 EVALUATION = "evaluation/loss"
 THROUGHPUT, STEP_TIME = "throughput/tokens_per_second", "time/step_seconds"
 REFUSED = "agent.events_refused"
+FAULTS_OF_DEVICES = {
+    end_class.value: reason
+    for end_class, reason in (
+        (EndClass.GPU_FAULT, Reason.GPU_FAULT),
+        (EndClass.DEVICE_EXCEPTION, Reason.DEVICE_EXCEPTION),
+        (EndClass.NODE_STORAGE_ERROR, Reason.NODE_STORAGE_ERROR),
+    )
+}
+"""What ends the processes of a node by its fault, though the attempt continues there or on a spare node."""
 MAX_REFUSED_NAMES = 10  # in one record
 MAX_NAME_LENGTH = 60
 MAX_DURATION_SECONDS = 10 * 365 * 86_400.0  # of what an event may say that something took
@@ -286,8 +295,10 @@ def _store_events(attempt: Attempt, job: Job, items: list[ProgressEvent]) -> Non
             events.append(job, item.type, actor=attempt.id, data=item.data, time=clock.bounded(item.time))
         if item.type == STEPS_RESOLVED:
             _resolve_steps(job, item.data)
-        elif item.type == PROGRESS_STALLED:
-            _record_hang(attempt, item.data)
+        elif item.type == PROGRESS_STALLED and item.data.get("is_hang") is True and item.data.get("ranks"):
+            _record_incident(attempt, item.data, Reason.HANG)
+        elif item.type == GENERATION_STARTED and item.data.get("end_class") in FAULTS_OF_DEVICES:
+            _record_incident(attempt, item.data, FAULTS_OF_DEVICES[item.data["end_class"]])
     if refused:
         names = [name[:MAX_NAME_LENGTH] for name in dict.fromkeys(refused)][:MAX_REFUSED_NAMES]
         message = f"The attempt sent events of types that it may not send; they were dropped: {', '.join(names)}."
@@ -296,15 +307,13 @@ def _store_events(attempt: Attempt, job: Job, items: list[ProgressEvent]) -> Non
     job.save(update_fields=["event_seq", "updated_at"])
 
 
-def _record_hang(attempt: Attempt, data: Mapping[str, Any]) -> None:
-    """Record an incident of the node on which ranks hang that hold up the others. The attempt continues, so nothing
-    else of it does. An agent can only name nodes of its own attempt."""
-    if data.get("is_hang") is not True or not data.get("ranks"):
-        return
+def _record_incident(attempt: Attempt, data: Mapping[str, Any], reason: Reason) -> None:
+    """Record an incident of the node that an event names. The attempt continues, so its end does not. An agent can only
+    name nodes of its own attempt."""
     names = attempt.native_nodes or attempt.nodes.values_list("name", flat=True)
     nodes = [name for name in names if len(names) == 1 or name == data.get("node")]
     facts = {"job_id": attempt.job_id, "attempt_id": attempt.id, "detail": str(data.get("because", ""))}
-    record_incidents(attempt.job.pool.cluster, nodes, Reason.HANG.value, **facts)
+    record_incidents(attempt.job.pool.cluster, nodes, reason.value, **facts)
 
 
 def _resolve_steps(job: Job, data: Mapping[str, Any]) -> None:

@@ -82,6 +82,8 @@ def act(fault: Fault, assignment: Assignment) -> None:
         bytearray(IMPOSSIBLE_BYTES)
     elif fault.kind == "device":
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    elif fault.kind == "gpu":
+        raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
     elif fault.kind == "exception":
         raise ValueError("an error of the fault kit")
     elif fault.kind == "exit":

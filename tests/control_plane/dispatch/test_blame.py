@@ -153,6 +153,17 @@ def test_a_hang_of_an_attempt_that_continues_is_an_incident_of_its_node(job: Job
     assert incidents() == {("n1", "hang"), ("n1", "gpu_fault")}, "the hang does not hide what ended the attempt"
 
 
+def test_a_fault_of_a_gpu_of_an_attempt_that_continues_on_a_spare_node_is_recorded(job: Job) -> None:
+    attempt = run(job, ("n0", "n1"))
+    for end_class in ("process_killed", "gpu_fault"):
+        facts = {"generation": 1, "because": "Xid 79", "end_class": end_class, "node": "n1", "step": 5}
+        event = ProgressEvent(time=timezone.now(), type="generation.started", data=facts)
+        batch = Batch(writer="agent1", sequence=end_class == "gpu_fault", events=[event])
+        ingest.ingest(attempt, "progress", batch)
+    assert incidents() == {("n1", "gpu_fault")}
+    assert services.nodes_to_avoid(job) == ("n1",)
+
+
 def test_a_fault_of_an_unknown_node_is_recorded_at_none(job: Job, world: World) -> None:
     attempt = run(job, ("n0", "n1"))
     world.finish(attempt.backend_name, 77)

@@ -96,6 +96,25 @@ def test_who_leaves_a_round_ends_it_for_all_and_the_spare_node_is_taken(attempt:
     assert join(attempt, 1).state == "spare"  # it comes back when its place is taken
 
 
+def test_a_node_that_leaves_is_replaced_by_the_spare_one(attempt: Attempt) -> None:
+    all_there(attempt)
+    for _ in range(2):
+        assert join(attempt, 1, round=2, leaves=True) == JoinReply(state="spare", round=2)
+    assert join(attempt, 0, round=2).missing == 1
+    assert join(attempt, 2, round=1).round == 2
+    places = [join(attempt, index, round=2) for index in (0, 2)]
+    assert [(place.state, place.node_rank) for place in places] == [("placed", 0), ("placed", 1)], "without a wait"
+    assert join(attempt, 1, round=3, leaves=True) == JoinReply(state="spare", round=2)
+    assert join(attempt, 0, round=3, leaves=True).state == "over", "no spare node is left"
+    assert rendezvous_rounds.newest_round(attempt) == 2
+    assert join(attempt, 1, round=3, store_port=4321).state == "gathering", "its agent was started again"
+    assert join(attempt, 0, round=3).state == "gathering"
+    time_passes(11)
+    assert join(attempt, 0, round=3).node_rank == 0
+    drive.report(attempt, EndClass.COMPLETED)
+    assert join(attempt, 1, leaves=True).state == "over"
+
+
 def test_another_process_in_a_nodes_place_begins_a_round(attempt: Attempt) -> None:
     all_there(attempt)
     assert join(attempt, 1, store_port=4321).round == 2
