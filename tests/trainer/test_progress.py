@@ -35,6 +35,17 @@ def test_long_steps_have_a_longer_limit() -> None:
     assert watch(*steps(10, 20.0)).limit(0) == pytest.approx(20 * HANG_STEPS, abs=1)
 
 
+def test_a_run_may_have_another_limit() -> None:
+    patient = ProgressWatch(1, hang_seconds=120.0)
+    for number in range(10):
+        patient.observe([Observed(number, number, "training")], 0.5)
+    assert patient.limit(0) == 120.0
+    stopped = Observed(9, 9, "training", is_stopped=True)
+    for _ in range(round(HANG_SECONDS) + 2):
+        patient.observe([stopped], 1.0)
+    assert patient.must_end(0), "a process that is stopped waits for nothing"
+
+
 def test_an_unknown_rhythm_ends_only_by_the_limit_of_the_phase() -> None:
     first = watch((60.0, Observed(1, 1, "starting")))
     assert (first.has_rhythm(0), first.longest(0)) == (False, STARTUP_TIMEOUT.total_seconds())

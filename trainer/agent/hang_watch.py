@@ -53,10 +53,11 @@ class HangWatch:
         servers: Mapping[str, int],
         shared_status: SharedStatus,
         folder: Path,
+        hang_seconds: float | None = None,
     ) -> None:
         self._ranks, self._pids, self._shared_status, self._folder = ranks, pids, shared_status, folder
         self._servers = {name: (pid, StoppedTime()) for name, pid in servers.items()}
-        self._progress = ProgressWatch(len(ranks))
+        self._progress = ProgressWatch(len(ranks), hang_seconds)
         self._before = time.monotonic()
         self._examination: _Examination | None = None
         self._next_examination = 0.0  # seconds without progress: one that may take long is examined again later

@@ -48,7 +48,7 @@ class Situation:
 
 
 def choose_rung(situation: Situation) -> Rung:
-    """Return what to do. ROLL_BACK, HALVE_MICRO_BATCH and LEAVE may turn out to be impossible; the attempt ends then."""
+    """Return what to do. ROLL_BACK, HALVE_MICRO_BATCH and LEAVE may turn out to be impossible; then it ends."""
     match situation.end_class:
         case EndClass.OUT_OF_MEMORY:
             return Rung.HALVE_MICRO_BATCH

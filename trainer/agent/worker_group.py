@@ -81,7 +81,8 @@ class WorkerGroup:
         pids = [forked.process.pid or 0 for forked in self._forked]
         servers = {"fork server": fork_server_pid(), "rendezvous store": self._store}
         known = {name: pid for name, pid in servers.items() if pid is not None}
-        hang_watch = HangWatch(self.ranks, pids, known, self.shared_status, self.folder)
+        run = self._assignments[0].run
+        hang_watch = HangWatch(self.ranks, pids, known, self.shared_status, self.folder, run.hang_seconds)
         while True:
             self.shared_status.report_agent_look()
             alive = [f.process.sentinel for f in self._forked if f.process.is_alive()]

@@ -49,6 +49,7 @@ class RunConfig(OneTask, WireModel):
     chosen by users must be public (`trainer.contract.addresses`); None (standalone runs) exempts everything.
     `cache_scope`: the team, which has its own part of a node's cache; empty: the entire cache. `best`: the checkpoint
     with the lowest held-out loss, with `checkpoint.keep_best`. `rollbacks`: of all attempts, oldest first.
+    `hang_seconds`: None for `timeouts.HANG_SECONDS`.
     """
 
     job_id: str
@@ -66,6 +67,7 @@ class RunConfig(OneTask, WireModel):
     best: CheckpointManifest | None = None
     rollbacks: list[Rollback] = []
     max_restarts_in_place: int = 0
+    hang_seconds: float | None = None
     spare_nodes: int = 0
     telemetry: TelemetrySpec = TelemetrySpec()
     outbound_allow: str | None = ""

@@ -76,7 +76,9 @@ class ProgressWatch:
     for HANG_SECONDS in any phase.
     """
 
-    def __init__(self, num_ranks: int) -> None:
+    def __init__(self, num_ranks: int, hang_seconds: float | None = None) -> None:
+        """`hang_seconds`: instead of HANG_SECONDS, but for processes that are stopped."""
+        self._hang_seconds = HANG_SECONDS if hang_seconds is None else hang_seconds
         self._ranks = [_Rank() for _ in range(num_ranks)]
 
     def observe(self, observed: Sequence[Observed], seconds: float) -> None:
@@ -101,8 +103,8 @@ class ProgressWatch:
         state = self._ranks[rank]
         known = state.intervals[state.phase]
         if self.has_rhythm(rank):
-            return min(max(HANG_SECONDS, HANG_STEPS * max(known, default=0.0)), self.longest(rank))
-        return min(EXAMINED_AFTER * HANG_SECONDS, self.longest(rank))
+            return min(max(self._hang_seconds, HANG_STEPS * max(known, default=0.0)), self.longest(rank))
+        return min(EXAMINED_AFTER * self._hang_seconds, self.longest(rank))
 
     def has_rhythm(self, rank: int) -> bool:
         """Return whether it is known how long a rank takes in this phase; until then, only `longest` ends it."""

@@ -8209,8 +8209,9 @@ export interface components {
             accelerator: string;
             /**
              * Spare Nodes
-             * @description Number of additional nodes that wait to replace a node that is lost, without a new attempt. They occupy slots
-             *     like the other nodes. Refused for a job of one node, which is retried as a new attempt.
+             * @description Number of additional nodes that wait to replace a node that is lost or has a fault of its accelerator or disk,
+             *     without a new attempt. They occupy slots like the other nodes. Refused for a job of one node, which is retried as a
+             *     new attempt.
              * @default 0
              */
             spare_nodes: number;
@@ -8280,11 +8281,19 @@ export interface components {
              * Restarts In Place
              * @description Number of times that an attempt restarts its worker processes on the same nodes before it ends, after a killed
              *     process, a lost connection between processes, an error in storage, an exception on an accelerator or an internal
-             *     error. Each node in `spare_nodes`
-             *     adds one. These restarts are not retries.
+             *     error. Each node in `spare_nodes` adds one. These restarts are not retries.
              * @default 1
              */
             restarts_in_place: number;
+            /**
+             * Hang Seconds
+             * @description Time after which a process that waits without progress in training or evaluation hangs, and is restarted, in
+             *     seconds; five times the longest of its last 50 steps if that is more. 30 without it. Raise it for data that may
+             *     arrive later than that.
+             * @default null
+             * @example 2m
+             */
+            hang_seconds: number | string | null;
         };
         /** @description Result of revoking tokens. */
         Revoked: {

@@ -143,6 +143,7 @@ class RetryPolicy(TypedDict):
     max_free: NotRequired[int]
     window_seconds: NotRequired[int | str]
     restarts_in_place: NotRequired[int]
+    hang_seconds: NotRequired[int | str | None]
 
 
 class Schedule(TypedDict):

@@ -84,6 +84,7 @@ def run_config(
         best=best,
         rollbacks=rollbacks,
         max_restarts_in_place=spec.retry.restarts_in_place,
+        hang_seconds=spec.retry.hang_seconds,
         spare_nodes=spec.resources.spare_nodes,
         telemetry=spec.telemetry.named(spec.name),
         outbound_allow=outbound_allow,

@@ -261,8 +261,8 @@ class AttemptNode(models.Model):
     """A node's agent in a round of its attempt's rendezvous (dispatch/rendezvous_rounds.py).
 
     `round` is 0 when it was not seen for too long before its round was complete. `node_rank` is None until then, and
-    for a spare node. `has_left`: it can run no ranks any more. `topology`: the switches above it, outermost first. All ranks of a round resume from the
-    checkpoint `resume_id`, if any.
+    for a spare node. `has_left`: it can run no ranks any more. `topology`: the switches above it, outermost first. All
+    ranks of a round resume from the checkpoint `resume_id`, if any.
     """
 
     # No index of its own: PostgreSQL would use it to look for one node among all.
@@ -291,9 +291,9 @@ class AttemptNode(models.Model):
 class RendezvousRound(models.Model):
     """The newest rendezvous round of an attempt, with what a join needs to know of the other nodes.
 
-    `needed`: the nodes that the job asked for; `total`: those and its spare ones; `left`: how many have left for good. `joined`: how many nodes are in the
-    round. `enough_at`: when `needed` were, None before. `first_node`: the index of node rank 0, None before nodes have
-    ranks.
+    `needed`: the nodes that the job asked for; `total`: those and its spare ones; `left`: how many have left for good.
+    `joined`: how many nodes are in the round. `enough_at`: when `needed` were, None before. `first_node`: the index of
+    node rank 0, None before nodes have ranks.
     """
 
     attempt = models.OneToOneField(Attempt, primary_key=True, on_delete=models.CASCADE, related_name="+")

@@ -197,7 +197,8 @@ MEANINGS: dict[Reason, Meaning] = {
         Retry.FREE,
         Blame.INFRASTRUCTURE,
         "Its processes hung.",
-        "The log has the stack of each rank; have the node checked if it is named again.",
+        "The log has the stack of each rank; have the node checked if it is named again. If a process only waited for "
+        "slow data, fork it with a larger retry.hang_seconds.",
     ),
     R.COLLECTIVE_TIMEOUT: Meaning(
         F,

@@ -42,8 +42,9 @@ class Resources(ProcessLayout):
     """Accelerator of the pool to run on, by the name that the cluster gives it, such as `h100`. `cpu` is a pool without
     accelerators."""
     spare_nodes: Annotated[int, Field(ge=0, le=64)] = 0
-    """Number of additional nodes that wait to replace a node that is lost, without a new attempt. They occupy slots
-    like the other nodes. Refused for a job of one node, which is retried as a new attempt."""
+    """Number of additional nodes that wait to replace a node that is lost or has a fault of its accelerator or disk,
+    without a new attempt. They occupy slots like the other nodes. Refused for a job of one node, which is retried as a
+    new attempt."""
     cpus_per_process: Annotated[Annotated[int, Field(ge=1, le=1024)] | None, Field(examples=[8])] = None
     """CPU cores requested for each process. Without it Slurm is asked for 1, and Kubernetes for what the cluster's
     configuration sets (1 by default). Ignored on a cluster of kind `local`."""
@@ -84,8 +85,14 @@ class RetryPolicy(SpecModel):
     restarts_in_place: Annotated[int, Field(ge=0, le=100)] = 1
     """Number of times that an attempt restarts its worker processes on the same nodes before it ends, after a killed
     process, a lost connection between processes, an error in storage, an exception on an accelerator or an internal
-    error. Each node in `spare_nodes`
-    adds one. These restarts are not retries."""
+    error. Each node in `spare_nodes` adds one. These restarts are not retries."""
+    hang_seconds: Annotated[
+        Annotated[int, Field(ge=10, le=600), DURATION] | None,
+        Field(examples=["2m"], exclude_if=lambda value: value is None),
+    ] = None
+    """Time after which a process that waits without progress in training or evaluation hangs, and is restarted, in
+    seconds; five times the longest of its last 50 steps if that is more. 30 without it. Raise it for data that may
+    arrive later than that."""
 
 
 class Schedule(CheckedModel):

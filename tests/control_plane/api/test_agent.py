@@ -227,6 +227,11 @@ def test_nothing_resumes_from_a_damaged_checkpoint(agent: AgentClient, attempt: 
     assert (refused.status_code, refused.json()["code"]) == (409, "no_intact_checkpoint")
 
 
+def test_the_agent_learns_after_how_long_a_rank_hangs(submit: Callable[..., Job]) -> None:
+    attempt = drive.start(submit(retry={"hang_seconds": 90}))
+    assert AgentClient(tokens.issue(attempt.id))("GET", "run").json()["hang_seconds"] == 90
+
+
 def test_a_job_that_diverged_resumes_from_an_earlier_checkpoint(agent: AgentClient, attempt: Attempt) -> None:
     Job.objects.filter(pk=attempt.job_id).update(
         resolved_spec={**attempt.job.resolved_spec, "checkpoint": {"every_steps": 1, "keep_last": 4}}
