@@ -107,6 +107,7 @@ def run_alone(
     shadow: int | str = "none",
     keep_last: int = 2,
     keep_best: bool = False,
+    keep_every_steps: int | None = None,
     restarts: int = 0,
     data: Path | None = None,
     files: list[Path] | None = None,
@@ -131,6 +132,7 @@ def run_alone(
             shadow_every_steps=shadow,
             keep_last=keep_last,
             keep_best=keep_best,
+            keep_every_steps=keep_every_steps,
         ),
         restarts,
     )

@@ -166,6 +166,12 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert [path.name.split("-")[1] for path in run.checkpoints] == ["00000016", "00000020"]
 
 
+def test_milestones_are_saved_and_kept(tmp_path: Path) -> None:
+    run = run_alone(tmp_path / "run", tiny_training(), every_steps=4, keep_last=1, keep_every_steps=6)
+    assert [path.name.split("-")[1] for path in run.checkpoints] == ["00000006", "00000012", "00000018", "00000020"]
+    assert [event["step"] for event in run.events("checkpoint.saved")] == [4, 6, 8, 12, 16, 18, 20]
+
+
 def damage(checkpoint: Path) -> None:
     part = checkpoint / "rank0-000.part"
     content = bytearray(part.read_bytes())

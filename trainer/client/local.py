@@ -125,11 +125,11 @@ class LocalPlatform:
         return BatchReply(next_sequence=batch.sequence + 1)
 
     def register_checkpoint(self, manifest: CheckpointManifest) -> None:
-        """Delete checkpoints beyond the newest `keep_last`, but for the best one if it is to be retained; the manifest
-        in the store is the registration."""
-        keep, best = self._settings.checkpoint.keep_last, self._best_checkpoint()
-        for step, folder in self._checkpoints()[:-keep]:
-            if best is None or step != best.step:
+        """Delete checkpoints beyond the newest `keep_last`, but for milestones, and the best one if it is to be
+        retained; the manifest in the store is the registration."""
+        policy, best = self._settings.checkpoint, self._best_checkpoint()
+        for step, folder in self._checkpoints()[: -policy.keep_last]:
+            if (best is None or step != best.step) and not policy.is_milestone(step):
                 self.storage.delete_prefix(f"checkpoints/{folder.name}")
 
     def report_damaged(self, checkpoint: DamagedCheckpoint) -> None:

@@ -118,10 +118,19 @@ class CheckpointPolicy(SpecModel):
     checkpoints if the node has too little memory available. `none`: none."""
     keep_last: PositiveInt = 2
     """Number of newest checkpoints to retain. Registering a new one retires the older ones, which are then deleted."""
+    keep_every_steps: Annotated[
+        PositiveInt | None, Field(examples=[10_000], exclude_if=lambda value: value is None)
+    ] = None
+    """Interval between milestones, in steps: after each multiple of it a checkpoint is saved, which is retained beside
+    the newest ones until it is deleted. They count towards the team's stored bytes."""
     keep_best: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """Whether the checkpoint with the lowest loss on held-out data is retained too, and the model exported from it.
     Each evaluation after a step with a lower loss than all before is followed by a checkpoint. If none is lower than
     that before the first step, the model is that of the last step."""
+
+    def is_milestone(self, step: int) -> bool:
+        """Return whether the checkpoint after `step` steps is retained as a milestone."""
+        return self.keep_every_steps is not None and step > 0 and step % self.keep_every_steps == 0
 
 
 class TrainingSpec(CheckedModel):

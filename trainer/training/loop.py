@@ -97,7 +97,8 @@ def train(state: TrainState) -> EndClass:
         is_over = done == training.steps or monitor.best.has_waited(done)
         is_final = stopping or is_over
         is_due = any(each.save_due > 0 and each.step >= state.writer.last_step for each in known)
-        if is_final or is_due or done % policy.every_steps == 0 or (policy.keep_best and monitor.best.step == done):
+        is_best = policy.keep_best and monitor.best.step == done
+        if is_final or is_due or done % policy.every_steps == 0 or policy.is_milestone(done) or is_best:
             monitor.report_steps(pipe.drain())
             monitor.report_save(done, save(state, done, monitor.latest, is_final=is_final))
         if is_over:

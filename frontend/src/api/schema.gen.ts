@@ -3599,6 +3599,14 @@ export interface components {
              */
             keep_last: number;
             /**
+             * Keep Every Steps
+             * @description Interval between milestones, in steps: after each multiple of it a checkpoint is saved, which is retained beside
+             *     the newest ones until it is deleted. They count towards the team's stored bytes.
+             * @default null
+             * @example 10000
+             */
+            keep_every_steps: number | null;
+            /**
              * Keep Best
              * @description Whether the checkpoint with the lowest loss on held-out data is retained too, and the model exported from it.
              *     Each evaluation after a step with a lower loss than all before is followed by a checkpoint. If none is lower than

@@ -29,6 +29,7 @@ from trainer.contract.manifest import (
 )
 from trainer.contract.rollback import Rollback, RollbackRequest
 from trainer.contract.run import DamagedCheckpoint
+from trainer.contract.training import CheckpointPolicy
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ def job_prefix(job_id: str) -> str:
 
 
 def register_checkpoint(attempt: Attempt, manifest: CheckpointManifest) -> Checkpoint:
-    """Register a checkpoint. Idempotent. Retire older ones beyond `checkpoint.keep_last`."""
+    """Register a checkpoint. Idempotent. Retire older ones that the spec does not retain."""
     check_is_whole(attempt.job_id, manifest)
     manifest = manifests.by_attempt(attempt, manifest)
     with transaction.atomic():
@@ -305,12 +306,12 @@ def _fetched(part: StoredPart) -> bytes:
 
 
 def _retire_older(job: Job) -> None:
-    keep = job.resolved_spec["checkpoint"]["keep_last"]
+    policy = CheckpointPolicy.model_validate(job.resolved_spec["checkpoint"])
     rows = Checkpoint.objects.filter(job=job, retired_at__isnull=True)
     is_intact = Q(damaged_at__isnull=True, diverged_at__isnull=True)
     intact = list(rows.filter(is_intact).order_by(*NEWEST_FIRST))
-    best = find_best(intact) if job.resolved_spec["checkpoint"].get("keep_best") else None
-    too_old = [row.pk for row in intact[keep:] if row != best]
+    best = find_best(intact) if policy.keep_best else None
+    too_old = [row.pk for row in intact[policy.keep_last :] if row != best and not policy.is_milestone(row.step)]
     too_old += rows.exclude(is_intact).values_list("pk", flat=True)
     if too_old:
         Checkpoint.objects.filter(pk__in=too_old).update(retired_at=timezone.now())

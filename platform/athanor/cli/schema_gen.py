@@ -28,6 +28,7 @@ class CheckpointPolicy(TypedDict):
     every_minutes: NotRequired[float | None]
     shadow_every_steps: NotRequired[int | Literal['auto', 'none']]
     keep_last: NotRequired[int]
+    keep_every_steps: NotRequired[int | None]
     keep_best: NotRequired[bool]
 
 

@@ -310,6 +310,18 @@ def test_the_checkpoint_with_the_lowest_loss_is_retained_on_request(
     assert (run.best.step if run.best is not None else None) == (2 if keep_best else None)
 
 
+def test_milestones_are_retained(submit: Callable[..., Job], bucket: str) -> None:
+    attempt = drive.start(submit(checkpoint={"every_steps": 1, "keep_last": 1, "keep_every_steps": 4}))
+    agent = AgentClient(tokens.issue(attempt.id))
+    for step in range(1, 11):
+        part = stored_part(attempt, f"checkpoints/{step}/rank0")
+        assert (
+            agent("POST", "checkpoints", manifest_of(attempt, step, [part]).model_dump(mode="json")).status_code == 201
+        )
+    kept = Checkpoint.objects.filter(job=attempt.job, retired_at__isnull=True).order_by("step")
+    assert [row.step for row in kept] == [4, 8, 10]
+
+
 def test_a_model_is_registered_once(agent: AgentClient, attempt: Attempt) -> None:
     part = stored_part(attempt, "model/model.safetensors")
     manifest = ModelManifest(
