@@ -111,6 +111,7 @@ def test_a_run_that_always_diverges_ends_after_its_rollbacks(tmp_path: Path, mon
     run = run_alone(tmp_path / "run", tiny_training(steps=60), every_steps=5, keep_last=5)
     assert run.end_class is EndClass.LOSS_DIVERGED
     assert [each["step"] for each in run.events("training.rolled_back")] == [40, 35]
+    assert run.end["message"].endswith("; it had gone back to an earlier checkpoint 2 times before")
     assert all(int(folder.name.split("-")[1]) <= 40 for folder in run.checkpoints)
 
 

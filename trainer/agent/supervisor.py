@@ -212,7 +212,9 @@ class Supervisor:
             elif rung is Rung.ROLL_BACK:
                 rollback = self._roll_back(run, training, outcome)
                 if rollback is None:
-                    return outcome
+                    times = len(run.rollbacks)
+                    before = f"; it had gone back to an earlier checkpoint {times} times before" if times else ""
+                    return replace(outcome, message=outcome.message + before)
                 outcome = replace(outcome, message=f"{outcome.message}; back to step {rollback.from_step}")
             elif rung is Rung.FOLLOW:
                 outcome = replace(outcome, message="another node started a new rendezvous round")
