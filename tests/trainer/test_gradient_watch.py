@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 
 from tests.trainer.runs import run_alone, tiny_training
+from trainer.agent.supervisor import Supervisor
 from trainer.contract.optimisation import GradientWatchSpec
 from trainer.contract.run import EndClass
 from trainer.reporting.gradient_watch import MIN_STEPS, WINDOW, GradientWatch, GradientWatchState
@@ -75,3 +76,18 @@ def test_a_run_skips_outliers_and_takes_the_other_steps(tmp_path: Path) -> None:
     assert all("skip_sigma 0.001" in event["because"] for event in skipped)
     norms = run.series("train/gradient_norm")
     assert run.series("train/skipped_steps")[40] == len(skipped) < sum(step > MIN_STEPS for step in norms)
+
+
+def test_a_resume_from_a_stored_checkpoint_continues_its_limits(tmp_path: Path) -> None:
+    optimizer = {"learning_rate": 1e-6, "gradient_watch": {"skip_sigma": 0.001}}
+    training = tiny_training(steps=50, optimizer=optimizer, rollback={"loss_sigma": 50})
+    whole = run_alone(tmp_path / "whole", training)
+
+    def kill(supervisor: Supervisor) -> None:
+        assert supervisor.worker_group is not None
+        supervisor.worker_group._forked[0].process.kill()
+
+    run = run_alone(tmp_path / "run", training, every_steps=30, restarts=1, at_first_checkpoint=kill)
+    assert [event["step"] for event in run.events("checkpoint.restored")] == [30]
+    for name in ("train/loss", "train/skipped_steps"):
+        assert run.series(name) == whole.series(name)

@@ -77,19 +77,20 @@ class CheckpointWriter:
         shards: Iterable[Shard],
         own: dict[str, torch.Tensor],
         metrics: dict[str, float],
+        progress: str,
         *,
         is_final: bool = False,
     ) -> float:
         """Start to save the state after `step` finished steps. Return the seconds that training waited.
 
-        `own`: copies of the state that only this rank has. `is_final`: training ends with this checkpoint, so nothing
-        changes the state while it is stored, and no copy is made.
+        `own`: copies of the state that only this rank has. `progress`: of the manifest. `is_final`: training ends with
+        this checkpoint, so nothing changes the state while it is stored, and no copy is made.
         """
         begin = time.monotonic()
         self.wait()
         mine = written_shards(shards) if is_final else self._snapshot.take(shards)
         blocked = time.monotonic() - begin
-        save = partial(self._run, step, mine, own, metrics, blocked_seconds=blocked, is_final=is_final)
+        save = partial(self._run, step, mine, own, metrics, progress, blocked_seconds=blocked, is_final=is_final)
         self._thread = threading.Thread(target=save, name="checkpoint")
         self._thread.start()
         self.last_step, self._saved_at = step, time.monotonic()
@@ -113,6 +114,7 @@ class CheckpointWriter:
         mine: dict[str, Shard],
         own: dict[str, torch.Tensor],
         metrics: dict[str, float],
+        progress: str,
         *,
         blocked_seconds: float,
         is_final: bool,
@@ -138,7 +140,7 @@ class CheckpointWriter:
                 # A resume does not repeat the steps before it, so the platform must have their reports before it can
                 # happen; where it does not take them, it does not take a checkpoint either.
                 self._reporter.deliver(DELIVERY_SECONDS)
-                self._commit(prefix, step, files, metrics)
+                self._commit(prefix, step, files, metrics, progress)
                 size = sum(part.size for file in files for part in file.parts)
                 self._reporter.event(
                     "checkpoint.saved",
@@ -164,7 +166,9 @@ class CheckpointWriter:
         shared = {digest: self._store.get(f"shared/{digest}") for digest in {each.shared for each in indices}}
         return encode(indices, shared)
 
-    def _commit(self, prefix: str, step: int, files: list[StoredFile], metrics: dict[str, float]) -> None:
+    def _commit(
+        self, prefix: str, step: int, files: list[StoredFile], metrics: dict[str, float], progress: str
+    ) -> None:
         run = self._assignment.run
         manifest = CheckpointManifest(
             job_id=run.job_id,
@@ -180,6 +184,7 @@ class CheckpointWriter:
             dataset_fingerprint=self._identity.dataset_fingerprint,
             torch_version=str(torch.__version__),
             metrics=metrics,
+            progress=progress,
             created_at=datetime.now(UTC),
             files=files,
         )

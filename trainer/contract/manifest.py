@@ -124,7 +124,8 @@ class CheckpointId(WireModel):
 
 class CheckpointManifest(Manifest):
     """State after `step` optimiser steps. `mesh` is axis name to size; `data_position` the next step's index;
-    `micro_batch` the sequences of a micro-batch, which a resume on the same mesh takes again."""
+    `micro_batch` the sequences of a micro-batch, which a resume on the same mesh takes again; `progress` what training
+    knows beside its tensors, as JSON (`trainer/checkpoint/shadow.py`)."""
 
     kind: Literal["checkpoint"] = "checkpoint"
     format: Count32 = 1
@@ -141,6 +142,7 @@ class CheckpointManifest(Manifest):
     dataset_fingerprint: str
     torch_version: str
     metrics: FiniteMetrics = {}
+    progress: Annotated[str, Field(max_length=100_000)] = ""
     created_at: datetime
     files: list[StoredFile]
 

@@ -55,7 +55,7 @@ def train(state: TrainState) -> EndClass:
     state.model.weights.begin_step(state.first_step)
     disable_automatic_collection()
     if state.resumed.is_save_lost:
-        monitor.report_save(done, save(state, done, monitor.latest, is_final=False))
+        monitor.report_save(done, save(state, done, monitor, is_final=False))
     monitor.resume_clock()
     is_over = monitor.best.has_waited(done)  # it ended early, and was interrupted before its model was stored
     for step in range(state.first_step, state.first_step if is_over else training.steps):
@@ -100,7 +100,7 @@ def train(state: TrainState) -> EndClass:
         is_best = policy.keep_best and monitor.best.step == done
         if is_final or is_due or done % policy.every_steps == 0 or policy.is_milestone(done) or is_best:
             monitor.report_steps(pipe.drain())
-            monitor.report_save(done, save(state, done, monitor.latest, is_final=is_final))
+            monitor.report_save(done, save(state, done, monitor, is_final=is_final))
         if is_over:
             break
         if stopping:
@@ -109,7 +109,9 @@ def train(state: TrainState) -> EndClass:
         if state.shadows.is_scheduled(done) or any(each.shadow_due > 0 for each in known):
             monitor.report_steps(pipe.drain())
             monitor.shadow_seconds = state.shadows.take(
-                done, live_shards(state.model.weights, state.optimizer), monitor.progress(state.writer.last_step)
+                done,
+                live_shards(state.model.weights, state.optimizer),
+                monitor.unsaved_progress(state.writer.last_step),
             )
     profiler.close()
     if done < training.steps:
@@ -190,15 +192,16 @@ def generate_samples(state: TrainState, step: int) -> None:
         state.reporter.event("evaluation.sample", step=step, prompt=prompt, text=text)
 
 
-def save(state: TrainState, step: int, metrics: dict[str, float], *, is_final: bool) -> float:
+def save(state: TrainState, step: int, monitor: "Monitor", *, is_final: bool) -> float:
     """Start a checkpoint of the state after `step` steps, once per step. Return the seconds that training waited."""
     if state.writer.last_step == step:
         return 0.0
     weights = state.model.weights
     state.reporter.enter_phase("checkpoint")
     seconds = state.writer.save(
-        step, live_shards(weights, state.optimizer), own_states(weights), metrics, is_final=is_final
-    )
+        step, live_shards(weights, state.optimizer), own_states(weights), monitor.latest,
+        monitor.progress.model_dump_json(exclude_defaults=True), is_final=is_final,
+    )  # fmt: skip
     state.reporter.enter_phase("training")
     return seconds
 
@@ -236,12 +239,17 @@ class Monitor:
         """Return the norm of a gradient above which the next step is skipped."""
         return self._gradients.skip_limit
 
-    def progress(self, last_saved: int) -> Progress:
-        """Return what a shadow checkpoint records. `last_saved`: step of the newest checkpoint that was begun."""
+    @property
+    def progress(self) -> Progress:
+        """Return what a stored checkpoint records beside the metrics."""
         return Progress(
-            last_saved=last_saved, metrics=self.latest, skipped=(self._diverging, self._all_skipped),
-            watch=self._gradients.state, losses=self._losses.state, points=self._reporter.unflushed_metrics(),
-        )  # fmt: skip
+            skipped=(self._diverging, self._all_skipped), watch=self._gradients.state, losses=self._losses.state
+        )
+
+    def unsaved_progress(self, last_saved: int) -> Progress:
+        """Return what a shadow checkpoint records. `last_saved`: step of the newest checkpoint that was begun."""
+        points = self._reporter.unflushed_metrics()
+        return self.progress.model_copy(update={"last_saved": last_saved, "metrics": self.latest, "points": points})
 
     def resume_clock(self) -> None:
         """Restart the step time: it excludes evaluations and waits for checkpoints."""

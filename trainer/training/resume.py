@@ -78,4 +78,6 @@ def resume(
             ) from error
         weights.sync_compute_copies()
     reporter.event("checkpoint.restored", step=stored.step, tier="stored", seconds=time.monotonic() - begin)
-    return Resumed(stored.data_position, Progress(last_saved=stored.step, metrics=stored.metrics))
+    progress = Progress.model_validate_json(stored.progress) if stored.progress else Progress()
+    known = {"last_saved": stored.step, "metrics": stored.metrics}
+    return Resumed(stored.data_position, progress.model_copy(update=known))
