@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -278,3 +279,11 @@ def test_a_process_that_the_kernel_kills_for_its_memory_ran_out_of_memory() -> N
 
 def test_a_rank_that_died_with_its_fork_server_was_killed() -> None:
     assert classify_exit(0, 255, had_oom_kill=False).end_class is EndClass.PROCESS_KILLED
+
+
+def test_an_exception_without_a_text_names_its_place() -> None:
+    try:
+        bytearray(2**62)
+    except MemoryError as error:
+        failure = classify_exception(error, 0)
+    assert re.fullmatch(r"MemoryError \(at test_failures\.py:\d+\)", failure.message)

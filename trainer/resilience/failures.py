@@ -91,7 +91,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _classify_one(error: BaseException, rank: int) -> Failure:
-    text = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     because_of_peer = False
     if isinstance(error, TrainerError):
         end_class, text = error.end_class, str(error)
@@ -110,7 +110,8 @@ def _classify_one(error: BaseException, rank: int) -> Failure:
         end_class = EndClass.INTERNAL_ERROR
     if end_class is EndClass.OUT_OF_MEMORY:
         text = text.partition("\n")[0]
-    elif end_class is EndClass.INTERNAL_ERROR and not isinstance(error, TrainerError):
+    is_unclear = end_class is EndClass.INTERNAL_ERROR or not str(error)
+    if is_unclear and not isinstance(error, TrainerError):
         place = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
         text += f" (at {Path(place.filename).name}:{place.lineno})" if place else ""
     return Failure(rank, end_class, text[:2000], because_of_peer, time.monotonic())

@@ -82,8 +82,10 @@ def job_lines(job: Job) -> list[str]:
     ]
     reason = job.get("reason")
     if reason and reason["code"] != "completed":
-        remedy = f" {escape(reason['remedy'])}" if reason.get("remedy") else ""
-        lines.append(f"reason: {escape(reason.get('message') or reason['code'])}{remedy}")
+        message = escape(reason.get("message") or reason["code"])
+        if reason.get("remedy"):
+            message += f"{'' if message.endswith('.') else '.'} {escape(reason['remedy'])}"
+        lines.append(f"reason: {message}")
     if progress.get("step") is not None:
         lines.append(
             f"step {progress['step']} of {progress['steps_total']}, "
