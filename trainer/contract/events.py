@@ -143,6 +143,15 @@ AGENT_EVENTS: Mapping[str, EventType] = {
             "is_hang": "Whether the ranks of the node are restarted: nothing that may take long explains it.",
         },
     ),
+    "replicas.differ": EventType(
+        "Ranks that must have the same parameters differ: a bit has flipped in one of them, or they are computed by "
+        "hardware that rounds differently. Once until they agree again. The run continues.",
+        {
+            "step": "Completed steps, as text.",
+            "ranks": "The ranks that differ from the majority, all of them if there is none, as text.",
+            "replicas": "All ranks that must have the same parameters, as text.",
+        },
+    ),
     "training.rolled_back": EventType(
         "The loss diverged, and the run goes back to an earlier checkpoint and continues with other data.",
         {

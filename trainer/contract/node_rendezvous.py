@@ -27,7 +27,7 @@ class JoinRequest(WireModel):
     `because`: why the node left the previous round. `wait_seconds`: how long the platform may hold the reply until the
     node's state changes. While it does, it sends spaces, which JSON ignores. Agents of earlier versions do not send it:
     they ask every few seconds. `leaves`: the node can run no ranks any more, so a spare node takes its place in round
-    `round`. The reply is `spare` until the attempt is over, and `over` at once if no spare node is left.
+    `round`. The reply is `spare` until the attempt is over, and `over` if no spare node is left.
     """
 
     node_index: Annotated[int, Field(ge=0, lt=100_000)]

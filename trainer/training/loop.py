@@ -23,6 +23,7 @@ from trainer.parallel.mesh import all_reduce_sum, all_reduce_world
 from trainer.reporting.compute_time import ComputeSampler
 from trainer.reporting.gradient_watch import GradientWatch, OutlierLimit
 from trainer.reporting.profiling import StepProfiler
+from trainer.reporting.replica_check import ReplicaCheck
 from trainer.reporting.stats import RANK_FIGURES, StatsPipe, StepStats
 from trainer.reporting.step_clock import SLOW_SAMPLES, SLOW_STEPS, SkewDetector, StepClock
 from trainer.reporting.throughput import model_flops_utilisation, peak_of
@@ -39,7 +40,7 @@ def train(state: TrainState) -> EndClass:
     """
     training, reporter = state.training, state.reporter
     monitor = Monitor(state)
-    pipe, clock, sampler = StatsPipe(state.mesh.device), monitor.clock, monitor.sampler
+    pipe, clock, sampler, replicas = StatsPipe(state.mesh.device), monitor.clock, monitor.sampler, monitor.replicas
     profiler = StepProfiler(state.assignment)
     stopping, done = False, state.first_step
     policy = state.assignment.run.checkpoint
@@ -68,7 +69,9 @@ def train(state: TrainState) -> EndClass:
             clock.begin()
             loss = state.model.forward_backward(batches, tokens, clock.end_phase)
         clock.end_phase("other")  # what the measurement took
-        figures = (clock.pass_seconds, sampler.seconds, peak_memory_bytes(state.mesh.device), state.loader.stalls[-1])
+        checksum = replicas.checksum() if replicas.is_due(step, policy.every_steps) else 0.0
+        memory, stall = peak_memory_bytes(state.mesh.device), state.loader.stalls[-1]
+        figures = (clock.pass_seconds, sampler.seconds, memory, stall, checksum)
         state.shadows.wait()
         stats, gradient_norm, is_applied = reduce_statistics(state, loss, figures, monitor.skip_limit)
         clock.end_phase("communication")
@@ -132,7 +135,7 @@ def counted_tokens(state: TrainState, batches: list[MicroBatch], step: int) -> f
 
 
 def reduce_statistics(
-    state: TrainState, loss: Tensor, figures: tuple[float, ...], skip_limit: float
+    state: TrainState, loss: Tensor, figures: tuple[float | Tensor, ...], skip_limit: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return (statistics in the order of `StepStats` after `step`, gradient norm, whether the step is applied), over
     all ranks; a collective. It is where loss and norm are finite and the norm is at most `skip_limit`, which is equal
@@ -219,6 +222,7 @@ class Monitor:
             ComputeSampler(state.mesh.device, state.mesh.sizes, state.first_step),
         )
         self._skew = SkewDetector(SLOW_SAMPLES if self.sampler.is_needed else SLOW_STEPS)
+        self.replicas = ReplicaCheck(state.model.weights)
         self._resumed, self._shadows = state.resumed, state.shadows
         before = state.resumed.progress
         self._gradients = GradientWatch(state.training.optimizer.gradient_watch, before.watch)
@@ -306,6 +310,12 @@ class Monitor:
         because = self._gradients.check(stats.gradient_norm)
         if because is not None:
             self._reporter.event("gradient.large", step=stats.step + 1, norm=stats.gradient_norm, because=because)
+        difference = self.replicas.find_difference(stats.checksums)
+        if difference is not None:
+            ranks, all_ranks = (", ".join(map(str, each)) for each in (difference.ranks, difference.replicas))
+            self._reporter.event_once(
+                f"step-{stats.step}", "replicas.differ", step=str(stats.step), ranks=ranks, replicas=all_ranks
+            )
         self._report_skip(stats)
         self._check_divergence(stats)
 

@@ -18,7 +18,7 @@ class Cell:
     `because`: a regular expression for the reason of the one restart in place; None: no restart. `events`: types of
     events that must be reported. `first_end`: end class of the first attempt, which a second one follows unless it is
     "completed". `is_exact`: the result has the same bits as the undisturbed run's; not with micro-batches of another
-    size. `gap`: what the trainer does not detect, in one line: the run ends as if nothing had been, and differs.
+    size. `gap`: what the trainer does not detect or repair, in one line: the run ends, and differs.
     """
 
     because: str | None = None
@@ -48,7 +48,7 @@ _CELLS = {
     ("slow", "backward"): Cell(events=("rank.slow",)),
     ("disk", "end"): Cell(),
     ("shard", "start"): Cell(first_end="data_error"),
-    ("bit", "step"): Cell(gap="gradients have no checksum: the replicas differ from then on, and nothing is reported"),
+    ("bit", "step"): Cell(events=("replicas.differ",), gap="it is reported, and the run continues with it"),
     ("bit", "backward"): Cell(gap="gradients have no checksum: only a spike of the norm would be seen"),
 }
 

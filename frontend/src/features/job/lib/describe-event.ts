@@ -103,6 +103,8 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(
         `Rank ${number("rank") ?? "?"} is slow: ${number("times_the_median")?.toFixed(1) ?? "?"} times the median of all ranks`, "waiting",
       );
+    case "replicas.differ":
+      return described(`Parameters of rank ${word("ranks")} differ from their replicas: ${word("replicas")}`, "waiting");
     case "training.rolled_back":
       return described(`Back to the checkpoint of step ${step ?? "?"}, without the data since: ${word("because")}`, "waiting");
     case "generation.started":
