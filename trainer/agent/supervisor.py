@@ -236,7 +236,7 @@ class Supervisor:
         )
 
     def _report_restart(self, outcome: Outcome) -> None:
-        """Report that the ranks restart in place, and how those of this node ended."""
+        """Report that ranks restart within the attempt, and how those of this node ended."""
         self._report_event(
             "generation.started", generation=self._rendezvous.round, because=self._logs.redact(outcome.message),
             end_class=outcome.end_class, node=self._config.node.name, step=outcome.last_step,

@@ -297,8 +297,8 @@ def _store_events(attempt: Attempt, job: Job, items: list[ProgressEvent]) -> Non
             _resolve_steps(job, item.data)
         elif item.type == PROGRESS_STALLED and item.data.get("is_hang") is True and item.data.get("ranks"):
             _record_incident(attempt, item.data, Reason.HANG)
-        elif item.type == GENERATION_STARTED and item.data.get("end_class") in FAULTS_OF_DEVICES:
-            _record_incident(attempt, item.data, FAULTS_OF_DEVICES[item.data["end_class"]])
+        elif item.type == GENERATION_STARTED and (fault := FAULTS_OF_DEVICES.get(str(item.data.get("end_class")))):
+            _record_incident(attempt, item.data, fault)
     if refused:
         names = [name[:MAX_NAME_LENGTH] for name in dict.fromkeys(refused)][:MAX_REFUSED_NAMES]
         message = f"The attempt sent events of types that it may not send; they were dropped: {', '.join(names)}."

@@ -155,11 +155,10 @@ def test_a_hang_of_an_attempt_that_continues_is_an_incident_of_its_node(job: Job
 
 def test_a_fault_of_a_gpu_of_an_attempt_that_continues_on_a_spare_node_is_recorded(job: Job) -> None:
     attempt = run(job, ("n0", "n1"))
-    for end_class in ("process_killed", "gpu_fault"):
+    for number, end_class in enumerate(("process_killed", ["gpu_fault"], None, "gpu_fault")):
         facts = {"generation": 1, "because": "Xid 79", "end_class": end_class, "node": "n1", "step": 5}
         event = ProgressEvent(time=timezone.now(), type="generation.started", data=facts)
-        batch = Batch(writer="agent1", sequence=end_class == "gpu_fault", events=[event])
-        ingest.ingest(attempt, "progress", batch)
+        ingest.ingest(attempt, "progress", Batch(writer="agent1", sequence=number, events=[event]))
     assert incidents() == {("n1", "gpu_fault")}
     assert services.nodes_to_avoid(job) == ("n1",)
 
