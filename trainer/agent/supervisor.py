@@ -47,8 +47,9 @@ from trainer.errors import TrainerError
 from trainer.reporting.sinks.choice import StandaloneSinkConfig, start_sinks
 from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.assignment import Assignment, FolderConnection, HttpConnection
+from trainer.resilience.description import process_state
 from trainer.resilience.failures import classify_exception
-from trainer.resilience.forking import ForkedProcess
+from trainer.resilience.forking import ForkedProcess, fork_server_pid
 from trainer.resilience.memory import (
     load_micro_batch,
     out_of_memory,
@@ -369,7 +370,10 @@ class Supervisor:
         """Return the port of this node's rendezvous store; start the store if it is not running.
 
         It outlives the workers, but not the fork server."""
-        if self._store is None or not self._store.process.is_alive():
+        server = fork_server_pid()
+        # Once its parent is gone the store ends too, but may not have ended yet.
+        is_orphan = server is None or process_state(server)[0] in "XZ"
+        if self._store is None or is_orphan or not self._store.process.is_alive():
             self._store, address = start_store(self._config.node.address, num_ranks)
             self._store_port = address.port
             self._logs.follow(self._store, -1)

@@ -75,9 +75,10 @@ def size_text(count: int) -> str:
 
 
 def _seconds(text: str) -> int | float:
-    """Return the seconds, with their fraction: a field of whole seconds refuses one."""
+    """Return the seconds, with their fraction: a field of whole seconds refuses one. Above 2^53 seconds, where
+    floating-point numbers have none, without it: a limit of the field refuses those."""
     exact = _exact_seconds(text)
-    return int(exact) if exact.denominator == 1 else float(exact)
+    return int(exact) if exact.denominator == 1 or exact > 2**53 else float(exact)
 
 
 @dataclass(frozen=True)

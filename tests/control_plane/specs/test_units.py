@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from athanor.api.document import PATH as OPENAPI
 from athanor.core.errors import Invalid
@@ -182,3 +183,9 @@ def test_openapi_says_that_a_text_is_accepted() -> None:
     document = json.loads(OPENAPI.read_text())
     field = document["components"]["schemas"]["JobSpecRequest"]["properties"]["time_limit_seconds"]
     assert {each["type"] for each in field["anyOf"]} == {"integer", "string"}
+
+
+def test_a_huge_duration_with_a_fraction_is_above_the_limit(spec: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        JobSpec.model_validate({**spec, "retry": {"window_seconds": "999999999999999.000001d"}})
+    assert "less_than_equal" in {error["type"] for error in caught.value.errors()}
