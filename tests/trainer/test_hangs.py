@@ -110,6 +110,21 @@ def test_a_stopped_server_is_replaced(tmp_path: Path, name: str) -> None:
     assert sorted(run.series(LOSS)) == list(range(1, 101))
 
 
+def test_the_store_of_a_killed_fork_server_is_not_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store ends with the fork server, but may still look alive when the ranks restart."""
+
+    def act(supervisor: Supervisor) -> None:
+        monkeypatch.setattr(supervisor._store.process, "is_alive", lambda: True)
+        os.kill(fork_server_pid(), signal.SIGKILL)
+
+    training = tiny_training(steps=40)
+    run = run_alone(tmp_path / "run", training, restarts=1, every_steps=5, at_first_checkpoint=act)
+    assert run.end_class is EndClass.COMPLETED
+    (restarted,) = run.events("generation.started")
+    assert "killed together with the fork server" in restarted["because"]
+    assert sorted(run.series(LOSS)) == list(range(1, 41))
+
+
 def test_a_stopped_rank_is_named_and_the_run_continues(tmp_path: Path) -> None:
     training = tiny_training(steps=80)
     undisturbed = run_alone(tmp_path / "undisturbed", training, processes=2)

@@ -47,9 +47,8 @@ from trainer.errors import TrainerError
 from trainer.reporting.sinks.choice import StandaloneSinkConfig, start_sinks
 from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.assignment import Assignment, FolderConnection, HttpConnection
-from trainer.resilience.description import process_state
 from trainer.resilience.failures import classify_exception
-from trainer.resilience.forking import ForkedProcess, fork_server_pid
+from trainer.resilience.forking import ForkedProcess
 from trainer.resilience.memory import (
     load_micro_batch,
     out_of_memory,
@@ -370,10 +369,7 @@ class Supervisor:
         """Return the port of this node's rendezvous store; start the store if it is not running.
 
         It outlives the workers, but not the fork server."""
-        server = fork_server_pid()
-        # Once its parent is gone the store ends too, but may not have ended yet.
-        is_orphan = server is None or process_state(server)[0] in "XZ"
-        if self._store is None or is_orphan or not self._store.process.is_alive():
+        if self._store is None or not self._store.process.is_alive():
             self._store, address = start_store(self._config.node.address, num_ranks)
             self._store_port = address.port
             self._logs.follow(self._store, -1)
@@ -419,10 +415,14 @@ class Supervisor:
         self.worker_group = WorkerGroup(assignments, self._logs, self._report_stall, store)
         if self._profiles is not None:
             self._profiles.worker_group = self.worker_group
-        return self.worker_group.watch(
+        outcome = self.worker_group.watch(
             lambda: self._check_deadline(run.deadline),
             lambda: self._attempt_over.is_set() or self._rendezvous.is_round_outdated,
         )
+        if self.worker_group.has_lost_fork_server and self._store is not None:
+            self._store.process.kill()  # it ends with the fork server, but may not have yet
+            self._store = None
+        return outcome
 
     def _shadow_of(self, run: RunConfig, local_rank: int) -> ShadowMemory | None:
         """Return the memory for shadow checkpoints of a local rank; None if the run takes none."""

@@ -136,6 +136,12 @@ class WorkerGroup:
         """Return the ranks on this node, by local rank."""
         return [assignment.rank for assignment in self._assignments]
 
+    @property
+    def has_lost_fork_server(self) -> bool:
+        """Return whether the fork server has ended, and with it everything that it had started, such as the rendezvous
+        store; call it after `watch`."""
+        return any(forked.process.exitcode == LOST_EXIT for forked in self._forked)
+
     def progress(self) -> tuple[int, str, int]:
         """Return (last finished step, phase, number of running processes)."""
         step, phase = self.shared_status.read(0)
