@@ -70,7 +70,7 @@ def training_spec(steps: int, tokens: int) -> TrainingSpec:
 def supervisor_of(
     steps: int, tokens: int, processes: int, interval: int | str, restarts: int, output: Path, cache: Path
 ) -> Supervisor:
-    policy = CheckpointPolicy(every_steps=SAVE_EVERY, shadow_every_steps=interval)  # type: ignore[arg-type]
+    policy = CheckpointPolicy(every_steps=SAVE_EVERY, shadow_every_steps=interval)  # type: ignore[arg-type] # an int is positive or a literal
     settings = LocalSettings(
         training_spec(steps, tokens), ProcessLayout(processes_per_node=processes), policy, restarts
     )
@@ -117,12 +117,12 @@ def _kill_often(supervisor: Supervisor, processes: int, kills: int, output: Path
             is_running = group is not None and group._assignments[0].restart_count == generation
             if is_running and group.progress()[0] >= step and group.shared_status.progress(0)[1] >= num_finished:
                 return group
-            time.sleep(0.001)
+            time.sleep(0.001)  # between two looks: the condition is in memory of other processes
 
     last = 0
     for generation in range(kills):
         group = wait_for(generation, last + PAUSE_STEPS, 1)
-        time.sleep(random.uniform(0.0, 0.5))
+        time.sleep(random.uniform(0.0, 0.5))  # so that the kill comes at any moment of a step
         last, killed_at = group.progress()[0], time.time()
         os.kill(group._forked[random.randrange(processes)].process.pid or 0, signal.SIGKILL)
         wait_for(generation + 1, -1, 1)
@@ -143,7 +143,7 @@ def _events(output: Path, kind: str, since: float) -> list[dict[str, Any]]:
         found = [each for each in found if datetime.fromisoformat(each["time"]).timestamp() >= since]
         if found:
             return found
-        time.sleep(0.05)
+        time.sleep(0.05)  # between two looks at the file
     return []
 
 

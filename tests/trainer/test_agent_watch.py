@@ -28,7 +28,7 @@ while True:
     if time.monotonic() - begin < looks:
         status.report_agent_look()
     print("looking", flush=True)
-    time.sleep(0.1)
+    time.sleep(0.1)  # as an agent looks at intervals
 """
 
 

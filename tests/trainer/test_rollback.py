@@ -44,7 +44,7 @@ def test_the_data_of_a_step_follows_the_newest_rollback_before_it() -> None:
 
 @dataclass(frozen=True)
 class Diverging:
-    """A worker whose loss is `factor` times as large in steps with these sequences, and in all after them if that
+    """A worker with `factor` times the loss in steps with these sequences, and in all after them if that
     `lasts`. It records the sequences of each step that it takes. Stands in for `run_worker`."""
 
     positions: range

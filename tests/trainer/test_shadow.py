@@ -215,7 +215,7 @@ def test_a_killed_agent_leaves_nothing_in_memory(tmp_path: Path) -> None:
         metrics = tmp_path / "out" / "metrics.jsonl"
         while not metrics.exists() or not metrics.stat().st_size:
             assert agent.poll() is None
-            time.sleep(0.02)
+            time.sleep(0.02)  # between two looks
         own = {child.pid for child in psutil.Process(agent.pid).children(recursive=True)} & holders()
         assert len(own) == 2
     finally:

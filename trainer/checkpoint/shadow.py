@@ -79,7 +79,7 @@ class Restored:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A whole copy whose digest is right."""
+    """A complete copy with the right digest."""
 
     slot: int
     step: int

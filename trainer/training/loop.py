@@ -210,7 +210,7 @@ def save(state: TrainState, step: int, monitor: "Monitor", *, is_final: bool) ->
 
 
 class Monitor:
-    """Reports step statistics, and ends a run whose loss diverges."""
+    """Reports step statistics, and ends a run when its loss diverges."""
 
     def __init__(self, state: TrainState) -> None:
         self._reporter, self._training, self._mesh = state.reporter, state.training, state.mesh

@@ -113,7 +113,7 @@ class Ledger:
 
 
 def ledger_of(job: Job) -> Ledger:
-    """Return the ledger of a job whose attempts and pool are loaded."""
+    """Return the ledger of a job with loaded attempts and pool."""
     found, interruptions = selectors.goodput_of(job)
     meters = {meter.attempt.number: meter for meter in Meter.objects.filter(job=job).select_related("attempt")}
     by_attempt: dict[int, list[Entry]] = defaultdict(list)

@@ -47,7 +47,7 @@ def work(fault: Fault, assignment: Assignment) -> None:
 
 
 def _record_steps(folder: Path, assignment: Assignment) -> None:
-    """Append a line for each step whose update has been computed: the digests of its rows on this rank."""
+    """Append a line for each step after its update is computed: the digests of its rows on this rank."""
     from trainer.optim.step import ShardOptimizer
     from trainer.training import loop
 
@@ -67,7 +67,7 @@ def _record_steps(folder: Path, assignment: Assignment) -> None:
         with path.open("a") as file:
             file.write(json.dumps({**current, "is_applied": bool(is_applied)}) + "\n")
 
-    loop.counted_tokens, ShardOptimizer.step = count, apply  # type: ignore[method-assign]
+    loop.counted_tokens, ShardOptimizer.step = count, apply  # type: ignore[method-assign] # in this process
 
 
 def act(fault: Fault, assignment: Assignment) -> None:
@@ -167,7 +167,7 @@ def _backward(fault: Fault, do: Callable[[], None]) -> None:
                 loss.register_hook(lambda gradient: do())
         return loss
 
-    loop.counted_tokens, ParallelModel._loss = count, loss_with_fault  # type: ignore[method-assign]
+    loop.counted_tokens, ParallelModel._loss = count, loss_with_fault  # type: ignore[method-assign] # see above
 
 
 def _is_now(fault: Fault, step: int) -> bool:

@@ -45,7 +45,7 @@ def seconds(found: list[Entry], cause: int | None) -> dict[str, float]:
 
 
 def a_killed_rank() -> History:
-    """A job whose workers restart in place at 30 s, and whose node is lost at 60 s."""
+    """A job that restarts in place at 30 s, and loses its node at 60 s."""
     job = History()
     job.starts(0)
     job.reports(4, "training.started", step=0)
