@@ -27,7 +27,7 @@ from trainer.contract.manifest import (
     StoredPart,
     find_best,
 )
-from trainer.contract.rollback import Rollback, RollbackRequest
+from trainer.contract.rollback import Rollback, RollbackRequest, RollbackSpec
 from trainer.contract.run import DamagedCheckpoint
 from trainer.contract.training import CheckpointPolicy
 
@@ -87,13 +87,18 @@ def mark_damaged(attempt: Attempt, damaged: DamagedCheckpoint) -> None:
 
 def roll_back(attempt: Attempt, request: RollbackRequest) -> Rollback | None:
     """Return the attempt's job to an earlier checkpoint, because its loss diverged: nothing resumes from later ones.
-    Return None if there is none to return to. Idempotent for each worker group: the agents of all its nodes ask.
+    Return None if there is none to return to, or after `rollback.max_rollbacks`. Idempotent for each worker group: the
+    agents of all its nodes ask.
     """
     with transaction.atomic():
         job = Job.objects.select_for_update(no_key=True).get(pk=attempt.job_id)
-        for known in rollbacks_of(job):
+        past = rollbacks_of(job)
+        for known in past:
             if (known.attempt_id, known.generation) == (attempt.id, request.generation):
                 return known
+        training = job.resolved_spec["training"] or {}
+        if len(past) >= RollbackSpec.model_validate(training.get("rollback", {})).max_rollbacks:
+            return None
         newest_first = list(_intact_checkpoints(job).order_by(*NEWEST_FIRST))
         good = next((row for row in newest_first if row.step <= request.last_good_step), None)
         if good is None:

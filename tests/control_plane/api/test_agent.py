@@ -256,6 +256,9 @@ def test_a_job_that_diverged_resumes_from_an_earlier_checkpoint(agent: AgentClie
     kept = Checkpoint.objects.filter(retired_at__isnull=True).order_by("generation", "step")
     assert [(row.generation, row.step) for row in kept] == [(0, 10), (0, 20), (1, 30)], "the others are deleted"
     assert agent("POST", "rollbacks", {**request, "last_good_step": -1}).status_code == 422
+    for generation in range(2, 6):  # whatever an agent asks for, the spec limits how often
+        agent("POST", "rollbacks", {**request, "generation": generation, "last_good_step": 30})
+    assert [each["generation"] for each in agent("GET", "run").json()["rollbacks"]] == [0, 2]
 
 
 def test_a_damaged_checkpoint_takes_no_place_of_those_that_are_kept(agent: AgentClient, attempt: Attempt) -> None:
