@@ -141,11 +141,14 @@ class Job:
     def __init__(
         self, folder: Path, training: dict[str, Any], device: Device, *, data: Path | None = None,
         base: Path | None = None, every_steps: int = 1_000_000, environment: dict[str, str] | None = None,
+        shadow: int | str = "auto", restarts: int = 1,
     ) -> None:  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
         self.run = self.finished(folder)
         self.log = folder / "log"
-        job = {"name": "kit", "training": training, "checkpoint": {"every_steps": every_steps, "keep_last": 2}}
+        checkpoint = {"every_steps": every_steps, "keep_last": 2, "shadow_every_steps": shadow}
+        retry = {"restarts_in_place": restarts}
+        job = {"name": "kit", "training": training, "checkpoint": checkpoint, "retry": retry}
         (folder / "job.json").write_text(json.dumps(job))  # JSON is YAML
         command = [sys.executable, "-m", "trainer", str(folder / "job.json"), "--output", str(folder)]
         command += [] if data is None else ["--data", str(data)]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.gpu_kit import checks, kernels, speed
+from tests.gpu_kit import checks, kernels, recovery, speed
 from tests.gpu_kit.jobs import Device
 from tests.gpu_kit.schedule import write_result
 
@@ -21,8 +21,14 @@ SINGLE: dict[str, Callable[[Device], Figures]] = {
     "generation": checks.generation,
     "matmul": kernels.measure_products,
     "attention speed": kernels.measure_attention,
+    "host copies": recovery.host_copies,
 }
-WITH_FOLDER: dict[str, Callable[[Path, Device], Figures]] = {"resume": checks.resume, "saves": speed.saves}
+WITH_FOLDER: dict[str, Callable[[Path, Device], Figures]] = {
+    "resume": checks.resume,
+    "hang": recovery.hang,
+    "saves": speed.saves,
+    "recovery": recovery.recovery,
+}
 FAMILIES: dict[str, Callable[[str, Path, Device], Figures]] = {
     "reference": checks.reference,
     "case": checks.case,

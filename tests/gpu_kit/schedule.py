@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu_kit.report import write_report
+from trainer.resilience.control_groups import available_cores
 
-PARALLEL = 4
-"""Small runs at the same time. What is measured runs alone."""
 REPORT_SECONDS = 10.0
 
 
@@ -51,27 +50,29 @@ def parts() -> list[Part]:
         found.append(Part(f"reference {name}", needs=needs))
     for name, case in CASES.items():
         found.append(Part(f"case {name}", limit=240.0, needs=(f"reference {case.reference}",)))
-    found += [Part("resume", limit=240.0), Part("matmul", alone=True), Part("attention speed", alone=True)]
+    found += [Part("resume", limit=240.0), Part("hang", limit=180.0)]
+    found += [Part(name, alone=True) for name in ("matmul", "attention speed", "host copies")]
     for name, speed in SPEEDS.items():
         found.append(Part(f"speed {name}", limit=180.0, alone=True))
         if speed.has_bare_loop:
             found.append(Part(f"bare {name}", limit=180.0, needs=(f"speed {name}",), alone=True))
-    found.append(Part("saves", limit=150.0, alone=True))
+    found += [Part(name, limit=180.0, alone=True) for name in ("saves", "recovery")]
     return found
 
 
 class Schedule:
     """Runs parts until the deadline. `results`: folder of their results and outputs."""
 
-    def __init__(self, chosen: list[Part], results: Path, device: str, deadline: float) -> None:
+    def __init__(self, chosen: list[Part], results: Path, device: str, deadline: float, parallel: int) -> None:
         self._chosen, self._results, self._device, self._deadline = chosen, results, device, deadline
+        self._parallel = parallel
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def run(self) -> None:
         """Begin each part when it may, and return when all have ended or the time is up."""
         waiting = [part for part in self._chosen if read_result(self._results, part.name) is None]
         running: dict[Future[None], Part] = {}
-        with ThreadPoolExecutor(PARALLEL) as pool:
+        with ThreadPoolExecutor(self._parallel) as pool:
             while waiting or running:
                 for part in self._startable(waiting, list(running.values())):
                     waiting.remove(part)
@@ -87,7 +88,7 @@ class Schedule:
         """Return the parts to begin now. A part that runs alone lets none behind it go first."""
         found: list[Part] = []
         for part in list(waiting):
-            if time.monotonic() > self._deadline or len(running) + len(found) >= PARALLEL:
+            if time.monotonic() > self._deadline or len(running) + len(found) >= self._parallel:
                 break
             if any(each.alone for each in [*running, *found]):
                 break
@@ -172,6 +173,8 @@ def main(default_results: Path) -> int:
     parser.add_argument("--results", type=Path, default=default_results, help="folder of results")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="default: the GPU; cpu rehearses with small sizes")
     parser.add_argument("--only", default="", help="parts with this text in their name, and what they need")
+    most = min(8, available_cores())
+    parser.add_argument("--parallel", type=int, default=most, help=f"small runs at the same time (default: {most})")
     parser.add_argument("--again", action="store_true", help="repeat the parts that failed or were skipped")
     arguments = parser.parse_args()
     deadline = time.monotonic() + arguments.minutes * 60 - REPORT_SECONDS
@@ -192,7 +195,7 @@ def main(default_results: Path) -> int:
         result = read_result(results, part.name)
         if arguments.again and result is not None and result["state"] != "passed":
             result_path(results, part.name).unlink()
-    Schedule(chosen, results, device, deadline).run()
+    Schedule(chosen, results, device, deadline, arguments.parallel).run()
     found = {part.name: read_result(results, part.name) for part in chosen}
     print(write_report(results, device, found))
     return 1 if any(result is not None and result["state"] == "failed" for result in found.values()) else 0

@@ -78,23 +78,26 @@ class FinishedRun:
     def series(self, name: str) -> dict[int, float]:
         """Step to value; where a step was taken twice, the later one."""
         found = {}
-        for line in (self.output / "metrics.jsonl").read_text().splitlines():
-            point = json.loads(line)
+        for point in self.points():
             if name in point["values"]:
                 found[point["step"]] = point["values"][name]
         return found
 
     def points(self) -> list[dict]:
         """All metric points, in the order in which they were reported."""
-        return [json.loads(line) for line in (self.output / "metrics.jsonl").read_text().splitlines()]
+        return lines_of(self.output / "metrics.jsonl")
 
     def events(self, kind: str) -> list[dict]:
-        lines = (self.output / "progress.jsonl").read_text().splitlines()
-        return [event["data"] for event in map(json.loads, lines) if event["type"] == kind]
+        return [event["data"] for event in lines_of(self.output / "progress.jsonl") if event["type"] == kind]
 
     @property
     def checkpoints(self) -> list[Path]:
         return sorted((self.output / "store" / "checkpoints").glob("step-*"))
+
+
+def lines_of(path: Path) -> list[dict]:
+    """The lines of a JSON Lines file but for the last one, if it is being written."""
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
 def run_alone(

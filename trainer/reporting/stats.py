@@ -14,10 +14,10 @@ class StepStats:
     """Statistics of one step (counted from 0), reduced over all ranks and therefore equal on every rank.
 
     `is_applied`: whether the step has updated the parameters. `save_due` and `shadow_due`: above 0 if it was time
-    for a checkpoint of this kind. The last five have a figure of each rank: `pass_seconds` is the duration of its
-    forward and backward passes, `compute_seconds` what of it was no wait for others (0 where that was not measured),
-    `memory_bytes` its peak until now, `stall_seconds` its wait for data, `checksums` that of its
-    parameters before the step (0 where they were not checked).
+    for a checkpoint of this kind, and no rank was still making its last shadow checkpoint. The last five have a figure
+    of each rank: `pass_seconds` is the duration of its forward and backward passes, `compute_seconds` what of it was no
+    wait for others (0 where that was not measured), `memory_bytes` its peak until now, `stall_seconds` its wait for
+    data, `checksums` that of its parameters before the step (0 where they were not checked).
     """
 
     step: int

@@ -112,7 +112,8 @@ class ShadowMemory:
         """Add the loss of the step after `step` to the slot that has the state after `step`, if there is one."""
         for slot in range(SLOTS):
             at = self._header_at(slot)
-            if _SLOT.unpack_from(self._mapped, at)[:2] == (step, _WHOLE):
+            of_step, state, *_ = _SLOT.unpack_from(self._mapped, at)
+            if of_step == step and state != _EMPTY:
                 _LOSS.pack_into(self._mapped, at + _SLOT.size, 1, loss)
 
     def discard(self) -> None:

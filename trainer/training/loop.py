@@ -72,7 +72,7 @@ def train(state: TrainState) -> EndClass:
         checksum = replicas.checksum() if replicas.is_due(step, policy.every_steps) else 0.0
         memory, stall = peak_memory_bytes(state.mesh.device), state.loader.stalls[-1]
         figures = (clock.pass_seconds, sampler.seconds, memory, stall, checksum)
-        state.shadows.wait()
+        state.shadows.protect_state(step + 1)
         stats, gradient_norm, is_applied = reduce_statistics(state, loss, figures, monitor.skip_limit)
         clock.end_phase("communication")
         state.optimizer.step(learning_rate(training, step), gradient_norm, is_applied)
@@ -109,9 +109,10 @@ def train(state: TrainState) -> EndClass:
         if stopping:
             profiler.close()
             return EndClass.STOPPED
-        if state.shadows.is_scheduled(done) or any(each.shadow_due > 0 for each in known):
+        is_due = any(each.shadow_due > 0 and each.step >= state.shadows.last_step for each in known)
+        if state.shadows.is_scheduled(done) or is_due:
             monitor.report_steps(pipe.drain())
-            monitor.shadow_seconds = state.shadows.take(
+            state.shadows.take(
                 done,
                 live_shards(state.model.weights, state.optimizer),
                 monitor.unsaved_progress(state.writer.last_step),
@@ -149,7 +150,7 @@ def reduce_statistics(
     flags = torch.zeros(6 + RANK_FIGURES * mesh.world_size, device=loss.device)
     flags[0], flags[1] = float(reporter.stop_requested()), state.loader.skipped_sequences
     flags[2], flags[3] = reporter.profile_requested()
-    flags[4], flags[5] = float(state.writer.is_due), float(state.shadows.is_due)
+    flags[4], flags[5] = float(state.writer.is_due), float(state.shadows.is_due) - float(state.shadows.is_copying)
     for number, figure in enumerate(figures):  # the others' places are 0, so that the sum has each rank's
         flags[6 + number * mesh.world_size + mesh.rank] = figure
     sums = torch.cat([torch.stack([loss, state.optimizer.gradient_square_sum()]), flags])
@@ -228,8 +229,6 @@ class Monitor:
         self._gradients = GradientWatch(state.training.optimizer.gradient_watch, before.watch)
         self._losses = OutlierLimit(state.training.rollback.loss_sigma, before.losses)
         self._diverging, self._all_skipped = before.skipped
-        self.shadow_seconds = 0.0
-        """How long training waited for the shadow checkpoint after the newest step."""
         self._seen_first = False
         self._since = time.monotonic()
         self.best = BestEvaluation(state.training.evaluation, before.metrics)
@@ -295,7 +294,7 @@ class Monitor:
         )
         values |= self._split(seconds) | self._compare_ranks(stats)
         if self._shadows.is_used:
-            values["time/shadow_seconds"], self.shadow_seconds = self.shadow_seconds, 0.0
+            values["time/shadow_seconds"] = self._shadows.pop_stall()
             self._shadows.report_loss(stats.step, stats.loss)
         if self._training.data.on_corrupt == "skip":
             values["data/skipped_sequences"] = stats.skipped_sequences
