@@ -83,14 +83,17 @@ REFERENCES = {
 
 @dataclass(frozen=True)
 class Case:
-    """A run on the GPU. Its losses and gradient norms are compared with those of a reference on the CPU."""
+    """A run on the GPU. Its losses and gradient norms are compared with those of a reference on the CPU. `tolerance`:
+    of which precision; None: of its own."""
 
     reference: str
     changes: dict[str, Any] = field(default_factory=dict)
+    tolerance: str | None = None
 
 
 CASES = {
     **{name: Case(name) for name in REFERENCES},
+    "muon fp32": Case("muon fp32", tolerance="bf16"),  # GPUs orthogonalise the updates in bf16
     "compiled fp32": Case("dense fp32", {"compile": True}),
     "compiled bf16": Case("dense bf16", {"compile": True}),
     "compiled fp8": Case("dense fp8", {"compile": True}),
@@ -141,7 +144,7 @@ class Job:
     def __init__(
         self, folder: Path, training: dict[str, Any], device: Device, *, data: Path | None = None,
         base: Path | None = None, every_steps: int = 1_000_000, environment: dict[str, str] | None = None,
-        shadow: int | str = "auto", restarts: int = 1,
+        shadow: int | str = "auto", restarts: int = 1, profile: int | None = None,
     ) -> None:  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
         self.run = self.finished(folder)
@@ -153,6 +156,7 @@ class Job:
         command = [sys.executable, "-m", "trainer", str(folder / "job.json"), "--output", str(folder)]
         command += [] if data is None else ["--data", str(data)]
         command += [] if base is None else ["--model", str(base)]
+        command += [] if profile is None else ["--profile", f"{profile}:{profile}"]
         hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

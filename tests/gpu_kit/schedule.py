@@ -172,7 +172,13 @@ def main(default_results: Path) -> int:
     parser.add_argument("--minutes", type=float, default=9.0, help="time for this call (default: 9)")
     parser.add_argument("--results", type=Path, default=default_results, help="folder of results")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="default: the GPU; cpu rehearses with small sizes")
-    parser.add_argument("--only", default="", help="parts with this text in their name, and what they need")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[""],
+        metavar="TEXT",
+        help="parts with one of these in their name, and what they need",
+    )
     most = min(8, available_cores())
     parser.add_argument("--parallel", type=int, default=most, help=f"small runs at the same time (default: {most})")
     parser.add_argument("--again", action="store_true", help="repeat the parts that failed or were skipped")
@@ -186,7 +192,7 @@ def main(default_results: Path) -> int:
     results = arguments.results.absolute()
     results.mkdir(parents=True, exist_ok=True)
     everything = parts()
-    chosen = [part for part in everything if arguments.only in part.name]
+    chosen = [part for part in everything if any(text in part.name for text in arguments.only)]
     needed = {name for part in chosen for name in part.needs}
     while needed - {part.name for part in chosen}:
         chosen = [part for part in everything if part in chosen or part.name in needed]

@@ -1,8 +1,10 @@
 """Throughput of whole runs of the trainer, beside a bare compiled loop of the same shape, and the cost of saves."""
 
+import json
 import os
 import statistics
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,10 +85,11 @@ def measure(name: str, results: Path, device: Device) -> Figures:
     layers = layers_that_fit(speed, device)
     folder = fresh(results / f"speed {name}")
     share_datasets(folder, results)
-    job = Job(folder, training(speed, device, layers), device)
     last = WARM_UP_STEPS + MEASURED_STEPS
-    job.kill_when(lambda run: (run.output / "metrics.jsonl").exists() and last in run.series("time/step_seconds"))
+    job = Job(folder, training(speed, device, layers), device, profile=last + 1)
+    job.kill_when(lambda run: any((run.output / "profile").glob("*.json")))
     run = job.run
+    (trace,) = (run.output / "profile").glob("*.json")
     (settings,) = run.events("settings.resolved")
 
     def median(series: str) -> float | None:
@@ -104,9 +107,20 @@ def measure(name: str, results: Path, device: Device) -> Figures:
         "mfu_palm": median("throughput/mfu_palm"),
         "memory_peak_bytes": median("memory/peak_bytes"),
         "seconds": {each: median(f"time/{each}_seconds") for each in names},
+        "waits for copies": list(run.series("time/shadow_seconds").values()),
         "start_seconds": {event["phase"]: event["seconds"] for event in run.events("phase.finished")},
+        "kernels": longest_kernels(trace),
         "loss": median("train/loss"),
     }
+
+
+def longest_kernels(trace: Path, count: int = 25) -> dict[str, float]:
+    """Return the kernels that took longest in a trace, and their seconds; and of the copies between host and GPU."""
+    seconds: Counter[str] = Counter()
+    for event in json.loads(trace.read_text())["traceEvents"]:
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
+            seconds[event["name"][:160]] += event["dur"] / 1e6
+    return dict(seconds.most_common(count))
 
 
 def share_datasets(folder: Path, results: Path) -> None:

@@ -26,7 +26,7 @@ from trainer.reporting.step_clock import SLOW_STEPS, SkewDetector, StepClock
 
 
 def test_parts_are_the_times_between_laps(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([10.0, 11.5, 12.0, 12.5, 13.25, 14.25])
+    times = iter([9.0, 10.0, 11.5, 12.0, 12.5, 13.25, 14.25, 14.5])
     monkeypatch.setattr(step_clock.time, "monotonic", lambda: next(times))
     steps = StepClock(torch.device("cpu"))
     steps.begin()
@@ -36,7 +36,22 @@ def test_parts_are_the_times_between_laps(monkeypatch: pytest.MonkeyPatch) -> No
     steps.end_phase("communication")
     steps.end_phase("optimizer")
     steps.end()
-    assert steps.take() == {"forward": 2.0, "backward": 0.5, "communication": 0.75, "optimizer": 1.0}
+    assert steps.take() == (5.5, {"forward": 2.0, "backward": 0.5, "communication": 0.75, "optimizer": 1.0})
+
+
+def test_each_step_has_its_own_time_when_several_are_taken_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 9.0, 10.0, 20.0, 20.0, 21.0, 22.0, 23.0])
+    monkeypatch.setattr(step_clock.time, "monotonic", lambda: next(times))
+    steps = StepClock(torch.device("cpu"))
+    steps.resume()
+    for number in range(3):
+        if number == 2:
+            steps.resume()  # an evaluation was between these steps
+        steps.begin()
+        steps.end_phase("forward")
+        steps.end_phase("backward")
+        steps.end()
+    assert [steps.take()[0] for _ in range(3)] == [4.0, 5.0, 3.0]
 
 
 def test_a_rank_that_stays_slow_is_named_once() -> None:

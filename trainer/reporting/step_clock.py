@@ -16,16 +16,23 @@ SLOW_SAMPLES = 3  # in a row, where only some steps are measured
 
 
 class StepClock:
-    """Times the phases of a step: call `begin`, `end_phase` at the end of each phase, and `end`.
+    """Times steps and their phases: call `begin`, `end_phase` at the end of each phase, and `end`.
 
-    On an accelerator it records CUDA events, which `take` reads some steps later, when they have completed.
+    A step lasts from the end of the one before, or from `resume`, so what happens between two steps counts unless it
+    ends with `resume`. On an accelerator it records CUDA events, which `take` reads some steps later, when they have
+    completed.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._is_accelerator = device.type == "cuda"
         self._marks: list[tuple[str, Mark]] = []
-        self._finished: deque[list[tuple[str, Mark]]] = deque()
+        self._finished: deque[tuple[Mark, list[tuple[str, Mark]], Mark]] = deque()
+        self._since = self._now()
         self._last_pass = 0.0
+
+    def resume(self) -> None:
+        """Let the next step begin now."""
+        self._since = self._now()
 
     def begin(self) -> None:
         """Begin a step."""
@@ -37,13 +44,16 @@ class StepClock:
 
     def end(self) -> None:
         """End the step."""
-        self._finished.append(self._marks)
+        end = self._now()
+        self._finished.append((self._since, self._marks, end))
+        self._since = end
 
-    def take(self) -> dict[str, float]:
-        """Return the seconds of each phase of the oldest step that was not taken yet."""
-        seconds = _between(self._finished.popleft())
-        self._last_pass = _computing(seconds)
-        return seconds
+    def take(self) -> tuple[float, dict[str, float]]:
+        """Return the seconds of the oldest step that was not taken yet, and those of each of its phases."""
+        begin, marks, end = self._finished.popleft()
+        parts = _between(marks)
+        self._last_pass = _computing(parts)
+        return _seconds(begin, end), parts
 
     @property
     def pass_seconds(self) -> float:
@@ -64,11 +74,15 @@ def _between(marks: list[tuple[str, Mark]]) -> dict[str, float]:
     """Seconds of each part: those since the mark before."""
     found: dict[str, float] = {}
     for (_, before), (name, after) in zip(marks, marks[1:], strict=False):
-        if isinstance(before, float) and isinstance(after, float):
-            found[name] = found.get(name, 0.0) + after - before
-        elif isinstance(before, torch.cuda.Event) and isinstance(after, torch.cuda.Event):
-            found[name] = found.get(name, 0.0) + before.elapsed_time(after) / 1000.0
+        found[name] = found.get(name, 0.0) + _seconds(before, after)
     return found
+
+
+def _seconds(before: Mark, after: Mark) -> float:
+    if isinstance(before, float):
+        assert isinstance(after, float), "both are of the same device"
+        return after - before
+    return before.elapsed_time(after) / 1000.0
 
 
 def _computing(seconds: dict[str, float]) -> float:

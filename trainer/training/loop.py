@@ -57,7 +57,7 @@ def train(state: TrainState) -> EndClass:
     disable_automatic_collection()
     if state.resumed.is_save_lost:
         monitor.report_save(done, save(state, done, monitor, is_final=False))
-    monitor.resume_clock()
+    clock.resume()
     is_over = monitor.best.has_waited(done)  # it ended early, and was interrupted before its model was stored
     for step in range(state.first_step, state.first_step if is_over else training.steps):
         profiler.begin(step + 1)
@@ -230,7 +230,6 @@ class Monitor:
         self._losses = OutlierLimit(state.training.rollback.loss_sigma, before.losses)
         self._diverging, self._all_skipped = before.skipped
         self._seen_first = False
-        self._since = time.monotonic()
         self.best = BestEvaluation(state.training.evaluation, before.metrics)
         self.latest = dict(before.metrics)
         for point in before.points:
@@ -254,22 +253,13 @@ class Monitor:
         points = self._reporter.unflushed_metrics()
         return self.progress.model_copy(update={"last_saved": last_saved, "metrics": self.latest, "points": points})
 
-    def resume_clock(self) -> None:
-        """Restart the step time: it excludes evaluations and waits for checkpoints."""
-        self._since = time.monotonic()
-
     def report_steps(self, finished: list[StepStats]) -> None:
-        """Report finished steps; each is attributed an equal part of the time since the last report.
+        """Report finished steps. Raises TrainerError (LOSS_DIVERGED) after DIVERGED_STEPS such steps in a row."""
+        for stats in finished:
+            self._step(stats)
 
-        Raises TrainerError (LOSS_DIVERGED) after DIVERGED_STEPS such steps in a row.
-        """
-        if finished:
-            seconds = max(time.monotonic() - self._since, 1e-9) / len(finished)
-            self.resume_clock()
-            for stats in finished:
-                self._step(stats, seconds)
-
-    def _step(self, stats: StepStats, seconds: float) -> None:
+    def _step(self, stats: StepStats) -> None:
+        seconds, parts = self.clock.take()
         if not self._seen_first:
             self._seen_first = True
             self._reporter.phase_finished("first_step", seconds)
@@ -292,7 +282,7 @@ class Monitor:
         values |= model_flops_utilisation(
             self._training, self._vocab_size, tokens_per_second, self._mesh.world_size, self._peak
         )
-        values |= self._split(seconds) | self._compare_ranks(stats)
+        values |= self._split(seconds, parts) | self._compare_ranks(stats)
         if self._shadows.is_used:
             values["time/shadow_seconds"] = self._shadows.pop_stall()
             self._shadows.report_loss(stats.step, stats.loss)
@@ -326,9 +316,9 @@ class Monitor:
             self._shadows.discard()
             raise
 
-    def _split(self, seconds: float) -> dict[str, float]:
+    def _split(self, seconds: float, phases: dict[str, float]) -> dict[str, float]:
         """Return the step's time on this rank by phase."""
-        parts = {"data_stall": self._stalls.popleft(), **self.clock.take()}
+        parts = {"data_stall": self._stalls.popleft(), **phases}
         parts.pop("other")  # a part of what is left
         other = max(0.0, seconds - sum(parts.values()))
         return {f"time/{name}_seconds": part for name, part in {**parts, "other": other}.items()}
@@ -353,12 +343,12 @@ class Monitor:
         self._reporter.event("evaluation", step=step, loss=found.loss, seconds=seconds)
         self.best.update(step, found.loss)
         self.latest.update(found.values | self.best.metrics)
-        self.resume_clock()
+        self.clock.resume()
 
     def report_save(self, step: int, stall_seconds: float) -> None:
         """Report how long training waited for a save."""
         self._reporter.metrics(step, {"time/checkpoint_seconds": stall_seconds})
-        self.resume_clock()
+        self.clock.resume()
 
     def _report_skip(self, stats: StepStats) -> None:
         if stats.is_applied:
