@@ -87,7 +87,9 @@ def measure(name: str, results: Path, device: Device) -> Figures:
     share_datasets(folder, results)
     last = WARM_UP_STEPS + MEASURED_STEPS
     job = Job(folder, training(speed, device, layers), device, profile=last + 1)
-    job.kill_when(lambda run: any((run.output / "profile").glob("*.json")))
+    job.kill_when(
+        lambda run: any((run.output / "profile").glob("*.json")) and last in run.series("time/step_seconds")
+    )
     run = job.run
     (trace,) = (run.output / "profile").glob("*.json")
     (settings,) = run.events("settings.resolved")
