@@ -17,7 +17,7 @@ from tests.gpu_kit.kernels import seconds_of
 from tests.gpu_kit.schedule import descendants
 from tests.gpu_kit.speed import Speed, share_datasets, training
 from tests.trainer.runs import FinishedRun, lines_of
-from trainer.checkpoint.shadow import digest_of, pin
+from trainer.checkpoint.shadow import allocate, digest_of, pin
 from trainer.resilience.shadow_memory import ShadowMemory
 
 Figures = dict[str, Any]
@@ -133,14 +133,16 @@ def host_copies(device: Device) -> Figures:
     state = torch.randint(0, 255, (size,), dtype=torch.uint8, device=device)
     found: Figures = {"threads": torch.get_num_threads()}
     begin = time.perf_counter()
+    allocate(slots[0])
+    found["allocation"] = size / (time.perf_counter() - begin)
+    begin = time.perf_counter()
     slots[1].copy_(state)
     found["first copy, not pinned"] = size / (time.perf_counter() - begin)
     found["copy, not pinned"] = size / seconds_of(lambda: slots[1].copy_(state), device, rounds=2)
     if device == "cuda":
-        for name, slot in (("pinning fresh memory", 0), ("pinning memory that exists", 1)):
-            begin = time.perf_counter()
-            pin(slots[slot])
-            found[name] = size / (time.perf_counter() - begin)
+        begin = time.perf_counter()
+        pin(slots[0])
+        found["pinning"] = size / (time.perf_counter() - begin)
     found["copy, pinned"] = size / seconds_of(lambda: slots[0].copy_(state, non_blocking=True), device, rounds=5)
     found["restore, pinned"] = size / seconds_of(lambda: state.copy_(slots[0], non_blocking=True), device, rounds=5)
     found["digest"] = size / seconds_of(lambda: digest_of(slots[0]), device, rounds=2)

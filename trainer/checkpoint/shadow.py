@@ -31,10 +31,10 @@ from trainer.reporting.gradient_watch import GradientWatchState, OutlierState
 from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
 from trainer.resilience.control_groups import available_memory
-from trainer.resilience.shadow_memory import SLOTS, ShadowMemory, SlotHeader
+from trainer.resilience.shadow_memory import PAGE, SLOTS, ShadowMemory, SlotHeader
 
 AUTO_SHARE = 0.03
-"""Of the time, what copies take at most with `shadow_every_steps` `auto`, but for the first two."""
+"""Of the time, what copies take at most with `shadow_every_steps` `auto`."""
 AUTO_MEMORY_SHARE = 0.5
 """Of the memory that a node has available, what all of its copies may take."""
 _ALIGNMENT = 64  # bytes: of a tensor in a copy, and of its end
@@ -129,12 +129,12 @@ class ShadowCheckpoints:
         self._stream = torch.cuda.Stream(mesh.device) if mesh.device.type == "cuda" else None
         self._slots: list[Tensor] = []
         self._lost: list[SlotHeader] = []
-        self._next_slot = self._num_copies = 0
+        self._next_slot = 0
         self._blocked = self._cost = self._stall = 0.0
         self.last_step = -1
         """After how many steps the newest copy was begun."""
         self._began_at = -math.inf
-        self._pinned: set[int] = set()
+        self._preparing: list[Future[None]] = []
         self.is_used = False
 
     def restore(self, stored: CheckpointManifest | None) -> Restored | None:
@@ -157,6 +157,8 @@ class ShadowCheckpoints:
         store.wait(["decision"], STARTUP_TIMEOUT)
         decision = json.loads(store.get("decision"))
         self.is_used = decision["is_used"]
+        if self.is_used:
+            self._preparing = [self._thread.submit(self._prepare, slot) for slot in range(SLOTS)]
         step = decision["step"]
         chosen = next((each for each in found if each.step == step), None)
         if self._memory is not None and problem is None:
@@ -180,7 +182,9 @@ class ShadowCheckpoints:
 
     @property
     def is_copying(self) -> bool:
-        """Return whether this rank's newest copy is not whole yet."""
+        """Return whether this rank's newest copy is not whole yet, or the memory is not prepared."""
+        if not all(each.done() for each in self._preparing):
+            return True
         if self._copying is not None and self._copying.done() and all(end.query() for _, end in self._held):
             self._finish_copy()
         return self._copying is not None
@@ -196,9 +200,7 @@ class ShadowCheckpoints:
         begin = self._began_at = time.monotonic()
         self.last_step = step
         memory, slot = self._opened, self._next_slot
-        if self._stream is not None and slot not in self._pinned:
-            pin(self._slots[slot])
-            self._pinned.add(slot)
+        self._preparing[slot].result()
         memory.begin(slot, step)
         live, own = [shard.tensor for shard in shards], own_states(self._weights)
         targets = self._views(slot)
@@ -241,10 +243,8 @@ class ShadowCheckpoints:
             held += begin.elapsed_time(end) / 1000
         self._stall += held
         self._copying, self._copied, self._held = None, None, []
-        self._num_copies += 1
-        if self._num_copies > SLOTS:  # the first copy in each slot also allocates its memory
-            # On a CPU the thread that computes the digest takes time from training.
-            self._cost = self._blocked + held + (digest_seconds if self._stream is None else 0.0)
+        # On a CPU the thread that computes the digest takes time from training.
+        self._cost = self._blocked + held + (digest_seconds if self._stream is None else 0.0)
 
     def pop_stall(self) -> float:
         """Return how many seconds training has waited for copies since the last call."""
@@ -352,6 +352,12 @@ class ShadowCheckpoints:
         losses = [each[chosen] for each in known if chosen is not None and each[chosen] is not None]
         return {"is_used": not problems, "step": chosen, "next_loss": losses[0] if losses else None}
 
+    def _prepare(self, slot: int) -> None:
+        """Allocate the memory of a slot, beside the start-up: the first copy would take several times as long."""
+        allocate(self._slots[slot])
+        if self._stream is not None:
+            pin(self._slots[slot])
+
     def _copy(self, sources: list[Tensor], targets: list[Tensor]) -> torch.cuda.Event | None:
         if self._stream is None:
             torch._foreach_copy_(targets, sources)
@@ -417,6 +423,11 @@ def digest_of(data: Tensor) -> int:
     up for it. A CRC of all bytes takes 15 to 30 times as long."""
     pieces = data.view(torch.int64).split(_DIGEST_WORDS)
     return zlib.crc32(torch.stack([piece.sum() for piece in pieces]).numpy().tobytes())
+
+
+def allocate(memory: Tensor) -> None:
+    """Let the kernel allocate memory, without a change of its content. It begins and ends at pages."""
+    memory.view(-1, PAGE)[:, 0].add_(0)
 
 
 def pin(memory: Tensor) -> None:

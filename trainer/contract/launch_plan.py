@@ -39,10 +39,15 @@ def plan_mesh(training: TrainingSpec, vocab_size: int, world: int) -> MeshSizes 
     return sizes if problem is None else [problem]
 
 
+LEAST_EQUAL_SHARE = 0.6
+"""Of the size that memory allows, what micro-batches of equal sizes must have."""
+
+
 def micro_batch_size(
     training: TrainingSpec, sizes: MeshSizes, vocab_size: int, largest: int | None = None, bound: int | None = None
 ) -> int:
-    """Return the maximum number of sequences in a micro-batch. A step is divided evenly, without a small remainder.
+    """Return the maximum number of sequences in a micro-batch. A step is divided evenly, without a small remainder; for
+    `auto` into micro-batches of the same size, for which a model is compiled once, if that is not much smaller.
 
     `largest`: an upper limit, found when a larger size ran out of memory. `bound`: the size for `auto` that memory
     allows (`trainer.contract.micro_batch`); None: MAX_LOGITS_BYTES decides.
@@ -56,7 +61,10 @@ def micro_batch_size(
     else:
         most = asked
     most = most if largest is None else min(most, largest)
-    return -(-share // num_micro_batches(full, sizes.data, most))
+    size = -(-share // num_micro_batches(full, sizes.data, most))
+    equal = (each for each in range(size, 0, -1) if full % (sizes.data * each) == 0)
+    divisor = next(equal, 0)
+    return divisor if asked == "auto" and divisor >= LEAST_EQUAL_SHARE * size else size
 
 
 def smaller_micro_batch(training: TrainingSpec, sizes: MeshSizes, vocab_size: int, size: int) -> int | None:

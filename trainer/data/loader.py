@@ -41,6 +41,13 @@ class RankShare:
         """Return the number of micro-batches of a step of `sequences` over all data ranks."""
         return num_micro_batches(sequences, self.world_size, self.micro_batch)
 
+    def micro_batches(self, sequences: int) -> list[tuple[int, int]]:
+        """Return where this rank's micro-batches of a step of `sequences` begin and end among the step's sequences."""
+        start, stop = split_range(sequences, self.world_size, self.rank)
+        count = self.num_micro_batches(sequences)
+        bounds = (split_range(stop - start, count, number) for number in range(count))
+        return [(start + low, start + high) for low, high in bounds]
+
     def filled(self, batch: MicroBatch) -> MicroBatch:
         """Return the batch, padded with sequences without targets if all micro-batches need the same size."""
         missing = self.micro_batch - batch.tokens_BS.shape[0]
@@ -115,14 +122,13 @@ class Loader:
 
     def _gather(self, step: int) -> _Gathered:
         first, sequences = first_sequence(step, self._schedule, self._rollbacks), self._schedule.sequences_at(step)
-        start, stop = split_range(sequences, self._part.world_size, self._part.rank)
-        self._corpus.prefetch(first, sequences, start, stop)
+        bounds = self._part.micro_batches(sequences)
+        self._corpus.prefetch(first, sequences, bounds[0][0], bounds[-1][1])
         skipped = self._corpus.skipped_rows
-        samples = self._corpus.in_shard_order(np.arange(first, first + sequences, dtype=np.int64))[start:stop]
-        batches, count = [], self._part.num_micro_batches(sequences)
-        for number in range(count):
-            low, high = split_range(stop - start, count, number)
-            rows = self._corpus.rows(samples[low:high])
+        samples = self._corpus.in_shard_order(np.arange(first, first + sequences, dtype=np.int64))
+        batches = []
+        for begin, end in bounds:
+            rows = self._corpus.rows(samples[begin:end])
             batch = self._part.filled(micro_batch(rows))
             batches.append(batch.pinned() if self._device.type == "cuda" else batch)
         return _Gathered(step, batches, self._corpus.skipped_rows - skipped)

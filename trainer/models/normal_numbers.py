@@ -6,6 +6,7 @@ depends on neither the mesh nor the order of drawing.
 
 import hashlib
 import math
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 import torch
@@ -17,21 +18,31 @@ TILE_ROWS, TILE_COLUMNS = 16, 4096
 def draw_box(key: str, shape: tuple[int, ...], offsets: tuple[int, ...], box: tuple[int, ...], std: float) -> Tensor:
     """Return the part of size `box` at `offsets` of a tensor of `shape` (two or more dimensions), fp32 on the CPU.
 
-    Draws the tiles that the part touches: a rank's share and at most a tile at each edge.
+    Draws the tiles that the part touches, a rank's share and at most a tile at each edge, in as many threads as torch
+    has.
     """
     found = torch.empty(box)
     matrices = [range(start, start + size) for start, size in zip(offsets[:-2], box[:-2], strict=True)]
     rows, columns = (range(start, start + size) for start, size in zip(offsets[-2:], box[-2:], strict=True))
     into = found.view(math.prod(box[:-2]), *box[-2:])
-    for number, place in enumerate(product(*matrices)):
-        for row, column in product(_tiles(rows, TILE_ROWS), _tiles(columns, TILE_COLUMNS)):
-            height = min(TILE_ROWS, shape[-2] - row)
-            width = min(TILE_COLUMNS, shape[-1] - column)
-            tile = torch.empty(height, width).normal_(0.0, std, generator=_generator(key, (*place, row, column)))
-            top, bottom = max(row, rows.start), min(row + height, rows.stop)
-            left, right = max(column, columns.start), min(column + width, columns.stop)
-            part = tile[top - row : bottom - row, left - column : right - column]
-            into[number, top - rows.start : bottom - rows.start, left - columns.start : right - columns.start] = part
+
+    def draw(start: tuple[tuple[int, tuple[int, ...]], int, int]) -> None:
+        (number, place), row, column = start
+        height = min(TILE_ROWS, shape[-2] - row)
+        width = min(TILE_COLUMNS, shape[-1] - column)
+        tile = torch.empty(height, width).normal_(0.0, std, generator=_generator(key, (*place, row, column)))
+        top, bottom = max(row, rows.start), min(row + height, rows.stop)
+        left, right = max(column, columns.start), min(column + width, columns.stop)
+        part = tile[top - row : bottom - row, left - column : right - column]
+        into[number, top - rows.start : bottom - rows.start, left - columns.start : right - columns.start] = part
+
+    starts = list(product(enumerate(product(*matrices)), _tiles(rows, TILE_ROWS), _tiles(columns, TILE_COLUMNS)))
+    if len(starts) == 1:
+        draw(starts[0])
+        return found
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        for _ in threads.map(draw, starts):
+            pass
     return found
 
 

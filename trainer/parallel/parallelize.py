@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -82,17 +83,22 @@ class ParallelModel:
         return stage(batch.tokens_BS, batch.targets_BS, batch.documents_BS, batch.positions_BS)
 
 
+LoadShard: TypeAlias = Callable[[ParamLayout], Tensor | None]
+
+
 def parallelize_model(
     training: TrainingSpec,
     vocab_size: int,
     mesh: Mesh,
     micro_batch: int,
     prepare: Callable[[Decoder], None] = lambda stage: None,
-    load_shard: Callable[[ParamLayout], Tensor | None] = lambda place: None,
+    load_shard: LoadShard = lambda place: None,
+    *,
+    sets_trained: bool = True,
 ) -> ParallelModel:
     """Build this rank's part of the model; a collective. `micro_batch`: sequences in one forward pass; `prepare` sees
     each stage before it is sharded; `load_shard` gives the values that a shard begins with, or None for random ones by
-    the spec's seed."""
+    the spec's seed. Without `sets_trained`, call `set_trained` unless the trained parameters are restored."""
     spec, shape = training.parallelism, training.model.resolve()
     mesh.create_process_groups()
     context = ContextParallel(mesh, spec)
@@ -133,13 +139,10 @@ def parallelize_model(
         layouts[name] = param_layout(stored_name, parameter, shapes[name], mesh, copies=2 if is_tied else 1)
     with torch.no_grad():
         for name, place in layouts.items():
-            value = load_shard(place)
-            if value is None:
-                value = initial_shard(place, shape.num_layers, training.seed)
             if name in quantized:
-                quantized[name].quantize_(value)
-            else:
-                local_tensor(parameters[name]).copy_(value)
+                quantized[name].quantize_(_first_values(place, training, load_shard))
+            elif sets_trained or not parameters[name].requires_grad:
+                local_tensor(parameters[name]).copy_(_first_values(place, training, load_shard))
     weights = (
         ShardedWeights(stages, layouts, mesh, spec.compression)
         if mesh.sizes.zero
@@ -151,6 +154,19 @@ def parallelize_model(
         batch = (micro_batch, training.sequence_length // mesh.sizes.context)
         pipeline = Pipeline(stages, spec, mesh, batch, dtype)
     return ParallelModel(stages, weights, context, pipeline, training.cuda_graphs)
+
+
+def set_trained(weights: Weights, training: TrainingSpec, load_shard: LoadShard) -> None:
+    """Set the trained parameters to the values that they begin with, as `parallelize_model` does."""
+    with torch.no_grad():
+        for name, parameter in weights.trainable.items():
+            local_tensor(parameter).copy_(_first_values(weights.layouts[name], training, load_shard))
+    weights.sync_compute_copies()
+
+
+def _first_values(place: ParamLayout, training: TrainingSpec, load_shard: LoadShard) -> Tensor:
+    value = load_shard(place)
+    return initial_shard(place, training.model.resolve().num_layers, training.seed) if value is None else value
 
 
 def _round_frozen(stage: Decoder) -> None:

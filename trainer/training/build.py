@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from trainer.checkpoint.shadow import ShadowCheckpoints
 from trainer.checkpoint.state import live_shards
@@ -32,9 +33,10 @@ from trainer.models.moe import MixtureOfExperts
 from trainer.optim.param_groups import check_patterns
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel.balance import ExpertBalancer
+from trainer.parallel.layout import ParamLayout
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.overlap import has_fused_matmuls
-from trainer.parallel.parallelize import ParallelModel, parallelize_model
+from trainer.parallel.parallelize import ParallelModel, parallelize_model, set_trained
 from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
 from trainer.storage.base import Storage
@@ -126,9 +128,13 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
     with reporter.phase("model", heartbeat_phase="model"):
         torch.manual_seed(training.seed)
         base = open_base(assignment)
+
+        def load_shard(place: ParamLayout) -> Tensor | None:
+            return base.part_of(place) if base is not None and not is_adapter(place.name) else None
+
         model = parallelize_model(
             training, index.vocab_size, mesh, part.micro_batch, lambda stage: _prepare(stage, training, mesh),
-            lambda place: base.part_of(place) if base is not None and not is_adapter(place.name) else None,
+            load_shard, sets_trained=False,
         )  # fmt: skip
         if base is not None:
             for name, balance in model.weights.expert_biases.items():
@@ -138,6 +144,9 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
     shards = live_shards(model.weights, optimizer)
     shadows = ShadowCheckpoints(assignment, mesh, identity, model.weights, shards, reporter)
     resumed = resume(run, shadows, shards, model.weights, storage, encryptor, corpus.fingerprint, reporter)
+    if not resumed.is_restored:
+        with reporter.phase("weights", heartbeat_phase="model"):
+            set_trained(model.weights, training, load_shard)
     return TrainState(
         assignment=assignment,
         mesh=mesh,

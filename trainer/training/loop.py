@@ -162,15 +162,17 @@ def reduce_statistics(
 
 
 def warm_up(state: TrainState) -> None:
-    """Run the micro-batches of a full step without an update.
+    """Run micro-batches of the sizes of a full step without an update.
 
     So compilation is a start-up phase of its own, and a batch size ramp runs out of memory before its first step, if
     its full batch size will.
     """
     rows = state.validation[0].batches[0].to(state.mesh.device)
-    chosen = torch.arange(state.part.micro_batch, device=state.mesh.device) % rows.tokens_BS.shape[0]
-    batch = rows.each(lambda tensor: tensor[chosen])
-    state.model.forward_backward([batch] * state.part.num_micro_batches(state.training.batch_size_schedule.full), 1.0)
+    batches = []
+    for begin, end in state.part.micro_batches(state.training.batch_size_schedule.full):
+        chosen = torch.arange(end - begin, device=state.mesh.device) % rows.tokens_BS.shape[0]
+        batches.append(state.part.filled(rows.each(lambda tensor, chosen=chosen: tensor[chosen])))
+    state.model.forward_backward(batches, 1.0)
     state.optimizer.zero_gradients()
     nothing = torch.zeros((), dtype=torch.bool, device=state.mesh.device)
     state.balancer.step(nothing)

@@ -22,10 +22,11 @@ are equal."""
 
 @dataclass(frozen=True)
 class Resumed:
-    """The steps done before this worker group, and what was known then. `is_save_lost`: a stored checkpoint that had
-    begun by then was not finished."""
+    """The steps done before this worker group, and what was known then. `is_restored`: whether there was a state to
+    continue from. `is_save_lost`: a stored checkpoint that had begun by then was not finished."""
 
     step: int = 0
+    is_restored: bool = True
     progress: Progress = field(default_factory=Progress)
     is_from_shadow: bool = False
     is_save_lost: bool = False
@@ -64,9 +65,12 @@ def resume(
         reporter.resume_after(restored.step)
         newest = stored.step if stored is not None else -1
         is_save_lost = restored.progress.last_saved > newest
-        return Resumed(restored.step, restored.progress, True, is_save_lost, restored.next_loss)
+        return Resumed(
+            restored.step, progress=restored.progress, is_from_shadow=True, is_save_lost=is_save_lost,
+            next_loss=restored.next_loss,
+        )  # fmt: skip
     if stored is None:
-        return Resumed()
+        return Resumed(is_restored=False)
     begin = time.monotonic()
     with reporter.phase("load", heartbeat_phase="load"):
         check_manifest(stored, encryptor, job_id=run.job_id)
@@ -80,4 +84,4 @@ def resume(
     reporter.event("checkpoint.restored", step=stored.step, tier="stored", seconds=time.monotonic() - begin)
     progress = Progress.model_validate_json(stored.progress) if stored.progress else Progress()
     known = {"last_saved": stored.step, "metrics": stored.metrics}
-    return Resumed(stored.data_position, progress.model_copy(update=known))
+    return Resumed(stored.data_position, progress=progress.model_copy(update=known))

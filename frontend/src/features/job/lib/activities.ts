@@ -22,7 +22,8 @@ export const IN_ORDER = Object.keys(ACTIVITIES) as Activity[];
 
 /** In the order of a start-up; a phase with another name comes last. */
 const PHASES = [
-  "dispatch", "launch", "import", "fork", "rendezvous", "wait_for_data", "data", "model", "load", "compile", "first_step",
+  "dispatch", "launch", "import", "fork", "rendezvous", "wait_for_data", "data", "model", "weights", "load", "compile",
+  "first_step",
 ];
 
 /** Compares names of phases by their place in a start-up. */
