@@ -52,11 +52,11 @@ def parts() -> list[Part]:
         found.append(Part(f"case {name}", limit=240.0, needs=(f"reference {case.reference}",)))
     found += [Part("resume", limit=240.0), Part("hang", limit=180.0)]
     found += [Part(name, alone=True) for name in ("matmul", "attention speed", "host copies")]
+    found += [Part(name, limit=180.0, alone=True) for name in ("recovery", "saves")]
     for name, speed in SPEEDS.items():
         found.append(Part(f"speed {name}", limit=180.0, alone=True))
         if speed.has_bare_loop:
             found.append(Part(f"bare {name}", limit=180.0, needs=(f"speed {name}",), alone=True))
-    found += [Part(name, limit=180.0, alone=True) for name in ("saves", "recovery")]
     return found
 
 
