@@ -25,6 +25,7 @@ def report_lines(device: str, found: Results) -> list[str]:
     lines += _speeds(found)
     lines += _ceilings(found)
     lines += _saves(_figures(found, "saves"))
+    lines += _recoveries(found)
     return lines + _cases(found)
 
 
@@ -109,6 +110,21 @@ def _saves(figures: dict[str, Any]) -> list[str]:
     head = ["Checkpoint", "Saved in", "Longest wait of the loop", "Step before", "Steps after", "Memory before",
             "Memory with saves"]  # fmt: skip
     return _table(head, [row])
+
+
+def _recoveries(found: Results) -> list[str]:
+    rows = []
+    for name, figures in [*_figures(found, "recovery").items(), ("stopped", _figures(found, "hang"))]:
+        if figures:
+            seconds = ", ".join(f"{each:.1f}" for each in figures["seconds to the next step"])
+            phases = ", ".join(f"{phase} {value:.1f}" for phase, value in figures["phases"][-1].items())
+            rows.append([name, f"{figures['step']:.2f} s", f"{figures['waits for copies']:.3f} s", seconds, phases])
+    head = ["Worker", "Step", "Of which it waits for a copy", "To the next step, s", "Of which, s"]
+    lines = _table(head, rows)
+    rows = [
+        [name, f"{value / 1e9:.1f}"] for name, value in _figures(found, "host copies").items() if value > 1e6
+    ]  # fmt: skip
+    return lines + _table(["Memory of the host", "GB/s"], rows)
 
 
 def _cases(found: Results) -> list[str]:

@@ -105,10 +105,10 @@ def work_until_a_save_is_lost(assignment: Assignment) -> None:
 
     take, later = ShadowCheckpoints.take, threading.Event()
 
-    def take_and_notify(self: ShadowCheckpoints, step: int, *arguments: Any) -> float:
+    def take_and_notify(self: ShadowCheckpoints, step: int, *arguments: Any) -> None:
         if step == 14:
             later.set()
-        return take(self, step, *arguments)
+        take(self, step, *arguments)
 
     def die(self: CheckpointWriter, *arguments: Any) -> None:
         later.wait()
@@ -117,4 +117,37 @@ def work_until_a_save_is_lost(assignment: Assignment) -> None:
     ShadowCheckpoints.take = take_and_notify
     if assignment.restart_count == 0:
         CheckpointWriter._commit = die
+    run_worker(assignment)
+
+
+def work_with_copies_that_take_three_steps(assignment: Assignment) -> None:
+    """A copy is whole only when training has taken three more steps. The second group may not draw first weights, which
+    its copy replaces. Stands in for `run_worker`."""
+    import threading
+
+    from trainer.checkpoint.shadow import ShadowCheckpoints
+    from trainer.parallel import parallelize
+
+    finish, protect_state = ShadowCheckpoints._finish, ShadowCheckpoints.protect_state
+    progressed = threading.Condition()
+    reached = 0
+
+    def protect_and_notify(self: ShadowCheckpoints, next_step: int) -> None:
+        nonlocal reached
+        protect_state(self, next_step)
+        with progressed:
+            reached = next_step
+            progressed.notify_all()
+
+    def finish_late(self: ShadowCheckpoints, slot: int, step: int, *arguments: Any) -> float:
+        with progressed:
+            progressed.wait_for(lambda: reached >= min(step + 3, assignment.training.steps))
+        return finish(self, slot, step, *arguments)
+
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError("a restored model needs no first weights")
+
+    ShadowCheckpoints._finish, ShadowCheckpoints.protect_state = finish_late, protect_and_notify
+    if assignment.restart_count == 1:
+        parallelize.initial_shard = refuse
     run_worker(assignment)

@@ -26,6 +26,7 @@ from tests.trainer.shadow_runs import (
     work_until_a_copy_is_half_made,
     work_until_a_save_is_lost,
     work_with_copies_that_have_no_numbers,
+    work_with_copies_that_take_three_steps,
 )
 from tests.trainer.test_runs import LOSS, final_tensors
 from trainer.agent import hang_watch, worker_group
@@ -73,6 +74,16 @@ def test_a_killed_rank_loses_at_most_a_step_and_changes_no_number(tmp_path: Path
     assert_equal(run, undisturbed)
     if "optimizer" in changes and changes["optimizer"] is OUTLIERS:
         assert max(run.series("train/skipped_steps").values()) > 0
+
+
+def test_training_does_not_wait_for_digests_and_restarts_do_not_draw_first_weights(
+    two_ranks: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_group, "run_worker", work_with_copies_that_take_three_steps)
+    run = shadow_run(tmp_path / "run", tiny_training(steps=40), after_step(25, kill(1)), shadow="auto")
+    (restored,) = run.events("checkpoint.restored")
+    assert restored["tier"] == "shadow", run.events("shadow.skipped")
+    assert_equal(run, two_ranks)
 
 
 @pytest.mark.slow

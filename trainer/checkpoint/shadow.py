@@ -131,8 +131,6 @@ class ShadowCheckpoints:
         self._lost: list[SlotHeader] = []
         self._next_slot = 0
         self._blocked = self._cost = self._stall = 0.0
-        self.last_step = -1
-        """After how many steps the newest copy was begun."""
         self._began_at = -math.inf
         self._preparing: list[Future[None]] = []
         self.is_used = False
@@ -198,7 +196,6 @@ class ShadowCheckpoints:
         """Begin a copy of the state after `step` steps. Call `protect_state` before the state changes."""
         self.wait()
         begin = self._began_at = time.monotonic()
-        self.last_step = step
         memory, slot = self._opened, self._next_slot
         self._preparing[slot].result()
         memory.begin(slot, step)

@@ -26,23 +26,21 @@ def draw_box(key: str, shape: tuple[int, ...], offsets: tuple[int, ...], box: tu
     rows, columns = (range(start, start + size) for start, size in zip(offsets[-2:], box[-2:], strict=True))
     into = found.view(math.prod(box[:-2]), *box[-2:])
 
-    def draw(start: tuple[tuple[int, tuple[int, ...]], int, int]) -> None:
-        (number, place), row, column = start
-        height = min(TILE_ROWS, shape[-2] - row)
-        width = min(TILE_COLUMNS, shape[-1] - column)
-        tile = torch.empty(height, width).normal_(0.0, std, generator=_generator(key, (*place, row, column)))
-        top, bottom = max(row, rows.start), min(row + height, rows.stop)
-        left, right = max(column, columns.start), min(column + width, columns.stop)
-        part = tile[top - row : bottom - row, left - column : right - column]
-        into[number, top - rows.start : bottom - rows.start, left - columns.start : right - columns.start] = part
+    def draw(starts: list[tuple[tuple[int, tuple[int, ...]], int, int]]) -> None:
+        memory = torch.empty(TILE_ROWS * TILE_COLUMNS)  # used again: threads that allocate hold each other up
+        for (number, place), row, column in starts:
+            height, width = min(TILE_ROWS, shape[-2] - row), min(TILE_COLUMNS, shape[-1] - column)
+            tile = memory[: height * width].view(height, width)
+            tile.normal_(0.0, std, generator=_generator(key, (*place, row, column)))
+            top, bottom = max(row, rows.start), min(row + height, rows.stop)
+            left, right = max(column, columns.start), min(column + width, columns.stop)
+            part = tile[top - row : bottom - row, left - column : right - column]
+            into[number, top - rows.start : bottom - rows.start, left - columns.start : right - columns.start] = part
 
     starts = list(product(enumerate(product(*matrices)), _tiles(rows, TILE_ROWS), _tiles(columns, TILE_COLUMNS)))
-    if len(starts) == 1:
-        draw(starts[0])
-        return found
-    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-        for _ in threads.map(draw, starts):
-            pass
+    count = min(torch.get_num_threads(), len(starts))
+    with ThreadPoolExecutor(max(1, count)) as threads:
+        list(threads.map(draw, (starts[number::count] for number in range(count))))
     return found
 
 

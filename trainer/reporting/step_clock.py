@@ -82,7 +82,8 @@ def _seconds(before: Mark, after: Mark) -> float:
     if isinstance(before, float):
         assert isinstance(after, float), "both are of the same device"
         return after - before
-    return before.elapsed_time(after) / 1000.0
+    milliseconds: float = before.elapsed_time(after)
+    return milliseconds / 1000.0
 
 
 def _computing(seconds: dict[str, float]) -> float:

@@ -4,6 +4,7 @@ import resource
 import sys
 import time
 from math import isfinite, nan
+from operator import itemgetter
 from statistics import mean
 
 import torch
@@ -109,8 +110,7 @@ def train(state: TrainState) -> EndClass:
         if stopping:
             profiler.close()
             return EndClass.STOPPED
-        is_due = any(each.shadow_due > 0 and each.step >= state.shadows.last_step for each in known)
-        if state.shadows.is_scheduled(done) or is_due:
+        if state.shadows.is_scheduled(done) or any(each.shadow_due > 0 for each in known):
             monitor.report_steps(pipe.drain())
             state.shadows.take(
                 done,
@@ -171,7 +171,7 @@ def warm_up(state: TrainState) -> None:
     batches = []
     for begin, end in state.part.micro_batches(state.training.batch_size_schedule.full):
         chosen = torch.arange(end - begin, device=state.mesh.device) % rows.tokens_BS.shape[0]
-        batches.append(state.part.filled(rows.each(lambda tensor, chosen=chosen: tensor[chosen])))
+        batches.append(state.part.filled(rows.each(itemgetter(chosen))))
     state.model.forward_backward(batches, 1.0)
     state.optimizer.zero_gradients()
     nothing = torch.zeros((), dtype=torch.bool, device=state.mesh.device)

@@ -8,6 +8,7 @@ from trainer.contract.timeouts import EXPORT_TIMEOUT
 from trainer.parallel.mesh import Mesh, join, leave
 from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
+from trainer.resilience.compile_workers import start_compile_workers
 from trainer.resilience.forking import FORK_PHASES
 from trainer.resilience.store_server import STORE_TIMEOUT
 from trainer.training.best import restore_best
@@ -49,6 +50,8 @@ def work(assignment: Assignment) -> EndClass:
     training = training.with_compile(on_gpu=mesh.device.type == "cuda")
     if training.compile and assignment.training.compile == "auto":
         tolerate_failed_compilation()
+    if training.compile and mesh.device.type == "cuda":
+        start_compile_workers()
     vocab_size, device_bytes = training.tokenizer.vocab_size, smallest_device_bytes(mesh)
     assignment = assignment.with_training(resolve_parallelism(training, vocab_size, run.layout, device_bytes))
     try:
