@@ -11,6 +11,7 @@ from tests.trainer.equality import Case, built, my_batches, step_batch
 from trainer.contract import cost
 from trainer.parallel import data
 from trainer.parallel.mesh import Mesh
+from trainer.resilience.assignment import Assignment
 from trainer.standalone.dry_run import StateBytes, bytes_of
 from trainer.training.activation_checkpointing import apply_activation_checkpointing
 
@@ -71,3 +72,19 @@ def counted_step(mesh: Mesh, case: Case, small_bytes: int) -> tuple[StateBytes, 
     with SentBytes() as sent:
         model.forward_backward(batches, 512.0)
     return bytes_of(model, case.spec()), dict(sent.by_operation), model.weights.mesh.coordinate("pipeline")
+
+
+def work_and_list_micro_batches(assignment: Assignment) -> None:
+    """Write the sizes of the micro-batches of each call of the model, a line for each; stands in for `run_worker`."""
+    from trainer.agent.worker_process import run_worker
+    from trainer.parallel.parallelize import ParallelModel
+
+    forward_backward = ParallelModel.forward_backward
+
+    def list_sizes(self: ParallelModel, batches: list[Any], *arguments: Any) -> Any:
+        with (assignment.work / "sizes").open("a") as file:
+            file.write(f"{[batch.tokens_BS.shape[0] for batch in batches]}\n")
+        return forward_backward(self, batches, *arguments)
+
+    ParallelModel.forward_backward = list_sizes
+    run_worker(assignment)

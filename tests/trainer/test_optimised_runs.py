@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.trainer.counting import work_and_list_micro_batches
 from tests.trainer.runs import FinishedRun, run_alone, stop, tiny_training, work_with_a_poisoned_step
 from trainer.agent import worker_group
 from trainer.client.local import KEY_FILE
@@ -55,6 +56,19 @@ def test_a_resume_within_a_ramp_is_invisible(undisturbed: FinishedRun, tmp_path:
     assert stopped.end_class is EndClass.STOPPED
     resumed = run_alone(output, training, processes=2)
     assert resumed.series(LOSS) == undisturbed.series(LOSS)
+
+
+def test_the_warm_up_has_the_micro_batches_of_a_full_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each of their sizes, since torch compiles a model for each."""
+    monkeypatch.setattr(worker_group, "run_worker", work_and_list_micro_batches)
+    training = tiny_training(
+        steps=4, tokens_per_step=160, batch_ramp={"start_tokens_per_step": 64, "steps": 3},
+        parallelism={"micro_batch_sequences": 3}, evaluation={"every_steps": 4, "sequences": 4},
+    )  # fmt: skip
+    run = run_alone(tmp_path / "run", training)
+    assert run.end_class is EndClass.COMPLETED, run.end
+    first, *_, last = (run.output / "work" / "sizes").read_text().splitlines()
+    assert first == last == "[3, 2]"
 
 
 @pytest.mark.parametrize(("processes", "parallelism"), [(1, {}), (2, {"zero": 3})])
