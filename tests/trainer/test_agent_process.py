@@ -95,7 +95,7 @@ def test_a_healthy_run_says_in_its_log_how_it_goes(finished) -> None:
 
 def test_every_start_up_phase_is_reported_once(finished) -> None:
     phases = [event["phase"] for event in finished[0].events("phase.finished")]
-    assert sorted(phases) == sorted(["data", "import", "fork", "rendezvous", "model", "first_step"])
+    assert sorted(phases) == sorted(["data", "import", "fork", "rendezvous", "model", "weights", "first_step"])
 
 
 def test_validation_loss_is_reported_before_the_first_step_and_at_the_end(finished) -> None:
