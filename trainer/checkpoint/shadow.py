@@ -176,16 +176,16 @@ class ShadowCheckpoints:
         """Return whether, with `auto`, the first rank asks all ranks for a copy."""
         if not self.is_used or self._policy.shadow_every_steps != "auto" or self._mesh.rank != 0:
             return False
-        return not self.is_copying and time.monotonic() - self._began_at >= self._cost / AUTO_SHARE
+        if self.is_copying or not self._is_measured():
+            return False
+        return time.monotonic() - self._began_at >= self._cost / AUTO_SHARE
 
     @property
     def is_copying(self) -> bool:
         """Return whether this rank's newest copy is not whole yet, or the memory is not prepared."""
         if not all(each.done() for each in self._preparing):
             return True
-        if self._copying is not None and self._copying.done() and all(end.query() for _, end in self._held):
-            self._finish_copy()
-        return self._copying is not None
+        return self._copying is not None and not self._copying.done()
 
     def is_scheduled(self, step: int) -> bool:
         """Return whether the interval of the spec asks for a copy after `step` steps."""
@@ -210,7 +210,7 @@ class ShadowCheckpoints:
     def protect_state(self, next_step: int) -> None:
         """Wait until the state is copied, before it changes to that after `next_step` steps, and until the copy is
         whole if that state is to be copied as well. A GPU waits by itself. Call it in each step."""
-        if self._copying is None:
+        if self._copying is None or self._copying.done():
             return
         begin = time.monotonic()
         events = None
@@ -227,12 +227,9 @@ class ShadowCheckpoints:
             self._stall += time.monotonic() - begin
 
     def wait(self) -> None:
-        """Wait until the newest copy is whole."""
-        if self._copying is not None:
-            self._finish_copy()
-
-    def _finish_copy(self) -> None:
-        assert self._copying is not None
+        """Wait until the newest copy is whole, and measure what it cost."""
+        if self._copying is None:
+            return
         digest_seconds = self._copying.result()
         held = 0.0
         for begin, end in self._held:
@@ -242,6 +239,13 @@ class ShadowCheckpoints:
         self._copying, self._copied, self._held = None, None, []
         # On a CPU the thread that computes the digest takes time from training.
         self._cost = self._blocked + held + (digest_seconds if self._stream is None else 0.0)
+
+    def _is_measured(self) -> bool:
+        """Return whether it is known what the newest copy, which is whole, has cost: a GPU may still be computing a
+        step that waited for it."""
+        if all(end.query() for _, end in self._held):
+            self.wait()
+        return self._copying is None
 
     def pop_stall(self) -> float:
         """Return how many seconds training has waited for copies since the last call."""

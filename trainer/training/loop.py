@@ -70,11 +70,11 @@ def train(state: TrainState) -> EndClass:
             clock.begin()
             loss = state.model.forward_backward(batches, tokens, clock.end_phase)
         clock.end_phase("other")  # what the measurement took
-        checksum = replicas.checksum() if replicas.is_due(step, policy.every_steps) else 0.0
+        checksum = replicas.checksum() if replicas.is_due(step, policy.every_steps) else None
         memory, stall = peak_memory_bytes(state.mesh.device), state.loader.stalls[-1]
-        figures = (clock.pass_seconds, sampler.seconds, memory, stall, checksum)
+        figures = (clock.pass_seconds, sampler.seconds, memory, stall)
         state.shadows.protect_state(step + 1)
-        stats, gradient_norm, is_applied = reduce_statistics(state, loss, figures, monitor.skip_limit)
+        stats, gradient_norm, is_applied = reduce_statistics(state, loss, figures, checksum, monitor.skip_limit)
         clock.end_phase("communication")
         state.optimizer.step(learning_rate(training, step), gradient_norm, is_applied)
         state.balancer.step(is_applied)
@@ -136,29 +136,38 @@ def counted_tokens(state: TrainState, batches: list[MicroBatch], step: int) -> f
 
 
 def reduce_statistics(
-    state: TrainState, loss: Tensor, figures: tuple[float | Tensor, ...], skip_limit: float
+    state: TrainState, loss: Tensor, figures: tuple[float, ...], checksum: Tensor | None, skip_limit: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return (statistics in the order of `StepStats` after `step`, gradient norm, whether the step is applied), over
     all ranks; a collective. It is where loss and norm are finite and the norm is at most `skip_limit`, which is equal
-    on all ranks. `figures`: this rank's, the last RANK_FIGURES of `StepStats`.
+    on all ranks. `figures`, `checksum`: this rank's, the last RANK_FIGURES of `StepStats`.
 
     One small all-reduce sums all statistics, stop requests and due checkpoints included, so that all ranks stop or save
     after the same step.
     """
     mesh = state.mesh
     reporter = state.reporter
-    flags = torch.zeros(6 + RANK_FIGURES * mesh.world_size, device=loss.device)
-    flags[0], flags[1] = float(reporter.stop_requested()), state.loader.skipped_sequences
-    flags[2], flags[3] = reporter.profile_requested()
-    flags[4], flags[5] = float(state.writer.is_due), float(state.shadows.is_due) - float(state.shadows.is_copying)
-    for number, figure in enumerate(figures):  # the others' places are 0, so that the sum has each rank's
-        flags[6 + number * mesh.world_size + mesh.rank] = figure
-    sums = torch.cat([torch.stack([loss, state.optimizer.gradient_square_sum()]), flags])
+    flags = [
+        float(reporter.stop_requested()), state.loader.skipped_sequences, *reporter.profile_requested(),
+        float(state.writer.is_due), float(state.shadows.is_due) - float(state.shadows.is_copying),
+    ]  # fmt: skip
+    mine = torch.zeros(RANK_FIGURES, mesh.world_size)  # the others' places are 0, so that the sum has each rank's
+    mine[: len(figures), mesh.rank] = torch.tensor(figures)
+    own = to_device(torch.cat([torch.tensor(flags), mine.flatten()]), loss.device)
+    if checksum is not None:
+        own[mesh.rank - mesh.world_size] = checksum
+    sums = torch.cat([torch.stack([loss, state.optimizer.gradient_square_sum()]), own])
     loss, square_sum = all_reduce_world(sums, mesh)[:2].unbind()
     gradient_norm = square_sum.sqrt()
     is_applied = gradient_norm.isfinite() & loss.isfinite() & (gradient_norm <= skip_limit)
     stats = torch.cat([torch.stack([loss, gradient_norm, is_applied.float()]), sums[2:]])
     return stats, gradient_norm, is_applied
+
+
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """Copy without waiting: the copy of a tensor that is not pinned, or of a single number, waits for a GPU until all
+    that was launched before is computed."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values
 
 
 def warm_up(state: TrainState) -> None:
