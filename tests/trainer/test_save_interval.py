@@ -93,6 +93,15 @@ def test_an_interval_of_the_spec_is_not_changed(every_minutes: float | None, sec
     fixed.add_step(1.0, is_saving=True)
     fixed.add_save(100.0, 100.0)
     assert (fixed.seconds, events.data) == (seconds, [])
+    assert fixed.is_due(151.0, is_saving=True) == fixed.is_due(151.0, is_saving=False) == (seconds is not None)
+    assert not fixed.is_due(149.0, is_saving=False)
+
+
+def test_no_save_is_due_by_an_automatic_interval_while_one_is_written() -> None:
+    first = interval(Events())
+    assert first.is_due(FIRST_SECONDS + 1.0, is_saving=False)
+    assert not first.is_due(FIRST_SECONDS + 1.0, is_saving=True)
+    assert not first.is_due(FIRST_SECONDS - 1.0, is_saving=False)
 
 
 def test_an_interval_is_chosen_from_the_stall_and_the_slower_steps_of_a_save() -> None:

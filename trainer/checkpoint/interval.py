@@ -18,13 +18,13 @@ class SaveInterval:
     With `checkpoint.every_minutes` `auto`, a save costs what training waited for it (stall), and what the steps took
     longer while it was written (slowdown): their number times the difference of the medians. GPUs report the last two
     steps of a save after its end, so that their slowdown is not counted. Each process begins with FIRST_SECONDS.
+    `seconds`: the interval in force, None if the spec has none.
     """
 
     def __init__(self, run: RunConfig, world_size: int, reporter: Reporter) -> None:
         minutes = run.checkpoint.every_minutes
         self._is_auto = minutes == "auto"
         self.seconds = FIRST_SECONDS if isinstance(minutes, str) else None if minutes is None else 60.0 * minutes
-        """The interval in force, None if the spec has none."""
         self._hours_between_failures = run.slot_hours_between_failures / world_size
         self._reporter = reporter
         self._stalls: deque[float] = deque(maxlen=MEASURED_SAVES)
@@ -32,6 +32,11 @@ class SaveInterval:
         self._durations: deque[float] = deque(maxlen=MEASURED_SAVES)
         self._undisturbed: deque[float] = deque(maxlen=MEASURED_STEPS)
         self._disturbed: list[float] = []
+
+    def is_due(self, seconds: float, *, is_saving: bool) -> bool:
+        """Return whether a save is due, `seconds` after the last one began. `is_saving`: whether that is still written;
+        training would wait for it, so that none is due with `auto`."""
+        return self.seconds is not None and seconds > self.seconds and not (self._is_auto and is_saving)
 
     def add_step(self, seconds: float, *, is_saving: bool) -> None:
         """Add the duration of a step. `is_saving`: whether a checkpoint was written during it."""

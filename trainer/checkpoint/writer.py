@@ -72,9 +72,9 @@ class CheckpointWriter:
 
     @property
     def is_due(self) -> bool:
-        """Return whether the last save is longer ago than `checkpoint.every_minutes`, on the first rank."""
-        seconds = self._interval.seconds
-        return self._mesh.rank == 0 and seconds is not None and time.monotonic() - self._saved_at > seconds
+        """Return whether it is time for a save by `checkpoint.every_minutes`, on the first rank."""
+        since = time.monotonic() - self._saved_at
+        return self._mesh.rank == 0 and self._interval.is_due(since, is_saving=self._thread is not None)
 
     def save(
         self,
