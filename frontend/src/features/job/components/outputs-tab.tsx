@@ -156,7 +156,7 @@ export function OutputsTab({ job }: { job: Job }) {
         {saved.length > 0 ? (
           <DataTable label="Checkpoints" rows={saved} columns={checkpointColumns} rowKey={(one) => one.id} />
         ) : checkpoints.isSuccess ? (
-          <EmptyState title="No checkpoints">The spec says after how many steps the first is written.</EmptyState>
+          <EmptyState title="No checkpoints">The spec says when the first is written.</EmptyState>
         ) : null}
       </Panel>
       {interval ? <Interval chosen={interval} /> : null}
