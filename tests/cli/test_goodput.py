@@ -55,3 +55,20 @@ def test_what_is_not_known_is_not_made_up(server: Any, athanor: Any, answer: Any
     assert any(line.endswith(cause) for line in lines(athanor("goodput", JOB).stdout))
     server.answer(PATH, answer({**FOUND, "goodput": None, "attempts": [], "categories": [], "interruptions": []}))
     assert athanor("goodput", JOB).stdout == "No attempt has been launched.\n"
+
+
+def test_the_interval_of_checkpoints_is_printed_with_what_it_was_chosen_from(
+    server: Any, athanor: Any, answer: Any
+) -> None:
+    chosen = {
+        "minutes": 37.25, "stall_seconds": 0.004, "slowdown_seconds": 0.5, "mean_hours_between_failures": 263.0,
+        "chosen_at": "2026-03-01T10:00:30Z",
+    }  # fmt: skip
+    server.answer(PATH, answer({**FOUND, "checkpoint_interval": chosen}))
+    expected = (
+        "checkpoints: at least every 37m 15s (auto); a save costs 0.504 s of training, and a failure is expected every "
+        "10d 23h"
+    )
+    assert expected in lines(athanor("goodput", JOB).stdout)
+    server.answer(PATH, answer({**FOUND, "checkpoint_interval": None}))
+    assert "checkpoints: at least" not in athanor("goodput", JOB).stdout

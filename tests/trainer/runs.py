@@ -106,7 +106,7 @@ def run_alone(
     *,
     processes: int = 1,
     every_steps: int = 10,
-    every_minutes: float | None = None,
+    every_minutes: float | str | None = None,
     shadow: int | str = "none",
     keep_last: int = 2,
     keep_best: bool = False,

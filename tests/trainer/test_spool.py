@@ -3,8 +3,11 @@
 import multiprocessing
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -59,6 +62,23 @@ def test_a_writer_knows_whether_the_platform_has_what_it_wrote(api: AgentApi, tm
     assert not writer.wait_until_delivered(0)
     shipper_to(api, tmp_path).deliver_all()
     assert writer.wait_until_delivered(0)
+
+
+def test_a_writer_waits_for_what_it_wrote_before_and_not_for_what_follows(
+    api: AgentApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps that are reported faster than they are delivered do not hold up a checkpoint."""
+    writer, shipper, following = SpoolWriter(tmp_path, "metrics", "rank0-g0"), shipper_to(api, tmp_path), count(3)
+
+    def deliver_and_add(_: float) -> None:
+        shipper.deliver_all()
+        step = next(following)
+        write_points(writer, range(step, step + 1))
+
+    write_points(writer, range(3))
+    monkeypatch.setattr(spool_module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=deliver_and_add))
+    assert writer.wait_until_delivered(2.0)
+    assert steps_of(api) == [0, 1, 2]
 
 
 def test_batches_stay_while_the_platform_is_away(api: AgentApi, tmp_path: Path) -> None:

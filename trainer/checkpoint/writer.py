@@ -11,6 +11,7 @@ import torch
 
 from trainer.checkpoint.file import EncodedFile
 from trainer.checkpoint.index import INDEX_NAME, FileIndex, describe, encode
+from trainer.checkpoint.interval import SaveInterval
 from trainer.checkpoint.state import Shard, Snapshot, written_shards
 from trainer.client.platform import Platform
 from trainer.contract.base import WireModel
@@ -61,15 +62,19 @@ class CheckpointWriter:
         self._store = mesh.open_store("checkpoints/")
         self._snapshot = Snapshot()
         self._thread: threading.Thread | None = None
+        self._is_final = False
+        self._is_writing = False  # whether the newest save was being written when the last step was added
+        self._stall_seconds = self._save_seconds = 0.0  # of the newest save that training continues after
         self._failure: BaseException | None = None
+        self._interval = SaveInterval(assignment.run, mesh.world_size, reporter)
         self.last_step = assignment.run.resume.step if assignment.run.resume else -1
         self._saved_at = time.monotonic()
 
     @property
     def is_due(self) -> bool:
-        """Return whether the last save is longer ago than `checkpoint.every_minutes`, on the first rank."""
-        minutes = self._assignment.run.checkpoint.every_minutes
-        return self._mesh.rank == 0 and minutes is not None and time.monotonic() - self._saved_at > 60.0 * minutes
+        """Return whether it is time for a save by `checkpoint.every_minutes`, on the first rank."""
+        since = time.monotonic() - self._saved_at
+        return self._mesh.rank == 0 and self._interval.is_due(since, is_saving=self._thread is not None)
 
     def save(
         self,
@@ -88,25 +93,37 @@ class CheckpointWriter:
         """
         begin = time.monotonic()
         self.wait()
+        free = time.monotonic()
         mine = written_shards(shards) if is_final else self._snapshot.take(shards)
-        blocked = time.monotonic() - begin
+        self._stall_seconds, blocked = time.monotonic() - free, time.monotonic() - begin
         save = partial(self._run, step, mine, own, metrics, progress, blocked_seconds=blocked, is_final=is_final)
         self._thread = threading.Thread(target=save, name="checkpoint")
         self._thread.start()
+        self._is_writing, self._is_final = True, is_final
         self.last_step, self._saved_at = step, time.monotonic()
         return blocked
+
+    def add_step(self, seconds: float) -> None:
+        """Add the duration of a step, without stalls and evaluations: what a save costs is measured by it too."""
+        self._interval.add_step(seconds, is_saving=self._is_writing)
+        self._is_writing = self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
         """Wait until the current save is stored and registered. Raises its error."""
         if self._thread is not None:
             self._thread.join()
-            self._thread = None
+        self._is_writing = False
         self.check()
 
     def check(self) -> None:
-        """Raise the error of a failed save."""
+        """Raise the error of a failed save. Of one that is stored, count what it has cost, once its steps are added."""
+        is_stored = self._thread is not None and not self._thread.is_alive()
         if self._failure is not None:
             raise self._failure
+        if is_stored and not self._is_writing:
+            self._thread = None
+            if not self._is_final:
+                self._interval.add_save(self._stall_seconds, self._save_seconds)
 
     def _run(
         self,
@@ -142,10 +159,11 @@ class CheckpointWriter:
                 self._reporter.deliver(DELIVERY_SECONDS)
                 self._commit(prefix, step, files, metrics, progress)
                 size = sum(part.size for file in files for part in file.parts)
+                self._save_seconds = time.monotonic() - begin
                 self._reporter.event(
                     "checkpoint.saved",
                     step=step,
-                    seconds=time.monotonic() - begin,
+                    seconds=self._save_seconds,
                     blocked_seconds=blocked_seconds,
                     final=is_final,
                     bytes=size,

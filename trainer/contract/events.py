@@ -26,8 +26,19 @@ WAIT_FOR_DATA = "wait_for_data"
 STEPS_RESOLVED = "steps.resolved"
 PROGRESS_STALLED = "progress.stalled"
 GENERATION_STARTED = "generation.started"
+CHECKPOINT_INTERVAL = "checkpoint.interval"
 
 AGENT_EVENTS: Mapping[str, EventType] = {
+    CHECKPOINT_INTERVAL: EventType(
+        "`checkpoint.every_minutes` `auto` has chosen the longest time between checkpoints, or changed it by more than "
+        "20 %.",
+        {
+            "minutes": "Longest time between checkpoints from now on, in minutes.",
+            "stall_seconds": "Time that training waits while a save copies the state, in seconds; median of saves.",
+            "slowdown_seconds": "Time that steps take longer while a save is written, in seconds; median of saves.",
+            "mean_hours_between_failures": "Estimated mean time between failures of the job, in hours.",
+        },
+    ),
     "checkpoint.saved": EventType(
         "A checkpoint is complete in the object store.",
         {

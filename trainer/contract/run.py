@@ -8,6 +8,7 @@ from uuid import UUID
 from pydantic import Field
 
 from trainer.contract.base import MAX_INT32, Count32, Int32, JsonObject, Step32, WireModel
+from trainer.contract.checkpoint_interval import SLOT_HOURS_BETWEEN_FAILURES
 from trainer.contract.data import PrepareSpec
 from trainer.contract.manifest import CheckpointId, CheckpointManifest, DatasetManifest, Sha256, StoredFile
 from trainer.contract.rollback import Rollback
@@ -49,7 +50,8 @@ class RunConfig(OneTask, WireModel):
     chosen by users must be public (`trainer.contract.addresses`); None (standalone runs) exempts everything.
     `cache_scope`: the team, which has its own part of a node's cache; empty: the entire cache. `best`: the checkpoint
     with the lowest held-out loss, with `checkpoint.keep_best`. `rollbacks`: of all attempts, oldest first.
-    `hang_seconds`: None for `timeouts.HANG_SECONDS`.
+    `hang_seconds`: None for `timeouts.HANG_SECONDS`. `slot_hours_between_failures`: of the pool, with
+    `checkpoint.every_minutes` `auto`; else, and in a standalone run, the published figure.
     """
 
     job_id: str
@@ -69,6 +71,7 @@ class RunConfig(OneTask, WireModel):
     max_restarts_in_place: int = 0
     hang_seconds: float | None = None
     spare_nodes: int = 0
+    slot_hours_between_failures: Annotated[float, Field(gt=0.0)] = SLOT_HOURS_BETWEEN_FAILURES
     telemetry: TelemetrySpec = TelemetrySpec()
     outbound_allow: str | None = ""
     cache_scope: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{0,64}$")] = ""

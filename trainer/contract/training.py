@@ -105,10 +105,14 @@ class CheckpointPolicy(SpecModel):
     every_steps: PositiveInt = 100
     """Interval between checkpoints, in steps. A job that fails resumes from the newest one."""
     every_minutes: Annotated[
-        float | None, Field(gt=0.0, le=10_080.0, examples=[15.0], exclude_if=lambda value: value is None)
+        Annotated[float, Field(gt=0.0, le=10_080.0)] | Literal["auto"] | None,
+        Field(examples=["auto"], exclude_if=lambda value: value is None),
     ] = None
     """Longest time between checkpoints, in minutes of training: one is also saved after the first step that ends later
-    than that after the last save. By the clock of the first rank."""
+    than that after the last save. By the clock of the first rank. `auto`: the time that loses the least to saves and
+    failures together, by what saves have cost this run and how often jobs of this size fail in the pool, a day at
+    most; 10 minutes until the first save is measured (event `checkpoint.interval`). `every_steps` applies as well: set
+    it to more than `steps` for checkpoints by time alone."""
     shadow_every_steps: Annotated[
         PositiveInt | Literal["auto", "none"], Field(examples=[1], exclude_if=lambda value: value == "auto")
     ] = "auto"

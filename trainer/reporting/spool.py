@@ -79,13 +79,19 @@ class SpoolWriter:
         return True
 
     def wait_until_delivered(self, seconds: float) -> bool:
-        """Whether, within that time, everything added was written and the shipper has delivered it."""
+        """Whether, within that time, everything added before was written and the shipper has delivered it."""
         deadline = time.monotonic() + seconds
-        while not self.flush() or any(self._folder.glob(f"{self._writer}.*.json")):
+        if not self.flush_within(seconds):
+            return False
+        following = self._path_of(self._sequence)
+        while any(path < following for path in self._folder.glob(f"{self._writer}.*.json")):
             if time.monotonic() > deadline:
                 return False
             time.sleep(_POLL_SECONDS)
         return True
+
+    def _path_of(self, sequence: int) -> Path:
+        return self._folder / f"{self._writer}.{sequence:09d}.json"
 
     def _keep(self, error: OSError) -> None:
         """Keep what could not be written, of log lines at most MAX_LOG_CHARACTERS_IN_MEMORY."""
@@ -119,7 +125,7 @@ class SpoolWriter:
             text = f"{self._dropped} log lines were dropped: {reason}"
             records = [LogLine(time=datetime.now(UTC), rank=-1, stream="agent", text=text), *records]
         batch = Batch.model_validate({"writer": self._writer, "sequence": self._sequence, _FIELDS[self._kind]: records})
-        final = self._folder / f"{self._writer}.{self._sequence:09d}.json"
+        final = self._path_of(self._sequence)
         partial = final.with_suffix(".partial")
         partial.write_text(batch.model_dump_json())
         partial.replace(final)

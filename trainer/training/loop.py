@@ -235,7 +235,7 @@ class Monitor:
         )
         self._skew = SkewDetector(SLOW_SAMPLES if self.sampler.is_needed else SLOW_STEPS)
         self.replicas = ReplicaCheck(state.model.weights)
-        self._resumed, self._shadows = state.resumed, state.shadows
+        self._resumed, self._shadows, self._writer = state.resumed, state.shadows, state.writer
         before = state.resumed.progress
         self._gradients = GradientWatch(state.training.optimizer.gradient_watch, before.watch)
         self._losses = OutlierLimit(state.training.rollback.loss_sigma, before.losses)
@@ -271,6 +271,7 @@ class Monitor:
 
     def _step(self, stats: StepStats) -> None:
         seconds, parts = self.clock.take()
+        self._writer.add_step(seconds)
         if not self._seen_first:
             self._seen_first = True
             self._reporter.phase_finished("first_step", seconds)

@@ -3556,6 +3556,34 @@ export interface components {
             /** @description The checkpoint. */
             checkpoint: components["schemas"]["Checkpoint"];
         };
+        /** @description The longest time between stored checkpoints that a job has chosen with `checkpoint.every_minutes` `auto`. */
+        CheckpointInterval: {
+            /**
+             * Format: double
+             * @description Longest time between checkpoints, in minutes of training.
+             */
+            minutes: number;
+            /**
+             * Format: double
+             * @description Seconds that training waits while a save copies the state.
+             */
+            stall_seconds: number;
+            /**
+             * Format: double
+             * @description Seconds that steps take longer while a save is written.
+             */
+            slowdown_seconds: number;
+            /**
+             * Format: double
+             * @description Estimated mean time between failures of the job, in hours.
+             */
+            mean_hours_between_failures: number;
+            /**
+             * Format: date-time
+             * @description When it was chosen, ISO 8601 in UTC.
+             */
+            chosen_at: string;
+        };
         /** @description One page of a list of Checkpoint objects. */
         CheckpointPage: {
             /** @description Objects of this page. */
@@ -3577,11 +3605,14 @@ export interface components {
             /**
              * Every Minutes
              * @description Longest time between checkpoints, in minutes of training: one is also saved after the first step that ends later
-             *     than that after the last save. By the clock of the first rank.
+             *     than that after the last save. By the clock of the first rank. `auto`: the time that loses the least to saves and
+             *     failures together, by what saves have cost this run and how often jobs of this size fail in the pool, a day at
+             *     most; 10 minutes until the first save is measured (event `checkpoint.interval`). `every_steps` applies as well: set
+             *     it to more than `steps` for checkpoints by time alone.
              * @default null
-             * @example 15
+             * @example auto
              */
-            every_minutes: number | null;
+            every_minutes: number | "auto" | null;
             /**
              * Shadow Every Steps
              * @description Interval between shadow checkpoints, in steps: each process copies its state to the memory of its node, and a
@@ -4483,6 +4514,8 @@ export interface components {
             attempts: components["schemas"]["GoodputAttempt"][];
             /** @description What interrupted the job, in order. */
             interruptions: components["schemas"]["Interruption"][];
+            /** @description The longest time between checkpoints, as last chosen. Null without `checkpoint.every_minutes` `auto`, and before the first save is measured. */
+            checkpoint_interval: components["schemas"]["CheckpointInterval"] | null;
         };
         /** @description The ledger of one attempt. */
         GoodputAttempt: {

@@ -168,7 +168,7 @@ def choose_checkpoint(client: Client, job: str, which: str) -> Checkpoint:
     if not found:
         raise CliError(
             ExitCode.NOT_FOUND,
-            f"{job} has no checkpoint: the spec's checkpoint.every_steps says after how many steps the first is saved",
+            f"{job} has no checkpoint: its spec's checkpoint.every_steps and every_minutes say when the first is saved",
         )
     # A job that resumed may have stored a step twice; the list is in the order of their creation, newest first.
     intact = [each for each in found if each.get("state", "intact") == "intact"]

@@ -19,8 +19,9 @@ NOT_KNOWN = "not known"
 def goodput(job: JobId, as_json: AsJson = False) -> None:
     """Show what a job's slots were held for and what it cost, from the launch to the end of each attempt.
 
-    Times are multiplied by the slots. Below are the interruptions, each with its cause and what it cost: lost work,
-    time without progress, and the start-up that followed.
+    Times are multiplied by the slots. Below are the longest time between checkpoints, if the job has chosen it, and the
+    interruptions, each with its cause and what it cost: lost work, time without progress, and the start-up that
+    followed.
     """
     client = connect()
     found = client.get(f"/jobs/{find_job(client, job)}/goodput")
@@ -35,6 +36,12 @@ def goodput(job: JobId, as_json: AsJson = False) -> None:
         f"{_money(found, found['charged'])} charged, {_money(found, found['refunded'])} refunded"
     )
     console.print(_categories(found))
+    if chosen := found.get("checkpoint_interval"):  # an older server has none
+        cost = chosen["stall_seconds"] + chosen["slowdown_seconds"]
+        console.print(
+            f"\ncheckpoints: at least every {duration(60 * chosen['minutes'])} (auto); a save costs {cost:.3g} s of "
+            f"training, and a failure is expected every {duration(3600 * chosen['mean_hours_between_failures'])}"
+        )
     if found["interruptions"]:
         console.print("\ninterruptions:")
         console.print(_interruptions(found))

@@ -25,7 +25,7 @@ class BudgetEffect(TypedDict):
 
 class CheckpointPolicy(TypedDict):
     every_steps: NotRequired[int]
-    every_minutes: NotRequired[float | None]
+    every_minutes: NotRequired[float | Literal['auto'] | None]
     shadow_every_steps: NotRequired[int | Literal['auto', 'none']]
     keep_last: NotRequired[int]
     keep_every_steps: NotRequired[int | None]

@@ -13,6 +13,7 @@ from athanor.artifacts import base_models, datasets
 from athanor.artifacts import services as artifacts
 from athanor.backends import registry
 from athanor.backends.base import Backend, Handle
+from athanor.budgets.failure_rate import slot_hours_between_failures_of
 from athanor.clusters import server_config
 from athanor.clusters.models import Cluster
 from athanor.clusters.services import offending_names, quarantined_names
@@ -25,6 +26,7 @@ from athanor.jobs.reasons import Reason
 from athanor.jobs.states import AttemptStatus, JobStatus
 from athanor.specs.v1 import JobSpec
 from athanor.telemetry.ingest import Clock
+from trainer.contract.checkpoint_interval import SLOT_HOURS_BETWEEN_FAILURES
 from trainer.contract.run import AttemptEnd, RunConfig, StopRequest, vagueness
 
 log = logging.getLogger(__name__)
@@ -110,6 +112,11 @@ def run_config_of(attempt: Attempt) -> RunConfig:
         resume=artifacts.newest_checkpoint(job),
         best=artifacts.best_checkpoint(job),
         rollbacks=artifacts.rollbacks_of(job),
+        slot_hours_between_failures=(
+            slot_hours_between_failures_of(job.pool)
+            if spec.checkpoint.every_minutes == "auto"
+            else SLOT_HOURS_BETWEEN_FAILURES
+        ),
         launched_at=attempt.launched_at,
         outbound_allow=settings.ATHANOR.outbound_allow,
         cache_scope=job.team_id,

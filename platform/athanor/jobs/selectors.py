@@ -21,6 +21,7 @@ from django.db.models import (
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, NullIf
 from django.utils import timezone
+from pydantic import ValidationError
 
 from athanor.accounts.models import Team, User
 from athanor.accounts.selectors import Principal
@@ -33,6 +34,8 @@ from athanor.jobs.goodput import AttemptFacts, Entry, Interruption, entries, int
 from athanor.jobs.models import Attempt, AttemptNode, DatasetUse, Job, JobEvent, Label
 from athanor.jobs.states import HOLDING
 from athanor.jobs.timeline import EVENT_TYPES, Span, timeline, worker_groups
+from trainer.contract.checkpoint_interval import ChosenInterval
+from trainer.contract.events import CHECKPOINT_INTERVAL
 
 # In order, and with what their answers show of their job.
 ATTEMPTS = Prefetch("attempts", queryset=Attempt.objects.order_by("number").select_related("job__pool__cluster"))
@@ -217,6 +220,18 @@ def goodput_of(job: Job) -> tuple[list[Entry], list[Interruption]]:
     attempts = _attempt_facts(job, now)
     interrupted = interruptions(worker_groups(**facts), attempts)
     return entries(spans, attempts, interrupted), interrupted
+
+
+def checkpoint_interval_of(job: Job) -> tuple[datetime, ChosenInterval] | None:
+    """Return the longest time between checkpoints that the job's trainer has chosen last, and when. None if it has
+    chosen none, or if what it reported is no such interval: the trainer is not trusted."""
+    if job.resolved_spec["checkpoint"].get("every_minutes") != "auto":
+        return None
+    event = JobEvent.objects.filter(job=job, type=CHECKPOINT_INTERVAL).order_by("-seq").first()
+    try:
+        return None if event is None else (event.time, ChosenInterval.model_validate(event.data))
+    except ValidationError:
+        return None
 
 
 def _facts(job: Job, end: datetime) -> dict[str, Any]:

@@ -155,6 +155,22 @@ def test_what_was_metered_at_another_price_has_that_price(interrupted: Job, api:
     assert costs == {"startup": 10 * 1000 * SLOTS, "training": (10 * 1000 + 59 * 2000) * SLOTS}
 
 
+def test_the_newest_interval_of_checkpoints_is_shown_unless_it_is_none(submit: Callable[..., Job], api: Api) -> None:
+    fixed, job = submit(), submit(checkpoint={"every_minutes": "auto"})
+    assert goodput_of(api, job)["checkpoint_interval"] is None, "no save was measured yet"
+    chosen = {"minutes": 12.5, "stall_seconds": 0.25, "slowdown_seconds": 0, "mean_hours_between_failures": 100}
+    older = (10, "checkpoint.interval", "att_1", {**chosen, "minutes": 30})
+    for each in (fixed, job):
+        JobEvent.objects.filter(job=each).delete()
+        write(each, [older, (20, "checkpoint.interval", "att_1", {**chosen, "another": 1})])
+    shown = goodput_of(api, job)["checkpoint_interval"]
+    assert shown == {**chosen, "chosen_at": at(20).isoformat().replace("+00:00", "Z")}
+    assert goodput_of(api, fixed)["checkpoint_interval"] is None
+    for wrong in ({}, {**chosen, "minutes": "many"}, {**chosen, "minutes": None}):
+        JobEvent.objects.filter(job=job, seq=2).update(data=wrong)
+        assert goodput_of(api, job)["checkpoint_interval"] is None
+
+
 def test_another_team_does_not_see_it_and_a_job_without_launch_has_an_empty_one(
     submit: Callable[..., Job], api: Api, make_user: Callable[..., User], api_of: Callable[..., Api], other_team: Team
 ) -> None:

@@ -255,9 +255,9 @@ def test_fp32_on_an_accelerator_is_warned_of_with_its_cost(spec: dict[str, Any])
     assert "slow_precision" not in [each.code for each in fit.warnings(on_one_gpu_node(spec), H100_NODES)]
 
 
-@pytest.mark.parametrize(("every_minutes", "is_warned"), [(None, True), (5.0, False)])
+@pytest.mark.parametrize(("every_minutes", "is_warned"), [(None, True), (5.0, False), ("auto", False)])
 def test_a_run_without_a_checkpoint_before_its_end_is_warned_of(
-    spec: dict[str, Any], every_minutes: float | None, *, is_warned: bool
+    spec: dict[str, Any], every_minutes: float | str | None, *, is_warned: bool
 ) -> None:
     spec["checkpoint"] = {"every_steps": spec["training"]["steps"] + 1, "every_minutes": every_minutes}
     codes = [warning.code for warning in fit.warnings(on_one_gpu_node(spec), H100_NODES)]

@@ -58,6 +58,7 @@ const GOODPUT: Goodput = {
     },
   ],
   interruptions: [LOSS],
+  checkpoint_interval: null,
 };
 
 const texts = (row: HTMLElement) => [...row.children].map((cell) => cell.textContent);

@@ -1,7 +1,7 @@
 import { Button, Stack, Text } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 
-import type { Artifact, Checkpoint, Job } from "@/api/types";
+import type { Artifact, Checkpoint, Goodput, Job } from "@/api/types";
 import { CopyButton } from "@/components/copy-button";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
@@ -12,9 +12,10 @@ import { Moment } from "@/components/moment";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { archiveAddress } from "@/features/job/api/archive";
-import { artifactsQuery, checkpointsQuery } from "@/features/job/api/queries";
+import { artifactsQuery, checkpointsQuery, goodputQuery } from "@/features/job/api/queries";
 import { ProfilesPanel } from "@/features/job/components/profiles-panel";
-import { bytes, loss, shortId } from "@/lib/format";
+import { bytes, duration, loss, shortId } from "@/lib/format";
+import { flat } from "@/lib/spec-differences";
 import { isFinal } from "@/lib/status";
 
 const NOT_AUTHENTIC = "Not authentic: its record was changed. It cannot be downloaded or used.";
@@ -107,9 +108,22 @@ const DELETE_CHECKPOINT: Column<Checkpoint> = {
   ),
 };
 
+/** The longest time between checkpoints that the job has chosen, and what it was chosen from. */
+function Interval({ chosen }: { chosen: NonNullable<Goodput["checkpoint_interval"]> }) {
+  return (
+    <Text size="sm" c="dimmed">
+      Saved at least every {duration(60 * chosen.minutes)}, chosen automatically: a save costs{" "}
+      {duration(chosen.stall_seconds + chosen.slowdown_seconds)} of training, and a failure is expected every{" "}
+      {duration(3600 * chosen.mean_hours_between_failures)}.
+    </Text>
+  );
+}
+
 export function OutputsTab({ job }: { job: Job }) {
   const artifacts = useQuery(artifactsQuery(job));
   const checkpoints = useQuery(checkpointsQuery(job));
+  const isAutomatic = flat(job.resolved_spec).get("checkpoint.every_minutes") === "auto";
+  const interval = useQuery({ ...goodputQuery(job), enabled: isAutomatic }).data?.checkpoint_interval;
   const models = (artifacts.data?.items ?? []).filter((one) => one.kind !== "profile");
   const artifactColumns = isFinal(job.status) ? [...ARTIFACT_COLUMNS, DELETE_ARTIFACT] : ARTIFACT_COLUMNS;
   const checkpointColumns = isFinal(job.status) ? [...CHECKPOINT_COLUMNS, DELETE_CHECKPOINT] : CHECKPOINT_COLUMNS;
@@ -142,9 +156,10 @@ export function OutputsTab({ job }: { job: Job }) {
         {saved.length > 0 ? (
           <DataTable label="Checkpoints" rows={saved} columns={checkpointColumns} rowKey={(one) => one.id} />
         ) : checkpoints.isSuccess ? (
-          <EmptyState title="No checkpoints">The spec says after how many steps the first is written.</EmptyState>
+          <EmptyState title="No checkpoints">The spec says when the first is written.</EmptyState>
         ) : null}
       </Panel>
+      {interval ? <Interval chosen={interval} /> : null}
       {saved.length > 0 ? (
         <Text size="sm" c="dimmed">
           In a script: <code className="mono">athanor download {job.id} --checkpoint latest</code>

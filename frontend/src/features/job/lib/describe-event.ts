@@ -109,6 +109,10 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(`Back to the checkpoint of step ${step ?? "?"}, without the data since: ${word("because")}`, "waiting");
     case "generation.started":
       return described(`Restarted in place: ${word("because")}`, "waiting");
+    case "checkpoint.interval": {
+      const cost = (number("stall_seconds") ?? 0) + (number("slowdown_seconds") ?? 0);
+      return described(`Checkpoints at least every ${duration(60 * (number("minutes") ?? NaN))}, as a save costs ${duration(cost)}`);
+    }
     case "checkpoint.restored":
       return described(`Continues after step ${step ?? "?"}, from ${word("tier") === "shadow" ? "copies in the nodes' memory" : "a stored checkpoint"}`);
     case "shadow.skipped":

@@ -8,6 +8,7 @@ from athanor.api.v1.serializers.common import ReasonSerializer, enum_values
 from athanor.budgets.goodput import AttemptLedger, Ledger, Loss, Sum, Sums
 from athanor.jobs.models import Job
 from athanor.jobs.reasons import explain
+from athanor.jobs.selectors import checkpoint_interval_of
 from athanor.jobs.timeline import Activity
 
 _COST = "Cost in millionths of the currency, as metered. The parts add up to the cost of the attempts."
@@ -87,6 +88,18 @@ class InterruptionSerializer(serializers.Serializer[Any]):
     )
 
 
+class CheckpointIntervalSerializer(serializers.Serializer[Any]):
+    """The longest time between stored checkpoints that a job has chosen with `checkpoint.every_minutes` `auto`."""
+
+    minutes = serializers.FloatField(help_text="Longest time between checkpoints, in minutes of training.")
+    stall_seconds = serializers.FloatField(help_text="Seconds that training waits while a save copies the state.")
+    slowdown_seconds = serializers.FloatField(help_text="Seconds that steps take longer while a save is written.")
+    mean_hours_between_failures = serializers.FloatField(
+        help_text="Estimated mean time between failures of the job, in hours."
+    )
+    chosen_at = serializers.DateTimeField(help_text="When it was chosen, ISO 8601 in UTC.")
+
+
 class GoodputSerializer(serializers.Serializer[Any]):
     """What the slots of a job were held for, from the launch to the end of each attempt."""
 
@@ -103,10 +116,18 @@ class GoodputSerializer(serializers.Serializer[Any]):
     categories = GoodputCategorySerializer(many=True, help_text="What the slots were held for. They sum to the totals.")
     attempts = GoodputAttemptSerializer(many=True, help_text="The ledger of each attempt that was launched, in order.")
     interruptions = InterruptionSerializer(many=True, help_text="What interrupted the job, in order.")
+    checkpoint_interval = CheckpointIntervalSerializer(
+        allow_null=True,
+        help_text=(
+            "The longest time between checkpoints, as last chosen. Null without `checkpoint.every_minutes` `auto`, and "
+            "before the first save is measured."
+        ),
+    )
 
 
 def serialize_ledger(ledger: Ledger, job: Job) -> dict[str, Any]:
-    """Return a ledger as GoodputSerializer describes it."""
+    """Return a ledger, and the job's interval of checkpoints, as GoodputSerializer describes it."""
+    chosen = checkpoint_interval_of(job)
     return {
         "currency": job.pool.currency,
         **_totals(ledger.sums),
@@ -114,6 +135,7 @@ def serialize_ledger(ledger: Ledger, job: Job) -> dict[str, Any]:
         "charged": ledger.sums.total.cost - ledger.refunded,
         "attempts": [_attempt(attempt) for attempt in ledger.attempts],
         "interruptions": [_interruption(loss) for loss in ledger.losses],
+        "checkpoint_interval": chosen and {"chosen_at": chosen[0], **chosen[1].model_dump()},
     }
 
 
