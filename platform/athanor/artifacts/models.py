@@ -219,8 +219,9 @@ class Checkpoint(StoredThing):
     generation = models.PositiveIntegerField()
     # Set when retention gives it up; its objects are deleted after that, never before.
     retired_at = models.DateTimeField(null=True)
-    # Set when an agent could not read it; no attempt resumes from it any more.
+    # Set when it could not be read, or by an administrator; no attempt resumes from it any more. `damage`: why.
     damaged_at = models.DateTimeField(null=True)
+    damage = models.TextField(blank=True, default="", db_default="")
     # Set when its run went back to an earlier one, because the loss diverged.
     diverged_at = models.DateTimeField(null=True)
     deleted_at = models.DateTimeField(null=True)

@@ -1,6 +1,7 @@
 import { Button, Stack, Text } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 
+import { sessionQuery } from "@/api/session";
 import type { Artifact, Checkpoint, Job } from "@/api/types";
 import { CopyButton } from "@/components/copy-button";
 import type { Column } from "@/components/data-table";
@@ -13,6 +14,7 @@ import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { archiveAddress } from "@/features/job/api/archive";
 import { artifactsQuery, checkpointsQuery } from "@/features/job/api/queries";
+import { CheckpointActions } from "@/features/job/components/checkpoint-actions";
 import { ProfilesPanel } from "@/features/job/components/profiles-panel";
 import { bytes, loss, shortId } from "@/lib/format";
 import { isFinal } from "@/lib/status";
@@ -73,7 +75,19 @@ const CHECKPOINT_COLUMNS: Column<Checkpoint>[] = [
     ),
   },
   { name: "Step", end: true, cell: (checkpoint) => checkpoint.step.toLocaleString("en") },
-  { name: "State", cell: (checkpoint) => checkpoint.state },
+  {
+    name: "State",
+    cell: (checkpoint) => (
+      <>
+        {checkpoint.state}
+        {checkpoint.damage ? (
+          <Text size="xs" c="dimmed" style={{ overflowWrap: "anywhere" }}>
+            {checkpoint.damage}
+          </Text>
+        ) : null}
+      </>
+    ),
+  },
   { name: "Training loss", end: true, cell: (checkpoint) => loss(checkpoint.metrics["train/loss"]) },
   { name: "Validation loss", end: true, cell: (checkpoint) => loss(checkpoint.metrics["evaluation/loss"]) },
   { name: "Processes", end: true, cell: (checkpoint) => checkpoint.world_size ?? NOT_AUTHENTIC },
@@ -107,12 +121,24 @@ const DELETE_CHECKPOINT: Column<Checkpoint> = {
   ),
 };
 
+const MANAGE_CHECKPOINT: Column<Checkpoint> = {
+  name: "(Change the state)",
+  end: true,
+  cell: (checkpoint) => <CheckpointActions checkpoint={checkpoint} />,
+};
+
 export function OutputsTab({ job }: { job: Job }) {
+  const session = useQuery(sessionQuery());
+  const isAdmin = session.data?.teams.some((team) => team.id === job.team.id && team.role === "admin") ?? false;
   const artifacts = useQuery(artifactsQuery(job));
   const checkpoints = useQuery(checkpointsQuery(job));
   const models = (artifacts.data?.items ?? []).filter((one) => one.kind !== "profile");
   const artifactColumns = isFinal(job.status) ? [...ARTIFACT_COLUMNS, DELETE_ARTIFACT] : ARTIFACT_COLUMNS;
-  const checkpointColumns = isFinal(job.status) ? [...CHECKPOINT_COLUMNS, DELETE_CHECKPOINT] : CHECKPOINT_COLUMNS;
+  const checkpointColumns = [
+    ...CHECKPOINT_COLUMNS,
+    ...(isAdmin ? [MANAGE_CHECKPOINT] : []),
+    ...(isFinal(job.status) ? [DELETE_CHECKPOINT] : []),
+  ];
   const saved = [...(checkpoints.data?.items ?? [])].sort((a, b) => b.step - a.step);
   return (
     <Stack gap="lg">
