@@ -9,7 +9,7 @@ JOB = "job_01K00000000000000000000000"
 CHECKPOINT = {
     "id": "ckp_1", "job": JOB, "attempt": "att_1", "step": 20, "size_bytes": 2048, "files": [], "authentic": True,
     "metrics": {}, "created_at": "2026-01-02T03:04:05Z", "world_size": 1, "generation": 0, "state": "damaged",
-    "damage": "part [2] is missing",
+    "damage": "part [2] is missing", "verified_at": "2026-01-02T04:04:05Z",
 }  # fmt: skip
 NOTICE = "The next start of the job resumes from the checkpoint of step 10."
 VERBS = ("mark-damaged", "mark-intact", "retire")

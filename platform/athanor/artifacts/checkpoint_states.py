@@ -22,9 +22,9 @@ from trainer.contract.manifest import CheckpointManifest
 from trainer.contract.run import DamagedCheckpoint
 
 NONE_LEFT = (
-    "No intact checkpoint of the job is left, and its next start would fail. Pause it; restore the objects from a "
-    "backup of the object store, mark the checkpoint as intact and resume the job; or fork it to train from the first "
-    "step."
+    "No intact checkpoint of the job is left. If it runs, the next one that it saves is intact. If it starts before "
+    "that, it fails: pause it, restore the objects from a backup of the object store, mark the checkpoint as intact "
+    "and resume the job; or fork it to train from the first step."
 )
 ENDED = "The job has ended, and nothing resumes from its checkpoints. Fork it to train from the first step."
 
@@ -75,7 +75,9 @@ def mark_intact(row: Checkpoint, reason: str, user: User) -> Checkpoint:
         if row.damaged_at is not None:
             before = {"reason": row.damage}
             row.damaged_at, row.damage = None, ""
-            row.save(update_fields=["damaged_at", "damage"])
+            # The scrub begins again: what it has read of it, or reads now, is from before.
+            row.verified_at, row.verified_parts, row.lease_token = None, 0, None
+            row.save(update_fields=["damaged_at", "damage", "verified_at", "verified_parts", "lease_token"])
             facts = {"checkpoint": row.id, "step": row.step, "because": reason}
             events.append(job, "checkpoint.intact", actor=user.username, data=facts)
             job.save(update_fields=["event_seq", "updated_at"])

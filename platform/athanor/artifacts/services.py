@@ -34,6 +34,7 @@ from trainer.contract.training import CheckpointPolicy
 
 log = logging.getLogger(__name__)
 
+INTACT = Q(retired_at=None, damaged_at=None, diverged_at=None, deletion=None)  # what an attempt may resume from
 NEWEST_FIRST = (F("attempt__number").desc(), F("generation").desc(), F("step").desc())
 
 
@@ -183,9 +184,7 @@ def best_checkpoint_row(job: Job) -> Checkpoint | None:
 
 
 def _intact_checkpoints(job: Job) -> QuerySet[Checkpoint]:
-    return Checkpoint.objects.filter(
-        job=job, retired_at__isnull=True, damaged_at__isnull=True, diverged_at__isnull=True, deletion=None
-    )
+    return Checkpoint.objects.filter(INTACT, job=job)
 
 
 def newest_checkpoint_row(job: Job) -> Checkpoint | None:

@@ -24,11 +24,11 @@ def list_checkpoints(job: JobId, as_json: AsJson = False) -> None:
     if as_json:
         print_json(found)
         return
-    table = columns("checkpoint", "step", "state", "size", "created", "damage")
+    table = columns("checkpoint", "step", "state", "size", "created", "verified", "damage")
     for row in found:
         table.add_row(
             row["id"], str(row["step"]), row["state"], size(row["size_bytes"]), moment(row["created_at"]),
-            escape(row.get("damage", "")),
+            moment(row.get("verified_at")), escape(row.get("damage", "")),
         )  # fmt: skip
     console.print(table)
 

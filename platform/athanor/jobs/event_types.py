@@ -38,9 +38,9 @@ PLATFORM_EVENTS: Mapping[str, PlatformEventType] = {
         _ATTEMPT,
     ),
     "checkpoint.damaged": PlatformEventType(
-        "A checkpoint could not be read, or an administrator marked it as damaged. Attempts resume from an older one.",
+        "A checkpoint could not be read, or an administrator marked it as damaged. Nothing resumes from it.",
         {"checkpoint": "Id of the checkpoint.", "step": "Steps done.", "because": "What is wrong with it, as text."},
-        "the attempt that could not read it, or the user",
+        "the attempt that could not read it, `storage` (the scrub) or the user",
     ),
     "checkpoint.intact": PlatformEventType(
         "An administrator marked a damaged checkpoint as intact. Attempts resume from it again.",

@@ -23,6 +23,7 @@ function checkpoint(step: number, part: Partial<Checkpoint> = {}): Checkpoint {
     generation: 0,
     state: "intact",
     damage: "",
+    verified_at: null,
     ...part,
   };
 }
@@ -36,13 +37,15 @@ function serve(role: "admin" | "member", ...checkpoints: Checkpoint[]): void {
 
 describe("outputs of a job", () => {
   it("offers each checkpoint as an archive, with its size, but not one that is not authentic", async () => {
-    serve("member", checkpoint(20), checkpoint(10, { authentic: false, state: "damaged", damage: "digest differs" }));
+    const verified = new Date(Date.now() - 2 * 3_600_000).toISOString();
+    serve("member", checkpoint(20, { verified_at: verified }), checkpoint(10, { authentic: false, state: "damaged", damage: "digest differs" }));
     render(<OutputsTab job={job()} />);
     const link = await screen.findByRole("link", { name: "Download the checkpoint of step 20, 3 MiB" });
     expect(link.getAttribute("href")).toBe("/api/v1/checkpoints/ckp_20/archive");
     expect(screen.queryByRole("link", { name: /checkpoint of step 10/ })).toBeNull();
     expect(screen.getByText("damaged")).toBeTruthy();
     expect(screen.getByText("digest differs")).toBeTruthy();
+    expect(screen.getByText("2h ago")).toBeTruthy();
     expect(screen.getByText(/--checkpoint latest/)).toBeTruthy();
     expect(screen.queryByRole("button", { name: /^Retire/ })).toBeNull();
   });

@@ -12,12 +12,14 @@ import { DownloadIcon } from "@/components/icons";
 import { Moment } from "@/components/moment";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
+import { TimeAgo } from "@/components/time-ago";
 import { archiveAddress } from "@/features/job/api/archive";
 import { artifactsQuery, checkpointsQuery } from "@/features/job/api/queries";
 import { CheckpointActions } from "@/features/job/components/checkpoint-actions";
 import { ProfilesPanel } from "@/features/job/components/profiles-panel";
 import { bytes, loss, shortId } from "@/lib/format";
 import { isFinal } from "@/lib/status";
+import { useNow } from "@/lib/use-now";
 
 const NOT_AUTHENTIC = "Not authentic: its record was changed. It cannot be downloaded or used.";
 
@@ -64,7 +66,7 @@ const DELETE_ARTIFACT: Column<Artifact> = {
   cell: (artifact) => <DeleteButton collection="artifacts" id={artifact.id} name={artifact.name} />,
 };
 
-const CHECKPOINT_COLUMNS: Column<Checkpoint>[] = [
+const checkpointColumnsAt = (now: number): Column<Checkpoint>[] => [
   {
     name: "Checkpoint",
     cell: (checkpoint) => (
@@ -93,6 +95,7 @@ const CHECKPOINT_COLUMNS: Column<Checkpoint>[] = [
   { name: "Processes", end: true, cell: (checkpoint) => checkpoint.world_size ?? NOT_AUTHENTIC },
   { name: "Size", end: true, cell: (checkpoint) => bytes(checkpoint.size_bytes) },
   { name: "Created", end: true, quiet: true, cell: (checkpoint) => <Moment time={checkpoint.created_at} /> },
+  { name: "Verified", end: true, quiet: true, cell: (checkpoint) => <TimeAgo time={checkpoint.verified_at} now={now} /> },
   {
     name: "(Download)",
     end: true,
@@ -128,6 +131,7 @@ const MANAGE_CHECKPOINT: Column<Checkpoint> = {
 };
 
 export function OutputsTab({ job }: { job: Job }) {
+  const now = useNow(true, 60_000);
   const session = useQuery(sessionQuery());
   const isAdmin = session.data?.teams.some((team) => team.id === job.team.id && team.role === "admin") ?? false;
   const artifacts = useQuery(artifactsQuery(job));
@@ -135,7 +139,7 @@ export function OutputsTab({ job }: { job: Job }) {
   const models = (artifacts.data?.items ?? []).filter((one) => one.kind !== "profile");
   const artifactColumns = isFinal(job.status) ? [...ARTIFACT_COLUMNS, DELETE_ARTIFACT] : ARTIFACT_COLUMNS;
   const checkpointColumns = [
-    ...CHECKPOINT_COLUMNS,
+    ...checkpointColumnsAt(now),
     ...(isAdmin ? [MANAGE_CHECKPOINT] : []),
     ...(isFinal(job.status) ? [DELETE_CHECKPOINT] : []),
   ];

@@ -95,6 +95,13 @@ class CheckpointSerializer(StoredSerializer[Checkpoint]):
         ),
     )
     damage = serializers.CharField(allow_blank=True, help_text="Why it is damaged. Empty if it is not.")
+    verified_at = serializers.DateTimeField(
+        allow_null=True,
+        help_text=(
+            "Time at which the platform had last read all of its stored parts and found them as the manifest says, "
+            "ISO 8601 in UTC. Null if it has not yet."
+        ),
+    )
 
     def get_world_size(self, row: Checkpoint) -> int | None:
         """Return the number of ranks that wrote the checkpoint, None if the manifest is not authentic."""
