@@ -235,7 +235,7 @@ class Checkpoint(StoredThing, LeasedModel):
         ]
         indexes: ClassVar[list[models.Index]] = [
             models.Index(
-                fields=["verified_at"],
+                fields=["job", "verified_at"],
                 condition=models.Q(retired_at=None, damaged_at=None, diverged_at=None, deletion=None),
                 name="checkpoints_to_verify",
             )

@@ -34,7 +34,7 @@ from trainer.contract.manifest import StoredPart
 ACTOR = "storage"
 VERIFY_AGAIN = timedelta(days=7)
 RUN_SECONDS = 20.0
-MAX_CHECKPOINTS = 50  # in one run
+MAX_CHECKPOINTS = 20  # in one run
 LEASE_SECONDS = 300.0  # renewed with each part
 AFTER_FAILURE = timedelta(hours=1)
 UNSPENT_FOR = timedelta(minutes=1)  # for so long the budget is saved up: a run reads what the minute before it allows

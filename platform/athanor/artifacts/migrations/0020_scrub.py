@@ -13,7 +13,7 @@ class Migration(migrations.Migration):
             "checkpoint",
             models.Index(
                 condition=models.Q(damaged_at=None, deletion=None, diverged_at=None, retired_at=None),
-                fields=["verified_at"],
+                fields=["job", "verified_at"],
                 name="checkpoints_to_verify",
             ),
         ),
