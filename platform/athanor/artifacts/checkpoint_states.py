@@ -62,6 +62,7 @@ def mark_intact(row: Checkpoint, reason: str, user: User) -> Checkpoint:
     Raise Conflict for one that is not stored any more, that its run has left because the loss diverged, that is not
     authentic, or of which a part is missing or has another size; Unavailable if the object store does not answer.
     """
+    _check_stored(row)
     _check_parts(manifests.of_checkpoint(row))
     with transaction.atomic():
         job, row = _locked(row)

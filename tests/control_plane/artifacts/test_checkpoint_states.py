@@ -111,10 +111,10 @@ def test_a_retired_checkpoint_is_deleted_from_the_store(admin: Api, saved: list[
 
 def test_what_an_unfinished_job_needs_is_not_retired(admin: Api, attempt: Attempt, saved: list[Checkpoint]) -> None:
     older, newest = saved
-    job = attempt.job
+    job = Job.objects.get(pk=attempt.job_id)
     code, detail = refusal(admin, newest, "retire")
     assert code == "checkpoint_needed"
-    assert detail == f"{newest.id} of step 20 is what {job.name} ({job.id}, starting) resumes from"
+    assert detail == f"{newest.id} of step 20 is what {job.name} ({job.id}, {job.status}) resumes from"
     for row in saved:
         act(admin, row, "mark_damaged")
     code, detail = refusal(admin, older, "retire")

@@ -14,7 +14,7 @@ from django.utils import timezone
 from athanor.accounts.models import Team, User
 from athanor.artifacts import checkpoint_states, deletions, scrub, storage
 from athanor.artifacts import services as artifacts
-from athanor.artifacts.models import Checkpoint, ScrubBudget
+from athanor.artifacts.models import Checkpoint, Deletion, ScrubBudget
 from athanor.core import leases
 from athanor.core.errors import Unavailable
 from athanor.dispatch import tokens
@@ -162,7 +162,7 @@ def test_a_checkpoint_that_goes_while_it_is_read_is_not_damaged(
         if how == "retired":
             Checkpoint.objects.filter(retired_at=None).update(retired_at=timezone.now())
             artifacts.sweep_retired()
-        elif not deletions.Deletion.objects.exists():
+        elif not Deletion.objects.exists():
             Job.objects.filter(pk=row.job_id).update(status="failed")
             deletions.delete(Checkpoint.objects.get(), user, permanently=True)
             deletions.purge_due()
