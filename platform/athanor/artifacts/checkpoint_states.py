@@ -1,7 +1,7 @@
 """The states of checkpoints that agents, the scrub and administrators set: damaged, intact again, retired.
 
-Nothing resumes from a damaged checkpoint. Retention leaves it in the store for ATHANOR_UNDO_DAYS, so that a wrong
-finding, or one whose objects were restored from a backup, can be revoked; a resume verifies every part anyway.
+Nothing resumes from a damaged checkpoint. Retention leaves it in the store for ATHANOR_UNDO_DAYS, so that an
+administrator can revoke a wrong finding, or restore the objects from a backup; a resume verifies every part anyway.
 """
 
 from typing import Any

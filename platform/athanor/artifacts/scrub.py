@@ -38,12 +38,13 @@ MAX_CHECKPOINTS = 20  # in one run
 LEASE_SECONDS = 300.0  # renewed with each part
 AFTER_FAILURE = timedelta(hours=1)
 UNSPENT_FOR = timedelta(minutes=1)  # for so long the budget is saved up: a run reads what the minute before it allows
-STORED = INTACT & Q(job__team__deleted_at=None)
+OF_A_TEAM = Q(job__team__deleted_at=None)  # the objects of a deleted team may be gone
 log = logging.getLogger(__name__)
 
 
 class Outcome(Enum):
-    """How the verification of a checkpoint ended. PAUSED: budget or time is over. LOST: another worker has it."""
+    """How the verification of a checkpoint ended. PAUSED: budget or time is over. LOST: it is another worker's now, or
+    was retired, deleted or marked meanwhile."""
 
     INTACT = auto()
     DAMAGED = auto()
@@ -55,7 +56,9 @@ def due() -> QuerySet[Checkpoint]:
     """Return the checkpoints to verify; none while the scrub is off."""
     if not settings.ATHANOR.scrub_gib_per_hour:
         return Checkpoint.objects.none()
-    return Checkpoint.objects.filter(STORED).filter(Q(verified_at=None) | Q(verified_at__lt=Now() - VERIFY_AGAIN))
+    return Checkpoint.objects.filter(INTACT, OF_A_TEAM).filter(
+        Q(verified_at=None) | Q(verified_at__lt=Now() - VERIFY_AGAIN)
+    )
 
 
 def scrub() -> int:
@@ -101,12 +104,13 @@ def _verify(lease: Lease, until: float) -> Outcome:
             return _mark_damaged(row, lease, problem)
         if not _held(lease).update(verified_parts=number, lease_until=Now() + timedelta(seconds=LEASE_SECONDS)):
             return Outcome.LOST
-    done = _held(lease).filter(INTACT).update(verified_at=Now(), verified_parts=0, lease_token=None, lease_until=None)
+    done = _held(lease).update(verified_at=Now(), verified_parts=0, lease_token=None, lease_until=None)
     return Outcome.INTACT if done else Outcome.LOST
 
 
 def _held(lease: Lease) -> QuerySet[Checkpoint]:
-    return Checkpoint.objects.filter(pk=lease.pk, lease_token=lease.token, lease_until__gt=Now())
+    """Return the leased row, unless another worker took over, or it is no longer what the scrub reads."""
+    return Checkpoint.objects.filter(INTACT, pk=lease.pk, lease_token=lease.token, lease_until__gt=Now())
 
 
 def _problem_of(part: StoredPart) -> str:
@@ -134,7 +138,7 @@ def _mark_damaged(row: Checkpoint, lease: Lease, because: str) -> Outcome:
     """Mark a checkpoint, unless it was retired or deleted while it was read: then its objects may be gone."""
     with transaction.atomic():
         job = Job.objects.select_for_update(no_key=True).get(pk=row.job_id)
-        current = _held(lease).filter(STORED).select_for_update(no_key=True, of=("self",)).first()
+        current = _held(lease).filter(OF_A_TEAM).select_for_update(no_key=True, of=("self",)).first()
         if current is None:
             return Outcome.LOST
         checkpoint_states.set_damaged(job, current, because, actor=ACTOR)
