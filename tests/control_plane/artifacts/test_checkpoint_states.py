@@ -186,24 +186,25 @@ def test_a_job_without_an_intact_checkpoint_continues_after_what_the_notice_says
     assert resumed_step(attempt) == 20
 
 
-@pytest.mark.parametrize("verb", ["mark_damaged", "mark_intact", "retire"])
 def test_only_administrators_of_the_team_may(
-    api: Api, saved: list[Checkpoint], verb: str, other_team: Team, make_user: Callable[..., User],
+    api: Api, saved: list[Checkpoint], other_team: Team, make_user: Callable[..., User],
     api_of: Callable[[User, Team], Api], team: Team,
 ) -> None:  # fmt: skip
-    assert act(api, saved[0], verb)[0] == 403, "a member"
     narrow = Api()
-    admin = make_user("kim", team, Role.ADMIN)
-    token = issue_token(admin, team, "t", scopes=[Scope.READ, Scope.SUBMIT])[1]
+    token = issue_token(make_user("kim", team, Role.ADMIN), team, "t", scopes=[Scope.READ, Scope.SUBMIT])[1]
     narrow.credentials(HTTP_AUTHORIZATION=f"Bearer {token}")
-    assert act(narrow, saved[0], verb)[0] == 403
     stranger = api_of(make_user("eve", other_team, Role.ADMIN), other_team)
-    assert act(stranger, saved[0], verb)[0] == 404
-    assert Checkpoint.objects.get(pk=saved[0].pk).state == "intact"
+    for verb in ("mark_damaged", "mark_intact", "retire"):
+        assert act(api, saved[0], verb)[0] == 403, "a member"
+        assert act(narrow, saved[0], verb)[0] == 403
+        assert act(stranger, saved[0], verb)[0] == 404
+    row = Checkpoint.objects.get(pk=saved[0].pk)
+    assert (row.state, row.retired_at) == ("intact", None)
 
 
-@pytest.mark.parametrize("body", [{}, {"reason": ""}, {"reason": 5}, {"reason": "x", "because": "y"}])
-def test_a_reason_is_needed(admin: Api, saved: list[Checkpoint], body: dict[str, Any]) -> None:
-    answer = admin.send("POST", f"checkpoints/{saved[0].id}:retire", body)
-    assert answer.status_code == 422
-    assert answer.json()["errors"][0]["pointer"] in ("/reason", "/because")
+def test_a_reason_is_needed(admin: Api, saved: list[Checkpoint]) -> None:
+    for body in ({}, {"reason": ""}, {"reason": 5}, {"reason": "x", "because": "y"}):
+        answer = admin.send("POST", f"checkpoints/{saved[0].id}:retire", body)
+        assert answer.status_code == 422
+        assert answer.json()["errors"][0]["pointer"] == ("/because" if "because" in body else "/reason")
+    assert Checkpoint.objects.get(pk=saved[0].pk).retired_at is None
