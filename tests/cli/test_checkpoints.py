@@ -26,7 +26,7 @@ def stored(server, answer) -> None:
 def test_checkpoints_are_listed_with_what_is_wrong_with_them(server, athanor, stored: Any) -> None:
     result = athanor("checkpoint", "list", JOB)
     assert result.returncode == 0, result.stderr
-    for text in ("ckp_1", "20", "damaged", "2 KiB", "part [2] is missing"):
+    for text in ("ckp_1", "20", "damaged", "2.0 KiB", "part [2] is missing"):
         assert text in result.stdout
     assert json.loads(athanor("checkpoint", "list", JOB, "--json").stdout) == [CHECKPOINT]
 
