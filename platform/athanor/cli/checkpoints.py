@@ -24,7 +24,7 @@ def list_checkpoints(job: JobId, as_json: AsJson = False) -> None:
     if as_json:
         print_json(found)
         return
-    table = columns("checkpoint", "step", "state", "size", "created", "verified", "damage")
+    table = columns("id", "step", "state", "size", "created", "verified", "damage")
     for row in found:
         table.add_row(
             row["id"], str(row["step"]), row["state"], size(row["size_bytes"]), moment(row["created_at"]),
