@@ -6,7 +6,7 @@ from typing import Any
 from celery import shared_task
 
 from athanor.accounts import idempotency, sign_on_checks
-from athanor.artifacts import deletions, unreferenced
+from athanor.artifacts import deletions, scrub, unreferenced
 from athanor.artifacts import services as artifacts
 from athanor.budgets import metering_cycle, series_fetch
 from athanor.compliance import audit_anchors, erasure
@@ -100,6 +100,12 @@ def sweep_storage() -> None:
 def sweep_unreferenced() -> None:
     """Count and delete objects that no manifest names."""
     unreferenced.sweep()
+
+
+@reconciler(task_triggers.SCRUB)
+def scrub_checkpoints() -> None:
+    """Compare stored checkpoints with their manifests."""
+    scrub.scrub()
 
 
 @reconciler(task_triggers.CHECK_SIGN_ONS)

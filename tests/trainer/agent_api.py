@@ -21,6 +21,8 @@ class AgentApi:
     run: RunConfig
     keys: DataKeys
     objects: dict[str, bytes] = field(default_factory=dict)
+    not_found: bytes = b"<Error><Code>NoSuchKey</Code></Error>"
+    """What the store answers for an object that it has not."""
     received: dict[tuple[str, str], list[dict]] = field(default_factory=dict)
     doubled: int = 0
     checkpoints: list[dict] = field(default_factory=list)
@@ -242,7 +244,7 @@ def _handler(api: AgentApi) -> type[BaseHTTPRequestHandler]:
             elif key in api.objects:
                 self._send(200, api.objects[key])
             else:
-                self._send(404, b"")
+                self._send(404, api.not_found)
 
         def _send(self, status: int, content: bytes) -> None:
             self.send_response(status)

@@ -92,6 +92,17 @@ def test_a_missing_object_is_told_from_a_store_that_is_away(tmp_path: Path) -> N
             storage.put("key", b"x")
 
 
+def test_a_bucket_that_does_not_exist_is_no_missing_object(tmp_path: Path) -> None:
+    """Otherwise a store that is set up wrongly would make every checkpoint damaged."""
+    run, keys, objects = platform_run(tiny_training())
+    with AgentApi(run, keys, objects) as api:
+        api.not_found = b"<Error><Code>NoSuchBucket</Code></Error>"
+        storage = PresignedStorage(PlatformClient(api.url, TOKEN), retry_seconds=0.2)
+        with pytest.raises(StorageError, match="HTTP 404: .*NoSuchBucket") as raised:
+            storage.get("nothing")
+        assert not isinstance(raised.value, MissingObject)
+
+
 def test_a_put_is_tried_again_until_the_store_is_back(tmp_path: Path) -> None:
     run, keys, objects = platform_run(tiny_training())
     pauses = []

@@ -13,6 +13,7 @@ from trainer.storage.base import MissingObject, StorageError
 
 RETRY_SECONDS = 120.0  # long enough for a restart of the store
 _MAX_PAUSE_SECONDS = 5.0
+_NO_BUCKET = "<Code>NoSuchBucket</Code>"  # in the answer of an object store that is set up wrongly
 _TRANSFER_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 
 
@@ -28,7 +29,7 @@ class PresignedStorage:
     """An object store behind presigned URLs. Each try has a new URL, since one may expire during an outage.
 
     Retries connection errors and all error statuses with growing pauses of at most 5 s, for `retry_seconds`; a 404 of a
-    read raises MissingObject immediately.
+    read raises MissingObject immediately, unless it is the bucket that does not exist.
     """
 
     def __init__(
@@ -80,7 +81,8 @@ class PresignedStorage:
             else:
                 if response.is_success:
                     return response
-                if response.status_code == httpx.codes.NOT_FOUND and operation == "get":
+                is_absent = response.status_code == httpx.codes.NOT_FOUND and _NO_BUCKET not in response.text
+                if is_absent and operation == "get":
                     raise MissingObject(f"the store has no object {key}")
                 problem = f"HTTP {response.status_code}: {response.text[:200]}"
             if time.monotonic() + pause > deadline:

@@ -436,6 +436,66 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/checkpoints/{checkpoint_id}:mark_damaged": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Mark a checkpoint as damaged
+         * @description Nothing resumes from it, and no model is exported from it, until it is marked as intact. A running attempt continues. A checkpoint that is damaged already is returned unchanged; one that is retired or deleted is refused with 409. For administrators of the team.
+         */
+        post: operations["checkpoints_mark_damaged"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/checkpoints/{checkpoint_id}:mark_intact": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Mark a checkpoint as intact
+         * @description Revokes a finding of damage that was wrong, or that was repaired in the object store: resumes use the checkpoint again, and verify it as always. An intact checkpoint is returned unchanged. One that is retired, deleted or diverged, whose parts are not all in the store with their sizes, or that is not authentic is refused with 409. For administrators of the team.
+         */
+        post: operations["checkpoints_mark_intact"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/checkpoints/{checkpoint_id}:retire": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Retire a checkpoint
+         * @description Gives it up as retention does: its objects are deleted at the next sweep, which cannot be undone. A retired checkpoint is returned unchanged. One that is deleted, that an unfinished job resumes from or exports, or without which that job would train from its first step again is refused with 409. For administrators of the team.
+         */
+        post: operations["checkpoints_retire"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/clusters": {
         parameters: {
             query?: never;
@@ -2949,6 +3009,52 @@ export interface components {
             /** @description Password of a new account. Leave it out when signed in. */
             password?: string;
         };
+        /** @description A checkpoint after an administrator changed its state. */
+        ActedCheckpoint: {
+            /** @description Identifier. It never changes and is never reused. */
+            id: string;
+            /** @description Id of the job. */
+            job: string;
+            /** @description Id of the attempt that stored it. */
+            attempt: string;
+            /** @description Optimizer step at which it was stored. */
+            step: number;
+            /** @description Size of the encrypted content in bytes, as it counts towards the storage limit. */
+            size_bytes: number;
+            /** @description Its files. Empty unless `authentic`. */
+            readonly files: components["schemas"]["StoredFile"][];
+            /** @description Whether the list of files is the one that the job registered. Content whose list is not authentic cannot be downloaded. */
+            readonly authentic: boolean;
+            /** @description Values by name, as the job reported them with it. */
+            metrics: {
+                [key: string]: number;
+            };
+            /**
+             * Format: date-time
+             * @description Time of creation, ISO 8601 in UTC.
+             */
+            created_at: string;
+            /** @description Number of ranks that wrote it. Null unless `authentic`. */
+            readonly world_size: number | null;
+            /** @description Number of the worker group within the attempt that wrote it, from 0: it grows with each restart in place. */
+            generation: number;
+            /** @description `intact`; `damaged`: it could not be read, or an administrator marked it (`damage`); or `diverged`: its run went back to an earlier one. Nothing resumes from the last two. The next checkpoint retires diverged ones, and those that have been damaged for ATHANOR_UNDO_DAYS (7). */
+            state: components["schemas"]["CheckpointStateEnum"];
+            /** @description Why it is damaged. Empty if it is not. */
+            damage: string;
+            /**
+             * Format: date-time
+             * @description Time at which the platform had last read all of its stored parts and found them as the manifest says, ISO 8601 in UTC. Null if it has not yet.
+             */
+            verified_at: string | null;
+            /**
+             * Format: date-time
+             * @description Time at which it was retired, ISO 8601 in UTC. Null if it is not.
+             */
+            retired_at: string | null;
+            /** @description What its job does next, and what you can do, as text. */
+            readonly notice: string;
+        };
         /** @description A node after an action on it. */
         ActedNode: {
             /** @description Name within the cluster. */
@@ -3535,8 +3641,15 @@ export interface components {
             readonly world_size: number | null;
             /** @description Number of the worker group within the attempt that wrote it, from 0: it grows with each restart in place. */
             generation: number;
-            /** @description `intact`; `damaged`: an agent could not read it; or `diverged`: its run went back to an earlier one. Nothing resumes from the last two, and the next checkpoint retires them. */
+            /** @description `intact`; `damaged`: it could not be read, or an administrator marked it (`damage`); or `diverged`: its run went back to an earlier one. Nothing resumes from the last two. The next checkpoint retires diverged ones, and those that have been damaged for ATHANOR_UNDO_DAYS (7). */
             state: components["schemas"]["CheckpointStateEnum"];
+            /** @description Why it is damaged. Empty if it is not. */
+            damage: string;
+            /**
+             * Format: date-time
+             * @description Time at which the platform had last read all of its stored parts and found them as the manifest says, ISO 8601 in UTC. Null if it has not yet.
+             */
+            verified_at: string | null;
         };
         /** @description What is needed to download a checkpoint. */
         CheckpointDownload: {
@@ -3645,6 +3758,11 @@ export interface components {
              * @default false
              */
             keep_best: boolean;
+        };
+        /** @description Why the state of a checkpoint is changed. */
+        CheckpointReasonRequest: {
+            /** @description Reason, for others to read. */
+            reason: string;
         };
         /** @enum {string} */
         CheckpointStateEnum: "intact" | "damaged" | "diverged";
@@ -13231,6 +13349,438 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["CheckpointDownload"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    checkpoints_mark_damaged: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the checkpoint. */
+                checkpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CheckpointReasonRequest"];
+            };
+        };
+        responses: {
+            /** @description A checkpoint after an administrator changed its state. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActedCheckpoint"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    checkpoints_mark_intact: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the checkpoint. */
+                checkpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CheckpointReasonRequest"];
+            };
+        };
+        responses: {
+            /** @description A checkpoint after an administrator changed its state. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActedCheckpoint"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    checkpoints_retire: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the checkpoint. */
+                checkpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CheckpointReasonRequest"];
+            };
+        };
+        responses: {
+            /** @description A checkpoint after an administrator changed its state. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActedCheckpoint"];
                 };
             };
             /** @description The body is not what its Content-Type says. */

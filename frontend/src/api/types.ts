@@ -46,6 +46,7 @@ export type JobCurves = Schemas["JobCurves"];
 export type MetricsAnswer = Schemas["MetricsAnswer"];
 
 export type Checkpoint = Schemas["Checkpoint"];
+export type ActedCheckpoint = Schemas["ActedCheckpoint"];
 export type Artifact = Schemas["Artifact"];
 export type Profile = Schemas["Profile"];
 export type ApiToken = Schemas["Token"];

@@ -207,8 +207,8 @@ class StoredThing(models.Model):
         abstract = True
 
 
-class Checkpoint(StoredThing):
-    """A checkpoint of an attempt, at one step of one worker group (`generation`)."""
+class Checkpoint(StoredThing, LeasedModel):
+    """A checkpoint of an attempt, at one step of one worker group (`generation`). The scrub leases the row."""
 
     class State(models.TextChoices):
         INTACT = "intact"
@@ -219,15 +219,26 @@ class Checkpoint(StoredThing):
     generation = models.PositiveIntegerField()
     # Set when retention gives it up; its objects are deleted after that, never before.
     retired_at = models.DateTimeField(null=True)
-    # Set when an agent could not read it; no attempt resumes from it any more.
+    # Set when it could not be read, or by an administrator; no attempt resumes from it any more. `damage`: why.
     damaged_at = models.DateTimeField(null=True)
+    damage = models.TextField(blank=True, default="", db_default="")
     # Set when its run went back to an earlier one, because the loss diverged.
     diverged_at = models.DateTimeField(null=True)
     deleted_at = models.DateTimeField(null=True)
+    # When the scrub (artifacts/scrub.py) had last read all parts, and how many it has read since then.
+    verified_at = models.DateTimeField(null=True)
+    verified_parts = models.PositiveIntegerField(default=0, db_default=0)
 
     class Meta:
         constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(fields=["attempt", "generation", "step"], name="one_checkpoint_per_step")
+        ]
+        indexes: ClassVar[list[models.Index]] = [
+            models.Index(
+                fields=["job", "verified_at"],
+                condition=models.Q(retired_at=None, damaged_at=None, diverged_at=None, deletion=None),
+                name="checkpoints_to_verify",
+            )
         ]
 
     def __str__(self) -> str:
@@ -239,6 +250,15 @@ class Checkpoint(StoredThing):
         if self.damaged_at is not None:
             return self.State.DAMAGED
         return self.State.INTACT if self.diverged_at is None else self.State.DIVERGED
+
+
+class ScrubBudget(models.Model):
+    """What all workers have read for the scrub, as the time until which its budget is spent. One row."""
+
+    spent_until = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"spent until {self.spent_until}"
 
 
 class Artifact(StoredThing):

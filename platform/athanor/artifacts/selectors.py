@@ -43,6 +43,15 @@ def checkpoint_of(principal: Principal, checkpoint_id: str) -> Checkpoint:
     return row
 
 
+def any_checkpoint_of(principal: Principal, checkpoint_id: str) -> Checkpoint:
+    """Return a checkpoint of one of the caller's teams, also one that is retired or deleted, or raise NotFound."""
+    rows = Checkpoint.objects.filter(pk=checkpoint_id, job__team_id__in=principal.team_ids)
+    row = rows.select_related("job__team", "attempt").first()
+    if row is None:
+        raise NotFound("checkpoint", checkpoint_id)
+    return row
+
+
 def datasets_of(principal: Principal, *, team: str = "") -> QuerySet[Dataset]:
     """Return the data sets of the caller's teams, or of the one with this name, newest first."""
     rows = Dataset.objects.filter(team_id__in=principal.team_ids, deletion=None)

@@ -2,8 +2,10 @@
 
 import logging
 from collections.abc import Iterator
+from datetime import timedelta
 from uuid import UUID
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
@@ -28,11 +30,11 @@ from trainer.contract.manifest import (
     find_best,
 )
 from trainer.contract.rollback import Rollback, RollbackRequest, RollbackSpec
-from trainer.contract.run import DamagedCheckpoint
 from trainer.contract.training import CheckpointPolicy
 
 log = logging.getLogger(__name__)
 
+INTACT = Q(retired_at=None, damaged_at=None, diverged_at=None, deletion=None)  # what an attempt may resume from
 NEWEST_FIRST = (F("attempt__number").desc(), F("generation").desc(), F("step").desc())
 
 
@@ -64,25 +66,6 @@ def register_checkpoint(attempt: Attempt, manifest: CheckpointManifest) -> Check
             job.save(update_fields=["event_seq", "updated_at"])
             _retire_older(job)
     return row
-
-
-def mark_damaged(attempt: Attempt, damaged: DamagedCheckpoint) -> None:
-    """Mark a checkpoint of the attempt's job that its agent cannot read: nothing resumes from it. Idempotent.
-
-    Raise NotFound if the job has no such checkpoint.
-    """
-    with transaction.atomic():
-        job = Job.objects.select_for_update(no_key=True).get(pk=attempt.job_id)
-        where = {"attempt_id": damaged.attempt_id, "generation": damaged.generation, "step": damaged.step}
-        row = Checkpoint.objects.filter(job=job, **where).first()
-        if row is None:
-            raise NotFound("checkpoint", f"step {damaged.step} of {damaged.attempt_id}")
-        if row.damaged_at is not None:
-            return
-        Checkpoint.objects.filter(pk=row.pk).update(damaged_at=timezone.now())
-        facts = {"checkpoint": row.id, "step": row.step, "because": damaged.because}
-        events.append(job, "checkpoint.damaged", actor=attempt.id, data=facts)
-        job.save(update_fields=["event_seq", "updated_at"])
 
 
 def roll_back(attempt: Attempt, request: RollbackRequest) -> Rollback | None:
@@ -189,16 +172,19 @@ def newest_checkpoint(job: Job) -> CheckpointManifest | None:
 def best_checkpoint(job: Job) -> CheckpointManifest | None:
     """Return the manifest of the checkpoint with the lowest held-out loss; None without one, or if the job does not
     retain it. Raise Conflict for a forged one."""
-    if not job.resolved_spec["checkpoint"].get("keep_best"):
-        return None
-    row = find_best(_intact_checkpoints(job))
+    row = best_checkpoint_row(job)
     return manifests.of_checkpoint(row) if row else None
 
 
+def best_checkpoint_row(job: Job) -> Checkpoint | None:
+    """Return the row of the checkpoint that `best_checkpoint` names."""
+    if not job.resolved_spec["checkpoint"].get("keep_best"):
+        return None
+    return find_best(_intact_checkpoints(job))
+
+
 def _intact_checkpoints(job: Job) -> QuerySet[Checkpoint]:
-    return Checkpoint.objects.filter(
-        job=job, retired_at__isnull=True, damaged_at__isnull=True, diverged_at__isnull=True, deletion=None
-    )
+    return Checkpoint.objects.filter(INTACT, job=job)
 
 
 def newest_checkpoint_row(job: Job) -> Checkpoint | None:
@@ -314,10 +300,12 @@ def _retire_older(job: Job) -> None:
     policy = CheckpointPolicy.model_validate(job.resolved_spec["checkpoint"])
     rows = Checkpoint.objects.filter(job=job, retired_at__isnull=True)
     is_intact = Q(damaged_at__isnull=True, diverged_at__isnull=True)
+    # A finding of damage can be revoked as long as a deletion can (artifacts/checkpoint_states.py).
+    may_be_restored = Q(damaged_at__gt=timezone.now() - timedelta(days=settings.ATHANOR.undo_days))
     intact = list(rows.filter(is_intact).order_by(*NEWEST_FIRST))
     best = find_best(intact) if policy.keep_best else None
     too_old = [row.pk for row in intact[policy.keep_last :] if row != best and not policy.is_milestone(row.step)]
-    too_old += rows.exclude(is_intact).values_list("pk", flat=True)
+    too_old += rows.exclude(is_intact).exclude(may_be_restored, diverged_at__isnull=True).values_list("pk", flat=True)
     if too_old:
         Checkpoint.objects.filter(pk__in=too_old).update(retired_at=timezone.now())
         task_triggers.trigger_after_commit(task_triggers.SWEEP_STORAGE)
@@ -331,16 +319,23 @@ def check_is_whole(job_id: str, manifest: Manifest) -> None:
     for part in parts:
         if not buckets.is_below_any(part.key, [job_prefix(job_id)]):
             raise Forbidden("outside_prefix", f"{part.key!r} is not under {job_prefix(job_id)}")
+    if (wrong := find_wrong_part(parts)) is not None:
+        part, state = wrong
+        raise Invalid(
+            "part_missing", f"{part.key} {state}; the manifest says {part.size}", remedy="upload it, then register"
+        )
+
+
+def find_wrong_part(parts: list[StoredPart]) -> tuple[StoredPart, str] | None:
+    """Return the first part that is not stored with its size, and what is wrong with it; None if all are."""
     sizes = storage.sizes_of([part.key for part in parts])
     for part in parts:
         found = sizes.get(part.key)
         if found != part.size:  # a listing may be older than the object
             found = storage.size_of(part.key)
         if found != part.size:
-            state = "is not in the store" if found is None else f"has {found} bytes in the store"
-            raise Invalid(
-                "part_missing", f"{part.key} {state}; the manifest says {part.size}", remedy="upload it, then register"
-            )
+            return part, "is not in the store" if found is None else f"has {found} bytes in the store"
+    return None
 
 
 def size_of_files(files: list[StoredFile]) -> int:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 PRESIGNED_FOR = timedelta(hours=1)
 DELETED_AT_A_TIME = 8
 LISTED_FROM = 8  # from so many objects in a folder on, sizes are read from a listing
-MISSING = {"404", "NoSuchKey", "NotFound", "NoSuchBucket"}
+NO_BUCKET = "NoSuchBucket"
+MISSING = {"404", "NoSuchKey", "NotFound", NO_BUCKET}
 
 
 @dataclass(frozen=True)
@@ -138,13 +139,17 @@ def put_new(key: str, content: bytes) -> None:
 
 
 def get(key: str) -> bytes | None:
-    """Return the content of an object; None if it does not exist. `key` may be `s3://bucket/key` of another bucket."""
+    """Return the content of an object; None if it does not exist. `key` may be `s3://bucket/key` of another bucket.
+
+    Raise Unavailable if the platform's bucket does not exist: that says nothing about an object.
+    """
     where, inner = split(key)
+    missing = MISSING - {NO_BUCKET} if where == bucket() else MISSING
     with _translated():
         try:
             return client().get_object(Bucket=where, Key=inner)["Body"].read()
         except ClientError as error:
-            if error.response["Error"]["Code"] in MISSING:
+            if error.response["Error"]["Code"] in missing:
                 return None
             raise
 

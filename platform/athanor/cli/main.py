@@ -9,6 +9,7 @@ from athanor.cli import (
     account,
     audit,
     budgets,
+    checkpoints,
     clusters,
     costs,
     datasets,
@@ -80,6 +81,12 @@ app.command("generate")(models.generate)
 app.command("delete")(deletions.delete)
 app.add_typer(
     deletions.app, name="trash", help="Deleted items: list, restore, purge, certificates.", no_args_is_help=True
+)
+app.add_typer(
+    checkpoints.app,
+    name="checkpoint",
+    help="Checkpoints: list, mark as damaged or intact, retire.",
+    no_args_is_help=True,
 )
 app.add_typer(datasets.app, name="dataset", help="Data sets: text for training.", no_args_is_help=True)
 app.command("queue")(quotas.queue)

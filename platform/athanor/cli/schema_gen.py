@@ -410,6 +410,8 @@ class Checkpoint(TypedDict):
     world_size: int | None
     generation: int
     state: CheckpointStateEnum
+    damage: str
+    verified_at: str | None
 
 
 class JobSummary(TypedDict):

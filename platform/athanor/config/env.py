@@ -79,6 +79,8 @@ class Environment(BaseModel):
     undo_days: int = Field(7, ge=0, alias="ATHANOR_UNDO_DAYS")
     # Age in hours at which an object under a job's prefix that no manifest names is deleted.
     unreferenced_hours: int = Field(24, ge=2, alias="ATHANOR_UNREFERENCED_HOURS")
+    # GiB of stored checkpoints that are read and compared with their manifests in an hour, by all workers; 0: none.
+    scrub_gib_per_hour: int = Field(20, ge=0, alias="ATHANOR_SCRUB_GIB_PER_HOUR")
     # Folders with the platform's data, separated by commas, and the MiB that new work leaves free on their disks.
     disks: str = Field("", alias="ATHANOR_DISKS")
     disk_reserve_mib: int = Field(300, ge=0, alias="ATHANOR_DISK_RESERVE_MIB")

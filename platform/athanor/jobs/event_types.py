@@ -20,6 +20,7 @@ class PlatformEventType(EventType):
 _USER = "the user"
 _ATTEMPT = "the attempt"
 _PROFILE = "Id of the profile."
+_WHY = "The reason that they gave."
 
 PLATFORM_EVENTS: Mapping[str, PlatformEventType] = {
     "agent.events_refused": PlatformEventType(
@@ -37,14 +38,24 @@ PLATFORM_EVENTS: Mapping[str, PlatformEventType] = {
         _ATTEMPT,
     ),
     "checkpoint.damaged": PlatformEventType(
-        "A checkpoint could not be read. Attempts resume from an older one.",
+        "A checkpoint could not be read, or an administrator marked it as damaged. Nothing resumes from it.",
         {"checkpoint": "Id of the checkpoint.", "step": "Steps done.", "because": "What is wrong with it, as text."},
-        _ATTEMPT,
+        "the attempt that could not read it, `storage` (the scrub) or the user",
+    ),
+    "checkpoint.intact": PlatformEventType(
+        "An administrator marked a damaged checkpoint as intact. Attempts resume from it again.",
+        {"checkpoint": "Id of the checkpoint.", "step": "Steps done.", "because": _WHY},
+        _USER,
     ),
     "checkpoint.registered": PlatformEventType(
         "A checkpoint was stored, and a retry can resume from it.",
         {"checkpoint": "Id of the checkpoint.", "step": "Steps done.", "bytes": "Its size, in bytes."},
         _ATTEMPT,
+    ),
+    "checkpoint.retired": PlatformEventType(
+        "An administrator gave up a checkpoint. Its objects are deleted. Retention writes no event.",
+        {"checkpoint": "Id of the checkpoint.", "step": "Steps done.", "because": _WHY},
+        _USER,
     ),
     "job.budget_warning": PlatformEventType(
         "A budget of the team has used its soft limit in this period. Written to the newest job that is charged to it.",

@@ -17,7 +17,7 @@ from django.utils import timezone
 from redis.exceptions import RedisError
 
 from athanor.accounts import failures, idempotency, sign_on_checks
-from athanor.artifacts import deletions, unreferenced
+from athanor.artifacts import deletions, scrub, unreferenced
 from athanor.artifacts.services import retired_checkpoints
 from athanor.budgets import meter
 from athanor.compliance import erasure
@@ -103,6 +103,7 @@ DUE: dict[str, Callable[[], list[Due]]] = {
         Due(deletions.due(), F("purge_after")),
     ],
     task_triggers.SWEEP_UNREFERENCED: lambda: [Due(unreferenced.due(), F("next_scan_at"))],
+    task_triggers.SCRUB: lambda: [Due(scrub.due(), Coalesce(F("verified_at") + scrub.VERIFY_AGAIN, "created_at"))],
     task_triggers.ERASE_TEAMS: lambda: [Due(erasure.due(), F("purge_after"))],
     task_triggers.CHECK_SIGN_ONS: lambda: [Due(sign_on_checks.due(), F("next_check_at"))],
     task_triggers.COMPACT_TELEMETRY: lambda: [

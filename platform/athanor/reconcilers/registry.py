@@ -52,6 +52,11 @@ RECONCILERS = (
         60.0,
         "Objects under a job's prefix that no manifest names are counted, and deleted when no save can need them.",
     ),
+    Reconciler(
+        task_triggers.SCRUB,
+        60.0,
+        "Stored checkpoints are read once a week, as far as the budget allows; damaged ones are marked.",
+    ),
     Reconciler(task_triggers.ERASE_TEAMS, 30.0, "A deleted team is erased after its undo window, with a certificate."),
     Reconciler(
         task_triggers.CHECK_SIGN_ONS,

@@ -3,10 +3,12 @@
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
+from django.utils import timezone
 
 from athanor.artifacts import keys, storage
 from athanor.artifacts import services as artifacts
@@ -261,19 +263,25 @@ def test_a_job_that_diverged_resumes_from_an_earlier_checkpoint(agent: AgentClie
     assert [each["generation"] for each in agent("GET", "run").json()["rollbacks"]] == [0, 2]
 
 
-def test_a_damaged_checkpoint_takes_no_place_of_those_that_are_kept(agent: AgentClient, attempt: Attempt) -> None:
+@pytest.mark.parametrize("days", [6, 8])
+def test_a_damaged_checkpoint_takes_no_place_of_those_that_are_retained(
+    agent: AgentClient, attempt: Attempt, days: int
+) -> None:
+    """It is retired when the time has passed in which an administrator can mark it as intact."""
     keep = attempt.job.resolved_spec["checkpoint"]["keep_last"]
     for step in range(1, keep + 1):
         part = stored_part(attempt, f"checkpoints/{step}/rank0")
         agent("POST", "checkpoints", manifest_of(attempt, step, [part]).model_dump(mode="json"))
     damaged = {"attempt_id": attempt.id, "generation": 0, "step": keep, "because": "digest differs"}
     agent("POST", "checkpoints:damaged", damaged)
+    Checkpoint.objects.exclude(damaged_at=None).update(damaged_at=timezone.now() - timedelta(days=days))
     later = manifest_of(attempt, keep, [stored_part(attempt, "checkpoints/again/rank0")]).model_copy(
         update={"generation": 1}
     )
     agent("POST", "checkpoints", later.model_dump(mode="json"))
     kept = Checkpoint.objects.filter(retired_at__isnull=True).order_by("generation", "step")
-    assert [(row.generation, row.step) for row in kept] == [*((0, step) for step in range(1, keep)), (1, keep)]
+    steps = range(1, keep) if days > settings.ATHANOR.undo_days else range(1, keep + 1)
+    assert [(row.generation, row.step) for row in kept] == [*((0, step) for step in steps), (1, keep)]
 
 
 def test_old_checkpoints_are_retired_and_their_objects_deleted(agent: AgentClient, attempt: Attempt) -> None:

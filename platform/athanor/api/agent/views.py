@@ -11,7 +11,16 @@ from rest_framework.views import APIView
 
 from athanor.api.agent import long_polls
 from athanor.api.agent.messages import parse_message
-from athanor.artifacts import base_models, keys, preparations, profiles, services, storage, team_secrets
+from athanor.artifacts import (
+    base_models,
+    checkpoint_states,
+    keys,
+    preparations,
+    profiles,
+    services,
+    storage,
+    team_secrets,
+)
 from athanor.core import tenancy
 from athanor.core.errors import Unauthenticated
 from athanor.core.logging import bound
@@ -194,7 +203,7 @@ class DamagedCheckpointsView(AgentView):
 
     def post(self, request: Request) -> Response:
         """Mark a checkpoint that the agent cannot read, so that nothing resumes from it."""
-        services.mark_damaged(self.attempt(request), parse_message(request, DamagedCheckpoint))
+        checkpoint_states.report_damaged(self.attempt(request), parse_message(request, DamagedCheckpoint))
         return Response({}, status=200)
 
 

@@ -1,7 +1,7 @@
 """Checkpoints and artifacts: list, show, presigned download, and an archive decrypted as it streams."""
 
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from django.http import StreamingHttpResponse
@@ -11,9 +11,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from athanor.accounts.models import User
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check, get_principal
+from athanor.api.bodies import parse_body
 from athanor.api.pagination import paginated_response
 from athanor.api.sparse import FIELDS, serialize
 from athanor.api.transfers import Download
@@ -21,12 +23,14 @@ from athanor.api.v1 import deletions
 from athanor.api.v1.serializers.artifacts import (
     ARTIFACT_DOWNLOAD,
     CHECKPOINT_DOWNLOAD,
+    ActedCheckpointSerializer,
     ArtifactSerializer,
+    CheckpointReasonSerializer,
     CheckpointSerializer,
 )
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.api.v1.serializers.deletions import DeletionSerializer
-from athanor.artifacts import keys, manifests, selectors, services, storage
+from athanor.artifacts import checkpoint_states, keys, manifests, selectors, services, storage
 from athanor.artifacts.models import Artifact, Checkpoint
 from athanor.jobs.selectors import job_of
 from trainer.contract.manifest import StoredFile
@@ -181,6 +185,58 @@ class CheckpointArchiveView(APIView):
         principal = get_principal(request)
         row = selectors.checkpoint_of(principal, checkpoint_id)
         return _archive(principal, row, f"checkpoint-{row.step}")
+
+
+ACTED = {200: ActedCheckpointSerializer, **PROBLEMS}
+
+
+def _act(request: Request, checkpoint_id: str, action: Callable[[Checkpoint, str, User], Checkpoint]) -> Response:
+    principal = get_principal(request)
+    row = selectors.any_checkpoint_of(principal, checkpoint_id)
+    check(principal, Permission.MANAGE, row.job.team_id)
+    reason = parse_body(request, CheckpointReasonSerializer)["reason"]
+    return Response(ActedCheckpointSerializer(action(row, reason, principal.user)).data)
+
+
+class CheckpointDamagedView(APIView):
+    """Requests to `/checkpoints/{checkpoint_id}:mark_damaged`."""
+
+    @extend_schema(operation_id="checkpoints_mark_damaged", request=CheckpointReasonSerializer, responses=ACTED)
+    def post(self, request: Request, checkpoint_id: str) -> Response:
+        """Mark a checkpoint as damaged.
+
+        Nothing resumes from it, and no model is exported from it, until it is marked as intact. A running attempt
+        continues. A checkpoint that is damaged already is returned unchanged; one that is retired or deleted is
+        refused with 409. For administrators of the team."""
+        return _act(request, checkpoint_id, checkpoint_states.mark_damaged)
+
+
+class CheckpointIntactView(APIView):
+    """Requests to `/checkpoints/{checkpoint_id}:mark_intact`."""
+
+    @extend_schema(operation_id="checkpoints_mark_intact", request=CheckpointReasonSerializer, responses=ACTED)
+    def post(self, request: Request, checkpoint_id: str) -> Response:
+        """Mark a checkpoint as intact.
+
+        Revokes a finding of damage that was wrong, or that was repaired in the object store: resumes use the checkpoint
+        again, and verify it as always. An intact checkpoint is returned unchanged. One that is retired, deleted or
+        diverged, whose parts are not all in the store with their sizes, or that is not authentic is refused with 409.
+        For administrators of the team."""
+        return _act(request, checkpoint_id, checkpoint_states.mark_intact)
+
+
+class CheckpointRetireView(APIView):
+    """Requests to `/checkpoints/{checkpoint_id}:retire`."""
+
+    @extend_schema(operation_id="checkpoints_retire", request=CheckpointReasonSerializer, responses=ACTED)
+    def post(self, request: Request, checkpoint_id: str) -> Response:
+        """Retire a checkpoint.
+
+        Gives it up as retention does: its objects are deleted at the next sweep, which cannot be undone. A retired
+        checkpoint is returned unchanged. One that is deleted, that an unfinished job resumes from or exports, or
+        without which that job would train from its first step again is refused with 409. For administrators of the
+        team."""
+        return _act(request, checkpoint_id, checkpoint_states.retire)
 
 
 def _archive(principal: Principal, row: Artifact | Checkpoint, what: str) -> StreamingHttpResponse:

@@ -47,5 +47,6 @@ SPECTACULAR_SETTINGS = {
         "PriceSeriesKindEnum": ["price", "carbon"],
         "StateEnum": ["pending", "delivered", "failed"],  # of a delivery
         "SimulationStateEnum": ["waiting", "running", "done", "failed"],
+        "CheckpointStateEnum": "athanor.artifacts.models.Checkpoint.State",
     },
 }

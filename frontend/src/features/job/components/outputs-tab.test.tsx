@@ -1,9 +1,10 @@
-import { screen } from "@testing-library/react";
+import { screen, within } from "@testing-library/react";
+import userEvent from "@testing-library/user-event";
 import { describe, expect, it } from "vitest";
 
 import type { Checkpoint } from "@/api/types";
 import { OutputsTab } from "@/features/job/components/outputs-tab";
-import { job, page } from "@/testing/documents";
+import { job, page, session } from "@/testing/documents";
 import { render } from "@/testing/render";
 import { server } from "@/testing/server";
 
@@ -21,28 +22,37 @@ function checkpoint(step: number, part: Partial<Checkpoint> = {}): Checkpoint {
     world_size: 2,
     generation: 0,
     state: "intact",
+    damage: "",
+    verified_at: null,
     ...part,
   };
 }
 
+function serve(role: "admin" | "member", ...checkpoints: Checkpoint[]): void {
+  server.answer("GET /session", session({ teams: [{ id: "team_1", name: "red", role }] }));
+  server.answer("GET /jobs/{job_id}/artifacts", page());
+  server.answer("GET /jobs/{job_id}/profiles", page());
+  server.answer("GET /jobs/{job_id}/checkpoints", page(...checkpoints));
+}
+
 describe("outputs of a job", () => {
   it("offers each checkpoint as an archive, with its size, but not one that is not authentic", async () => {
-    server.answer("GET /jobs/{job_id}/artifacts", page());
-    server.answer("GET /jobs/{job_id}/profiles", page());
-    server.answer("GET /jobs/{job_id}/checkpoints", page(checkpoint(20), checkpoint(10, { authentic: false, state: "damaged" })));
+    const verified = new Date(Date.now() - 2 * 3_600_000).toISOString();
+    serve("member", checkpoint(20, { verified_at: verified }), checkpoint(10, { authentic: false, state: "damaged", damage: "digest differs" }));
     render(<OutputsTab job={job()} />);
     const link = await screen.findByRole("link", { name: "Download the checkpoint of step 20, 3 MiB" });
     expect(link.getAttribute("href")).toBe("/api/v1/checkpoints/ckp_20/archive");
     expect(screen.queryByRole("link", { name: /checkpoint of step 10/ })).toBeNull();
     expect(screen.getByText("damaged")).toBeTruthy();
+    expect(screen.getByText("digest differs")).toBeTruthy();
+    expect(screen.getByText("2h ago")).toBeTruthy();
     expect(screen.getByText(/--checkpoint latest/)).toBeTruthy();
     expect(screen.queryByText(/Saved at least every/)).toBeNull();
+    expect(screen.queryByRole("button", { name: /^Retire/ })).toBeNull();
   });
 
   it("shows the interval of checkpoints that the job has chosen, and what from", async () => {
-    server.answer("GET /jobs/{job_id}/artifacts", page());
-    server.answer("GET /jobs/{job_id}/profiles", page());
-    server.answer("GET /jobs/{job_id}/checkpoints", page(checkpoint(20)));
+    serve("member", checkpoint(20));
     server.answer("GET /jobs/{job_id}/goodput", {
       currency: "EUR",
       slot_seconds: 0,
@@ -65,5 +75,21 @@ describe("outputs of a job", () => {
     expect((await screen.findByText(/Saved at least every/)).textContent).toBe(
       "Saved at least every 37m 15s, chosen automatically: a save costs 2.0 s of training, and a failure is expected every 10d 23h.",
     );
+  });
+
+  it("lets an administrator change the state of a checkpoint, with a reason, and shows what follows", async () => {
+    serve("admin", checkpoint(20), checkpoint(10, { state: "damaged" }), checkpoint(5, { state: "diverged" }));
+    const notice = "The next start of the job resumes from the checkpoint of step 20.";
+    server.answer("POST /checkpoints/{checkpoint_id}:mark_intact", { ...checkpoint(10), retired_at: null, notice });
+    render(<OutputsTab job={job()} />);
+    await userEvent.click(await screen.findByRole("button", { name: "Mark as intact: checkpoint of step 10" }));
+    expect(screen.queryByRole("button", { name: "Mark as intact: checkpoint of step 20" })).toBeNull();
+    expect(screen.queryByRole("button", { name: /Mark as .*: checkpoint of step 5$/ })).toBeNull();
+    const dialog = await screen.findByRole("dialog");
+    await userEvent.type(within(dialog).getByLabelText("Reason"), "restored from the backup");
+    await userEvent.click(within(dialog).getByRole("button", { name: "Mark as intact" }));
+    expect(await screen.findByText(notice)).toBeTruthy();
+    const [call] = server.calls("POST /checkpoints/{checkpoint_id}:mark_intact");
+    expect(call?.json).toEqual({ reason: "restored from the backup" });
   });
 });

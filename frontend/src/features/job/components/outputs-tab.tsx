@@ -1,6 +1,7 @@
 import { Button, Stack, Text } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 
+import { sessionQuery } from "@/api/session";
 import type { Artifact, Checkpoint, Goodput, Job } from "@/api/types";
 import { CopyButton } from "@/components/copy-button";
 import type { Column } from "@/components/data-table";
@@ -11,12 +12,15 @@ import { DownloadIcon } from "@/components/icons";
 import { Moment } from "@/components/moment";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
+import { TimeAgo } from "@/components/time-ago";
 import { archiveAddress } from "@/features/job/api/archive";
 import { artifactsQuery, checkpointsQuery, goodputQuery } from "@/features/job/api/queries";
+import { CheckpointActions } from "@/features/job/components/checkpoint-actions";
 import { ProfilesPanel } from "@/features/job/components/profiles-panel";
 import { bytes, duration, loss, shortId } from "@/lib/format";
 import { flat } from "@/lib/spec-differences";
 import { isFinal } from "@/lib/status";
+import { useNow } from "@/lib/use-now";
 
 const NOT_AUTHENTIC = "Not authentic: its record was changed. It cannot be downloaded or used.";
 
@@ -63,7 +67,7 @@ const DELETE_ARTIFACT: Column<Artifact> = {
   cell: (artifact) => <DeleteButton collection="artifacts" id={artifact.id} name={artifact.name} />,
 };
 
-const CHECKPOINT_COLUMNS: Column<Checkpoint>[] = [
+const checkpointColumnsAt = (now: number): Column<Checkpoint>[] => [
   {
     name: "Checkpoint",
     cell: (checkpoint) => (
@@ -74,12 +78,25 @@ const CHECKPOINT_COLUMNS: Column<Checkpoint>[] = [
     ),
   },
   { name: "Step", end: true, cell: (checkpoint) => checkpoint.step.toLocaleString("en") },
-  { name: "State", cell: (checkpoint) => checkpoint.state },
+  {
+    name: "State",
+    cell: (checkpoint) => (
+      <>
+        {checkpoint.state}
+        {checkpoint.damage ? (
+          <Text size="xs" c="dimmed" style={{ overflowWrap: "anywhere" }}>
+            {checkpoint.damage}
+          </Text>
+        ) : null}
+      </>
+    ),
+  },
   { name: "Training loss", end: true, cell: (checkpoint) => loss(checkpoint.metrics["train/loss"]) },
   { name: "Validation loss", end: true, cell: (checkpoint) => loss(checkpoint.metrics["evaluation/loss"]) },
   { name: "Processes", end: true, cell: (checkpoint) => checkpoint.world_size ?? NOT_AUTHENTIC },
   { name: "Size", end: true, cell: (checkpoint) => bytes(checkpoint.size_bytes) },
   { name: "Created", end: true, quiet: true, cell: (checkpoint) => <Moment time={checkpoint.created_at} /> },
+  { name: "Verified", end: true, quiet: true, cell: (checkpoint) => <TimeAgo time={checkpoint.verified_at} now={now} /> },
   {
     name: "(Download)",
     end: true,
@@ -119,14 +136,27 @@ function Interval({ chosen }: { chosen: NonNullable<Goodput["checkpoint_interval
   );
 }
 
+const MANAGE_CHECKPOINT: Column<Checkpoint> = {
+  name: "(Change the state)",
+  end: true,
+  cell: (checkpoint) => <CheckpointActions checkpoint={checkpoint} />,
+};
+
 export function OutputsTab({ job }: { job: Job }) {
+  const now = useNow(true, 60_000);
+  const session = useQuery(sessionQuery());
+  const isAdmin = session.data?.teams.some((team) => team.id === job.team.id && team.role === "admin") ?? false;
   const artifacts = useQuery(artifactsQuery(job));
   const checkpoints = useQuery(checkpointsQuery(job));
   const isAutomatic = flat(job.resolved_spec).get("checkpoint.every_minutes") === "auto";
   const interval = useQuery({ ...goodputQuery(job), enabled: isAutomatic }).data?.checkpoint_interval;
   const models = (artifacts.data?.items ?? []).filter((one) => one.kind !== "profile");
   const artifactColumns = isFinal(job.status) ? [...ARTIFACT_COLUMNS, DELETE_ARTIFACT] : ARTIFACT_COLUMNS;
-  const checkpointColumns = isFinal(job.status) ? [...CHECKPOINT_COLUMNS, DELETE_CHECKPOINT] : CHECKPOINT_COLUMNS;
+  const checkpointColumns = [
+    ...checkpointColumnsAt(now),
+    ...(isAdmin ? [MANAGE_CHECKPOINT] : []),
+    ...(isFinal(job.status) ? [DELETE_CHECKPOINT] : []),
+  ];
   const saved = [...(checkpoints.data?.items ?? [])].sort((a, b) => b.step - a.step);
   return (
     <Stack gap="lg">

@@ -128,7 +128,11 @@ export function describeEvent(event: JobEvent): Described | null {
     case "checkpoint.registered":
       return described(`Checkpoint of step ${step ?? "?"}${sizeOf(event)}`);
     case "checkpoint.damaged":
-      return described(`Checkpoint of step ${step ?? "?"} is damaged; an older one is used`, "waiting");
+      return described(`Checkpoint of step ${step ?? "?"} is damaged and not used: ${word("because")}`, "waiting");
+    case "checkpoint.intact":
+      return described(`Checkpoint of step ${step ?? "?"} is intact again: ${word("because")}`);
+    case "checkpoint.retired":
+      return described(`Checkpoint of step ${step ?? "?"} is given up: ${word("because")}`);
     case "secret.withheld":
       return described(`Secret withheld: ${event.message}`, "waiting");
     case "profile.requested":

@@ -5,8 +5,9 @@ from typing import Any, TypeVar
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from athanor.api.bodies import RequestSerializer
 from athanor.api.v1.serializers.common import build_serializer
-from athanor.artifacts import manifests
+from athanor.artifacts import checkpoint_states, manifests
 from athanor.artifacts.models import Artifact, Checkpoint
 from athanor.core.errors import Conflict
 from trainer.contract.manifest import CheckpointManifest, Manifest
@@ -88,8 +89,17 @@ class CheckpointSerializer(StoredSerializer[Checkpoint]):
     state = serializers.ChoiceField(
         choices=Checkpoint.State.choices,
         help_text=(
-            "`intact`; `damaged`: an agent could not read it; or `diverged`: its run went back to an earlier one. "
-            "Nothing resumes from the last two, and the next checkpoint retires them."
+            "`intact`; `damaged`: it could not be read, or an administrator marked it (`damage`); or `diverged`: its "
+            "run went back to an earlier one. Nothing resumes from the last two. The next checkpoint retires diverged "
+            "ones, and those that have been damaged for ATHANOR_UNDO_DAYS (7)."
+        ),
+    )
+    damage = serializers.CharField(allow_blank=True, help_text="Why it is damaged. Empty if it is not.")
+    verified_at = serializers.DateTimeField(
+        allow_null=True,
+        help_text=(
+            "Time at which the platform had last read all of its stored parts and found them as the manifest says, "
+            "ISO 8601 in UTC. Null if it has not yet."
         ),
     )
 
@@ -97,6 +107,25 @@ class CheckpointSerializer(StoredSerializer[Checkpoint]):
         """Return the number of ranks that wrote the checkpoint, None if the manifest is not authentic."""
         manifest = self._manifest(row)
         return manifest.world_size if isinstance(manifest, CheckpointManifest) else None
+
+
+class ActedCheckpointSerializer(CheckpointSerializer):
+    """A checkpoint after an administrator changed its state."""
+
+    retired_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time at which it was retired, ISO 8601 in UTC. Null if it is not."
+    )
+    notice = serializers.SerializerMethodField(help_text="What its job does next, and what you can do, as text.")
+
+    def get_notice(self, row: Checkpoint) -> str:
+        """Return what the job resumes from now."""
+        return checkpoint_states.notice_of(row)
+
+
+class CheckpointReasonSerializer(RequestSerializer):
+    """Why the state of a checkpoint is changed."""
+
+    reason = serializers.CharField(max_length=500, help_text="Reason, for others to read.")
 
 
 class PartSerializer(serializers.Serializer[Any]):
