@@ -1,5 +1,6 @@
 """One step on any mesh, and the same step on one rank: loss, every gradient, and the norm they are clipped by."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from trainer.parallel import data
 from trainer.parallel.full_tensors import gather_full_tensors
 from trainer.parallel.mesh import Mesh, all_reduce_world
 from trainer.parallel.parallelize import ParallelModel, parallelize_model
+from trainer.reporting.layers import Layers, layer_of
 
 VOCABULARY = 101  # no axis divides it
 SEQUENCES, LENGTH = 16, 32
@@ -103,11 +105,12 @@ class Case:
 
 @dataclass
 class Outcome:
-    """Of a step: mean loss, gradient norm, and (on the first rank) the whole gradients."""
+    """Of a step: mean loss, gradient norm, (on the first rank) whole gradients, and the squared norm of each layer."""
 
     loss: float
     norm: float
     gradients: dict[str, np.ndarray]
+    layer_squares: dict[str, float]
 
 
 def step_batch(packed: bool) -> MicroBatch:
@@ -154,7 +157,9 @@ def take_step(mesh: Mesh, case: Case, first: Callable[[ParallelModel], None] = l
     batch = step_batch(case.packed)
     loss = model.forward_backward(my_batches(batch, part), float(batch.counted))
     optimizer = ShardOptimizer(model.weights.trainable, model.weights.layouts, case.spec().optimizer)
-    sums = all_reduce_world(torch.stack([loss, optimizer.gradient_square_sum()]), mesh)
+    squares = optimizer.gradient_squares()
+    layers = Layers(model.weights, case.spec().model.resolve().num_layers)
+    sums = all_reduce_world(torch.cat([torch.stack([loss, squares.sum()]), layers.sums(squares)]), mesh)
 
     def gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
         assert parameter.grad is not None
@@ -167,7 +172,8 @@ def take_step(mesh: Mesh, case: Case, first: Callable[[ParallelModel], None] = l
         if name not in expert_biases
     }
     gradients = {name: value for name, value in gradients.items() if not name.endswith(".balance")}
-    return Outcome(sums[0].item(), sums[1].sqrt().item(), gradients)
+    by_layer = dict(zip(layers.names, sums[2:].tolist(), strict=True))
+    return Outcome(sums[0].item(), sums[1].sqrt().item(), gradients, by_layer)
 
 
 def differences(found: Outcome, expected: Outcome) -> list[str]:
@@ -177,6 +183,15 @@ def differences(found: Outcome, expected: Outcome) -> list[str]:
         wrong.append(f"loss {found.loss!r} != {expected.loss!r}")
     if not abs(found.norm - expected.norm) <= 10 * LOSS_TOLERANCE * expected.norm:
         wrong.append(f"gradient norm {found.norm!r} != {expected.norm!r}")
+    squares: dict[str, float] = defaultdict(float)
+    for name, gradient in found.gradients.items():
+        squares[layer_of(name)] += float(np.square(gradient, dtype=np.float64).sum())
+    for name, square in found.layer_squares.items():
+        if not abs(square - squares[name]) <= 10 * LOSS_TOLERANCE * squares[name]:
+            wrong.append(f"squared norm of {name}: {square!r} != {squares[name]!r} of its gradients")
+    total = sum(found.layer_squares.values())
+    if not abs(total - found.norm**2) <= 10 * LOSS_TOLERANCE * total:
+        wrong.append(f"squared norms of the layers add up to {total!r}, not {found.norm**2!r}")
     if found.gradients.keys() != expected.gradients.keys():
         wrong.append(f"parameters differ: {sorted(found.gradients.keys() ^ expected.gradients.keys())[:3]}")
     for name in found.gradients.keys() & expected.gradients.keys():

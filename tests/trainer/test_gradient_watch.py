@@ -2,12 +2,18 @@
 
 import math
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.trainer.runs import run_alone, tiny_training
+from trainer.agent import worker_group
 from trainer.agent.supervisor import Supervisor
+from trainer.agent.worker_process import run_worker
 from trainer.contract.optimisation import GradientWatchSpec
 from trainer.contract.run import EndClass
 from trainer.reporting.gradient_watch import MIN_STEPS, WINDOW, GradientWatch, GradientWatchState
+from trainer.resilience.assignment import Assignment
 
 
 def test_a_norm_above_the_absolute_limit_is_reported_until_it_is_over() -> None:
@@ -63,6 +69,35 @@ def test_a_watch_continues_where_another_stopped() -> None:
     assert second.state == one.state
     fresh = GradientWatchState.model_validate_json(GradientWatch(spec).state.model_dump_json())
     assert fresh.outliers.limit == math.inf
+
+
+def work_with_a_large_layer(assignment: Assignment) -> None:
+    """A worker that multiplies the gradient of one matrix in the seventh step; stands in for `run_worker`."""
+    from trainer.training import loop
+
+    counted_tokens = loop.counted_tokens
+
+    def enlarge(state: Any, batches: Any, step: int) -> object:
+        now[0] = step
+        if step == 0:
+            weight = state.model.weights.trainable["blocks.1.attention.value.weight"]
+            weight.register_hook(lambda gradient: gradient * (1e7 if now[0] == 6 else 1.0))
+        return counted_tokens(state, batches, step)
+
+    now = [0]
+    loop.counted_tokens = enlarge
+    run_worker(assignment)
+
+
+def test_the_report_of_a_large_gradient_names_its_layer_and_its_sequences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_group, "run_worker", work_with_a_large_layer)
+    run = run_alone(tmp_path / "run", tiny_training())
+    assert run.end_class is EndClass.COMPLETED, run.end
+    (event,) = run.events("gradient.large")
+    assert (event["step"], event["first_sequence"], event["last_sequence"]) == (7, 48, 55)
+    assert event["layers"].startswith("blocks.1.attention 100%, ")
 
 
 def test_a_run_skips_outliers_and_takes_the_other_steps(tmp_path: Path) -> None:

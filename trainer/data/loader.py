@@ -102,6 +102,11 @@ class Loader:
         self.skipped_sequences = item.skipped_sequences / self._part.copies
         return [batch.to(self._device) for batch in item.batches]
 
+    def sequences(self, step: int) -> tuple[int, int]:
+        """Return the numbers of the first and last sequence of a step, in the order of the run's data."""
+        first = first_sequence(step, self._schedule, self._rollbacks)
+        return first, first + self._schedule.sequences_at(step) - 1
+
     def close(self) -> None:
         """Stop the thread that reads ahead."""
         self._closed.set()

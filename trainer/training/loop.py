@@ -23,6 +23,7 @@ from trainer.optim.learning_rate import learning_rate
 from trainer.parallel.mesh import all_reduce_sum, all_reduce_world
 from trainer.reporting.compute_time import ComputeSampler
 from trainer.reporting.gradient_watch import GradientWatch, OutlierLimit
+from trainer.reporting.layers import Layers
 from trainer.reporting.profiling import StepProfiler
 from trainer.reporting.replica_check import ReplicaCheck
 from trainer.reporting.stats import RANK_FIGURES, StatsPipe, StepStats
@@ -41,7 +42,8 @@ def train(state: TrainState) -> EndClass:
     """
     training, reporter = state.training, state.reporter
     monitor = Monitor(state)
-    pipe, clock, sampler, replicas = StatsPipe(state.mesh.device), monitor.clock, monitor.sampler, monitor.replicas
+    pipe = StatsPipe(state.mesh.device, state.mesh.world_size)
+    clock, sampler, replicas = monitor.clock, monitor.sampler, monitor.replicas
     profiler = StepProfiler(state.assignment)
     stopping, done = False, state.first_step
     policy = state.assignment.run.checkpoint
@@ -74,7 +76,7 @@ def train(state: TrainState) -> EndClass:
         memory, stall = peak_memory_bytes(state.mesh.device), state.loader.stalls[-1]
         figures = (clock.pass_seconds, sampler.seconds, memory, stall, checksum)
         state.shadows.protect_state(step + 1)
-        stats, gradient_norm, is_applied = reduce_statistics(state, loss, figures, monitor.skip_limit)
+        stats, gradient_norm, is_applied = reduce_statistics(state, loss, figures, monitor.layers, monitor.skip_limit)
         clock.end_phase("communication")
         state.optimizer.step(learning_rate(training, step), gradient_norm, is_applied)
         state.balancer.step(is_applied)
@@ -136,7 +138,7 @@ def counted_tokens(state: TrainState, batches: list[MicroBatch], step: int) -> f
 
 
 def reduce_statistics(
-    state: TrainState, loss: Tensor, figures: tuple[float | Tensor, ...], skip_limit: float
+    state: TrainState, loss: Tensor, figures: tuple[float | Tensor, ...], layers: Layers, skip_limit: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return (statistics in the order of `StepStats` after `step`, gradient norm, whether the step is applied), over
     all ranks; a collective. It is where loss and norm are finite and the norm is at most `skip_limit`, which is equal
@@ -153,7 +155,8 @@ def reduce_statistics(
     flags[4], flags[5] = float(state.writer.is_due), float(state.shadows.is_due) - float(state.shadows.is_copying)
     for number, figure in enumerate(figures):  # the others' places are 0, so that the sum has each rank's
         flags[6 + number * mesh.world_size + mesh.rank] = figure
-    sums = torch.cat([torch.stack([loss, state.optimizer.gradient_square_sum()]), flags])
+    squares = state.optimizer.gradient_squares()
+    sums = torch.cat([torch.stack([loss, squares.sum()]), flags, layers.sums(squares)])
     loss, square_sum = all_reduce_world(sums, mesh)[:2].unbind()
     gradient_norm = square_sum.sqrt()
     is_applied = gradient_norm.isfinite() & loss.isfinite() & (gradient_norm <= skip_limit)
@@ -226,6 +229,8 @@ class Monitor:
         )
         self._skew = SkewDetector(SLOW_SAMPLES if self.sampler.is_needed else SLOW_STEPS)
         self.replicas = ReplicaCheck(state.model.weights)
+        self.layers = Layers(state.model.weights, state.training.model.resolve().num_layers)
+        self._sequences = state.loader.sequences
         self._resumed, self._shadows = state.resumed, state.shadows
         before = state.resumed.progress
         self._gradients = GradientWatch(state.training.optimizer.gradient_watch, before.watch)
@@ -300,7 +305,11 @@ class Monitor:
         self.latest["train/loss"] = stats.loss
         because = self._gradients.check(stats.gradient_norm)
         if because is not None:
-            self._reporter.event("gradient.large", step=stats.step + 1, norm=stats.gradient_norm, because=because)
+            first, last = self._sequences(stats.step)
+            self._reporter.event(
+                "gradient.large", step=stats.step + 1, norm=stats.gradient_norm, because=because,
+                layers=self.layers.largest(stats.layer_squares), first_sequence=first, last_sequence=last,
+            )  # fmt: skip
         difference = self.replicas.find_difference(stats.checksums)
         if difference is not None:
             ranks, all_ranks = (", ".join(map(str, each)) for each in (difference.ranks, difference.replicas))
@@ -358,7 +367,11 @@ class Monitor:
         sigma = self._training.optimizer.gradient_watch.skip_sigma
         outlier = f"the gradient's norm {stats.gradient_norm:.3g} is above optimizer.gradient_watch.skip_sigma {sigma}"
         because = outlier if _is_finite(stats) else "the loss or its gradient is not finite"
-        self._reporter.event("step.skipped", step=stats.step + 1, because=because)
+        first, last = self._sequences(stats.step)
+        self._reporter.event(
+            "step.skipped", step=stats.step + 1, because=because, layers=self.layers.largest(stats.layer_squares),
+            first_sequence=first, last_sequence=last,
+        )  # fmt: skip
 
     def _check_divergence(self, stats: StepStats) -> None:
         limit = self._losses.limit
@@ -366,6 +379,12 @@ class Monitor:
         self._diverging = 0 if is_good else self._diverging + 1
         if is_good:  # those above would raise the limit within the steps that it takes
             self._losses.add(stats.loss)
+        elif self._diverging == 1 and isfinite(stats.loss) and stats.loss > limit:
+            first, last = self._sequences(stats.step)
+            self._reporter.event(
+                "loss.large", step=stats.step + 1, loss=stats.loss, limit=limit,
+                layers=self.layers.largest(stats.layer_squares), first_sequence=first, last_sequence=last,
+            )  # fmt: skip
         if self._diverging < DIVERGED_STEPS:
             return
         raise TrainerError(

@@ -1,0 +1,60 @@
+"""In which layers a gradient is large: sums over the parameters of each layer, the same on every mesh."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from math import isfinite
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from trainer.parallel.weights import Weights
+
+_LISTED = 3  # layers that a text names
+
+
+def layer_names(num_layers: int) -> list[str]:
+    """Return the layers of a model, in the order in which the backward pass reaches them."""
+    blocks = [f"blocks.{number}.{half}" for number in reversed(range(num_layers)) for half in ("mlp", "attention")]
+    return ["head", "norm", *blocks, "embedding"]
+
+
+def layer_of(parameter: str) -> str:
+    """Return the layer of a parameter, by its name in checkpoints. The norms of a block belong to the half whose inputs
+    or outputs they normalise."""
+    first, *rest = parameter.split(".")
+    if first != "blocks":
+        return first
+    return f"blocks.{rest[0]}.{'attention' if rest[1].startswith('attention') else 'mlp'}"
+
+
+class Layers:
+    """The layers of the complete model, `names`, and which of this rank's trained parameters belong to each."""
+
+    def __init__(self, weights: Weights, num_layers: int) -> None:
+        self.names = layer_names(num_layers)
+        members: dict[str, list[int]] = defaultdict(list)
+        for number, name in enumerate(weights.trainable):
+            members[layer_of(weights.layouts[name].name)].append(number)
+        padding, longest = len(weights.trainable), max(map(len, members.values()), default=0)
+        rows = [members[name] + [padding] * (longest - len(members[name])) for name in self.names]
+        self._members = torch.tensor(rows, device=weights.mesh.device)  # [layers, longest]
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Return the sum of `values` over the parameters of each layer, [layers], 0 where this rank has none. `values`:
+        of this rank's trained parameters, in their order.
+
+        Each sum is computed in a fixed order, and a value that is not finite affects its own layer only.
+        """
+        return functional.pad(values, (0, 1))[self._members].sum(dim=1)
+
+    def largest(self, squares: Sequence[float]) -> str:
+        """Return, as text, the layers with the largest shares of the squared norm, or those where it is not finite, the
+        first that the backward pass reached first. `squares`: the squared norm of each layer; no text if all are 0."""
+        broken = [name for name, square in zip(self.names, squares, strict=True) if not isfinite(square)]
+        if broken:
+            others = f" and {len(broken) - _LISTED} more" if len(broken) > _LISTED else ""
+            return f"not finite in {', '.join(broken[:_LISTED])}{others}"
+        total = sum(squares)
+        ranked = sorted(zip(squares, self.names, strict=True), key=lambda each: -each[0])
+        return ", ".join(f"{name} {square / total:.0%}" for square, name in ranked[:_LISTED] if square > 0)
