@@ -24,6 +24,7 @@ _STEP_DETAILS = {
     "it is not finite, from the head to the embedding.",
     "first_sequence": "Number of the step's first sequence in the order of the run's data, from 0.",
     "last_sequence": "Number of its last one.",
+    "worst_batch": "The highest mean loss of a micro-batch, and the source, shard and row of its sequences, as text.",
 }
 
 WAIT_FOR_DATA = "wait_for_data"

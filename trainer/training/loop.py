@@ -3,6 +3,7 @@
 import resource
 import sys
 import time
+from collections.abc import Sequence
 from math import isfinite, nan
 from operator import itemgetter
 from statistics import mean
@@ -26,6 +27,7 @@ from trainer.reporting.gradient_watch import GradientWatch, OutlierLimit
 from trainer.reporting.layers import Layers
 from trainer.reporting.profiling import StepProfiler
 from trainer.reporting.replica_check import ReplicaCheck
+from trainer.reporting.spikes import describe_step
 from trainer.reporting.stats import RANK_FIGURES, StatsPipe, StepStats
 from trainer.reporting.step_clock import SLOW_SAMPLES, SLOW_STEPS, SkewDetector, StepClock
 from trainer.reporting.throughput import model_flops_utilisation, peak_of
@@ -42,7 +44,7 @@ def train(state: TrainState) -> EndClass:
     """
     training, reporter = state.training, state.reporter
     monitor = Monitor(state)
-    pipe = StatsPipe(state.mesh.device, state.mesh.world_size)
+    pipe = StatsPipe(state.mesh.device, state.mesh.world_size, len(monitor.layers.names))
     clock, sampler, replicas = monitor.clock, monitor.sampler, monitor.replicas
     profiler = StepProfiler(state.assignment)
     stopping, done = False, state.first_step
@@ -65,18 +67,21 @@ def train(state: TrainState) -> EndClass:
     for step in range(state.first_step, state.first_step if is_over else training.steps):
         profiler.begin(step + 1)
         batches = state.loader.next_step(step)
-        tokens = counted_tokens(state, batches, step)
+        tokens, counts = counted_tokens(state, batches, step)
         if training.lora is not None and training.lora.dropout:
             seed_dropout(training.seed, step, state.mesh.rank)
         with sampler.measure(step, is_profiled=profiler.is_active):
             clock.begin()
-            loss = state.model.forward_backward(batches, tokens, clock.end_phase)
+            loss, parts_M = state.model.forward_backward(batches, tokens, clock.end_phase)
         clock.end_phase("other")  # what the measurement took
         checksum = replicas.checksum() if replicas.is_due(step, policy.every_steps) else 0.0
         memory, stall = peak_memory_bytes(state.mesh.device), state.loader.stalls[-1]
         figures = (clock.pass_seconds, sampler.seconds, memory, stall, checksum)
         state.shadows.protect_state(step + 1)
-        stats, gradient_norm, is_applied = reduce_statistics(state, loss, figures, monitor.layers, monitor.skip_limit)
+        means_M = torch.stack([part * (tokens / count) for part, count in zip(parts_M, counts, strict=True)])
+        stats, gradient_norm, is_applied = reduce_statistics(
+            state, loss, means_M, figures, monitor.layers, monitor.skip_limit
+        )
         clock.end_phase("communication")
         state.optimizer.step(learning_rate(training, step), gradient_norm, is_applied)
         state.balancer.step(is_applied)
@@ -129,20 +134,32 @@ def train(state: TrainState) -> EndClass:
     return EndClass.COMPLETED
 
 
-def counted_tokens(state: TrainState, batches: list[MicroBatch], step: int) -> float | Tensor:
-    """Return the number of targets of this step over all ranks, by which each rank divides its loss."""
+def counted_tokens(
+    state: TrainState, batches: list[MicroBatch], step: int
+) -> tuple[float | Tensor, Sequence[float | Tensor]]:
+    """Return (the number of targets of this step over all ranks, by which each rank divides its loss; that of each of
+    this rank's micro-batches, at least 1)."""
     if not state.loader.counts_vary:
-        return float(state.training.tokens_at(step))
-    counted = torch.stack([(batch.targets_BS != IGNORED).sum() for batch in batches]).sum().float()
-    return all_reduce_sum(counted, state.mesh.group("replicate", "shard")).clamp(min=1.0)
+        bounds = state.part.micro_batches(state.training.batch_size_schedule.sequences_at(step))
+        length = state.training.sequence_length
+        return float(state.training.tokens_at(step)), [float(max(1, end - begin) * length) for begin, end in bounds]
+    counted_M = torch.stack([(batch.targets_BS != IGNORED).sum() for batch in batches])
+    counted = all_reduce_sum(counted_M.sum().float(), state.mesh.group("replicate", "shard"))
+    return counted.clamp(min=1.0), counted_M.clamp(min=1).unbind()
 
 
 def reduce_statistics(
-    state: TrainState, loss: Tensor, figures: tuple[float | Tensor, ...], layers: Layers, skip_limit: float
+    state: TrainState,
+    loss: Tensor,
+    means_M: Tensor,
+    figures: tuple[float | Tensor, ...],
+    layers: Layers,
+    skip_limit: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return (statistics in the order of `StepStats` after `step`, gradient norm, whether the step is applied), over
     all ranks; a collective. It is where loss and norm are finite and the norm is at most `skip_limit`, which is equal
-    on all ranks. `figures`: this rank's, the last RANK_FIGURES of `StepStats`.
+    on all ranks. `means_M`: this rank's part of the mean loss of each of its micro-batches. `figures`: this rank's,
+    those of `StepStats` that each rank has.
 
     One small all-reduce sums all statistics, stop requests and due checkpoints included, so that all ranks stop or save
     after the same step.
@@ -156,7 +173,7 @@ def reduce_statistics(
     for number, figure in enumerate(figures):  # the others' places are 0, so that the sum has each rank's
         flags[6 + number * mesh.world_size + mesh.rank] = figure
     squares = state.optimizer.gradient_squares()
-    sums = torch.cat([torch.stack([loss, squares.sum()]), flags, layers.sums(squares)])
+    sums = torch.cat([torch.stack([loss, squares.sum()]), flags, layers.sums(squares), state.part.at_place(means_M)])
     loss, square_sum = all_reduce_world(sums, mesh)[:2].unbind()
     gradient_norm = square_sum.sqrt()
     is_applied = gradient_norm.isfinite() & loss.isfinite() & (gradient_norm <= skip_limit)
@@ -230,7 +247,7 @@ class Monitor:
         self._skew = SkewDetector(SLOW_SAMPLES if self.sampler.is_needed else SLOW_STEPS)
         self.replicas = ReplicaCheck(state.model.weights)
         self.layers = Layers(state.model.weights, state.training.model.resolve().num_layers)
-        self._sequences = state.loader.sequences
+        self._loader = state.loader
         self._resumed, self._shadows = state.resumed, state.shadows
         before = state.resumed.progress
         self._gradients = GradientWatch(state.training.optimizer.gradient_watch, before.watch)
@@ -305,10 +322,10 @@ class Monitor:
         self.latest["train/loss"] = stats.loss
         because = self._gradients.check(stats.gradient_norm)
         if because is not None:
-            first, last = self._sequences(stats.step)
+            found = describe_step(stats, self.layers, self._loader)
             self._reporter.event(
-                "gradient.large", step=stats.step + 1, norm=stats.gradient_norm, because=because,
-                layers=self.layers.largest(stats.layer_squares), first_sequence=first, last_sequence=last,
+                "gradient.large", step=stats.step + 1, norm=stats.gradient_norm, because=because, layers=found.layers,
+                first_sequence=found.first_sequence, last_sequence=found.last_sequence, worst_batch=found.worst_batch,
             )  # fmt: skip
         difference = self.replicas.find_difference(stats.checksums)
         if difference is not None:
@@ -367,10 +384,10 @@ class Monitor:
         sigma = self._training.optimizer.gradient_watch.skip_sigma
         outlier = f"the gradient's norm {stats.gradient_norm:.3g} is above optimizer.gradient_watch.skip_sigma {sigma}"
         because = outlier if _is_finite(stats) else "the loss or its gradient is not finite"
-        first, last = self._sequences(stats.step)
+        found = describe_step(stats, self.layers, self._loader)
         self._reporter.event(
-            "step.skipped", step=stats.step + 1, because=because, layers=self.layers.largest(stats.layer_squares),
-            first_sequence=first, last_sequence=last,
+            "step.skipped", step=stats.step + 1, because=because, layers=found.layers,
+            first_sequence=found.first_sequence, last_sequence=found.last_sequence, worst_batch=found.worst_batch,
         )  # fmt: skip
 
     def _check_divergence(self, stats: StepStats) -> None:
@@ -380,10 +397,10 @@ class Monitor:
         if is_good:  # those above would raise the limit within the steps that it takes
             self._losses.add(stats.loss)
         elif self._diverging == 1 and isfinite(stats.loss) and stats.loss > limit:
-            first, last = self._sequences(stats.step)
+            found = describe_step(stats, self.layers, self._loader)
             self._reporter.event(
-                "loss.large", step=stats.step + 1, loss=stats.loss, limit=limit,
-                layers=self.layers.largest(stats.layer_squares), first_sequence=first, last_sequence=last,
+                "loss.large", step=stats.step + 1, loss=stats.loss, limit=limit, layers=found.layers,
+                first_sequence=found.first_sequence, last_sequence=found.last_sequence, worst_batch=found.worst_batch,
             )  # fmt: skip
         if self._diverging < DIVERGED_STEPS:
             return

@@ -156,9 +156,10 @@ export function describeEvent(event: JobEvent): Described | null {
 
 /** Where the gradient of a step was large, and the data of the step; nothing in events of older versions. */
 function detailsOf(event: JobEvent): string {
-  const { layers, first_sequence: first, last_sequence: last } = event.data;
+  const { layers, first_sequence: first, last_sequence: last, worst_batch: worst } = event.data;
   const gradient = typeof layers === "string" && layers !== "" ? `; gradient: ${layers}` : "";
-  return typeof first === "number" && typeof last === "number" ? `${gradient}; sequences ${first} to ${last}` : gradient;
+  const sequences = typeof first === "number" && typeof last === "number" ? `; sequences ${first} to ${last}` : "";
+  return gradient + sequences + (typeof worst === "string" ? `; highest loss ${worst}` : "");
 }
 
 function sizeOf(event: JobEvent): string {
