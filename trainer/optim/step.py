@@ -55,7 +55,17 @@ class ShardOptimizer:
             assert param.parameter.grad is not None, f"{param.name} took no part in the step"
             param.shard.grad = local_tensor(param.parameter.grad)
             gradients.append(param.shard.grad)
-        return (torch.stack(torch._foreach_norm(gradients)) * self._shares).square()
+        return self.squares(torch.stack(torch._foreach_norm(gradients)))
+
+    @property
+    def shards(self) -> list[Tensor]:
+        """Return this rank's part of each parameter, in the order of `named`; they share its memory."""
+        return [param.shard for param in self._params]
+
+    def squares(self, norms: Tensor) -> Tensor:
+        """Return this rank's share of each squared norm, [parameters]; the shares of all ranks add up. `norms`: of
+        tensors like the shards, [parameters]."""
+        return (norms * self._shares).square()
 
     def step(self, learning_rate: float, gradient_norm: Tensor, is_finite: Tensor) -> None:
         """Update the parameters, or nothing where `is_finite` is false. `gradient_norm`: over all ranks, before

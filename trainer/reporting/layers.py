@@ -1,13 +1,16 @@
-"""In which layers a gradient is large: sums over the parameters of each layer, the same on every mesh."""
+"""In which layers a gradient is large, and how far updates change each: sums over the parameters of each layer, the
+same on every mesh."""
 
 from collections import defaultdict
 from collections.abc import Sequence
-from math import isfinite
+from math import isfinite, sqrt
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from trainer.optim.step import ShardOptimizer
+from trainer.parallel.mesh import Mesh, all_reduce_world
 from trainer.parallel.weights import Weights
 
 _LISTED = 3  # layers that a text names
@@ -58,3 +61,38 @@ class Layers:
         total = sum(squares)
         ranked = sorted(zip(squares, self.names, strict=True), key=lambda each: -each[0])
         return ", ".join(f"{name} {square / total:.0%}" for square, name in ranked[:_LISTED] if square > 0)
+
+
+class UpdateMeter:
+    """Measures the updates of each layer every `every_steps` steps; never if that is None.
+
+    What the parameters were before the update is stored in host memory, since the device may have no room for it.
+    """
+
+    def __init__(self, optimizer: ShardOptimizer, layers: Layers, mesh: Mesh, every_steps: int | None) -> None:
+        self._optimizer, self._layers, self._mesh, self._every_steps = optimizer, layers, mesh, every_steps
+        self._before: list[Tensor] = []
+
+    def is_due(self, step: int) -> bool:
+        """Return whether the update of `step` (from 0) is measured."""
+        return self._every_steps is not None and (step + 1) % self._every_steps == 0
+
+    def begin(self) -> None:
+        """Store the parameters before the update."""
+        self._before = [shard.to("cpu", copy=True) for shard in self._optimizer.shards]
+
+    def ratios(self) -> dict[str, float]:
+        """Return the norm of the update since `begin` divided by that of the parameters before it, by layer, without
+        layers that have no trained parameters or only zeros; a collective that waits for the device."""
+        norms: list[tuple[Tensor, Tensor]] = []
+        for shard, stored in zip(self._optimizer.shards, self._before, strict=True):
+            before = stored.to(shard.device)
+            norms.append((torch.linalg.vector_norm(shard - before), torch.linalg.vector_norm(before)))
+        self._before = []
+        sums = [self._layers.sums(self._optimizer.squares(torch.stack(column))) for column in zip(*norms, strict=True)]
+        updates, weights = all_reduce_world(torch.stack(sums), self._mesh).tolist()
+        return {
+            name: sqrt(update / weight)
+            for name, update, weight in zip(self._layers.names, updates, weights, strict=True)
+            if weight
+        }

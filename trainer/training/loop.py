@@ -4,7 +4,7 @@ import resource
 import sys
 import time
 from collections.abc import Sequence
-from math import isfinite, nan
+from math import isfinite, nan, sqrt
 from operator import itemgetter
 from statistics import mean
 
@@ -24,7 +24,7 @@ from trainer.optim.learning_rate import learning_rate
 from trainer.parallel.mesh import all_reduce_sum, all_reduce_world
 from trainer.reporting.compute_time import ComputeSampler
 from trainer.reporting.gradient_watch import GradientWatch, OutlierLimit
-from trainer.reporting.layers import Layers
+from trainer.reporting.layers import Layers, UpdateMeter
 from trainer.reporting.profiling import StepProfiler
 from trainer.reporting.replica_check import ReplicaCheck
 from trainer.reporting.spikes import describe_step
@@ -83,6 +83,8 @@ def train(state: TrainState) -> EndClass:
             state, loss, means_M, figures, monitor.layers, monitor.skip_limit
         )
         clock.end_phase("communication")
+        if monitor.updates.is_due(step):
+            monitor.updates.begin()
         state.optimizer.step(learning_rate(training, step), gradient_norm, is_applied)
         state.balancer.step(is_applied)
         state.model.weights.commit(is_applied)
@@ -102,6 +104,9 @@ def train(state: TrainState) -> EndClass:
         if step == state.first_step:
             state.mesh.set_timeout(TRAINING_TIMEOUT)
         collect_garbage(done)
+        if monitor.updates.is_due(step):
+            monitor.report_steps(pipe.drain())
+            monitor.report_updates(done)
         if done % training.evaluation.every_steps == 0 or done == training.steps:
             monitor.report_steps(pipe.drain())
             run_evaluation(state, monitor, done)
@@ -248,9 +253,11 @@ class Monitor:
         self.replicas = ReplicaCheck(state.model.weights)
         self.layers = Layers(state.model.weights, state.training.model.resolve().num_layers)
         self._loader = state.loader
+        watch = state.training.optimizer.gradient_watch
+        self.updates = UpdateMeter(state.optimizer, self.layers, state.mesh, watch.layers_every_steps)
         self._resumed, self._shadows = state.resumed, state.shadows
         before = state.resumed.progress
-        self._gradients = GradientWatch(state.training.optimizer.gradient_watch, before.watch)
+        self._gradients = GradientWatch(watch, before.watch)
         self._losses = OutlierLimit(state.training.rollback.loss_sigma, before.losses)
         self._diverging, self._all_skipped = before.skipped
         self._seen_first = False
@@ -316,6 +323,9 @@ class Monitor:
             sent = self._sent.popleft()
             values["network/gradient_bytes"] = float(sent.compressed)
             values["network/uncompressed_gradient_bytes"] = float(sent.uncompressed)
+        if self.updates.is_due(stats.step):
+            norms = zip(self.layers.names, stats.layer_squares, strict=True)
+            values |= {f"{_series(name)}/gradient_norm": sqrt(square) for name, square in norms if square}
         self._all_skipped += not stats.is_applied
         values["train/skipped_steps"] = float(self._all_skipped)
         self._reporter.metrics(stats.step + 1, values)
@@ -373,6 +383,12 @@ class Monitor:
         self.latest.update(found.values | self.best.metrics)
         self.clock.resume()
 
+    def report_updates(self, step: int) -> None:
+        """Report the measured update, which was that of the last of `step` steps; a collective."""
+        ratios = self.updates.ratios().items()
+        self._reporter.metrics(step, {f"{_series(name)}/update_ratio": ratio for name, ratio in ratios})
+        self.clock.resume()
+
     def report_save(self, step: int, stall_seconds: float) -> None:
         """Report how long training waited for a save."""
         self._reporter.metrics(step, {"time/checkpoint_seconds": stall_seconds})
@@ -411,6 +427,11 @@ class Monitor:
             + "the loss or its gradient was not finite; lower training.optimizer.learning_rate or raise "
             "training.schedule.warmup_steps",
         )
+
+
+def _series(layer: str) -> str:
+    """Return the beginning of the names of a layer's metrics."""
+    return f"layers/{layer.replace('.', '/')}"
 
 
 def _is_finite(stats: StepStats) -> bool:
