@@ -115,7 +115,9 @@ def test_the_report_of_a_large_gradient_names_its_layer_and_its_data(
     assert (event["step"], event["first_sequence"], event["last_sequence"]) == (7, 48, 55)
     assert event["layers"].startswith("blocks.1.attention 100%, ")
     (path,) = run.output.glob("**/worst.json")
-    loss, shard, rows = re.fullmatch(r"(\S+) in rows of dataset:tiny (\S+): (.+)", event["worst_batch"]).groups()
+    named = re.fullmatch(r"(\S+) in rows of dataset:tiny (\S+): (.+)", event["worst_batch"])
+    assert named is not None, event["worst_batch"]
+    loss, shard, rows = named.groups()
     assert float(loss) > 1.5 * run.series("train/loss")[7]
     (shard_path,) = run.output.glob(f"**/{shard}")
     tokens = np.fromfile(shard_path, dtype=np.uint16)

@@ -50,10 +50,11 @@ class Corpus:
 
     def named_places(self, samples: NDArray[np.int64]) -> list[tuple[str, str, int]]:
         """Return the names of source and shard, and the row in the shard, of each of `samples`."""
-        return [
-            (source.name, source.index.shards[source.split][shard].name, row)
-            for source, shard, row in ((self.sources[which], *place) for which, *place in self.places(samples))
-        ]
+        found = []
+        for which, shard, row in self.places(samples):
+            source = self.sources[which]
+            found.append((source.name, source.index.shards[source.split][shard].name, row))
+        return found
 
     def in_shard_order(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples of a step in the order of their places in the windows of their sources.

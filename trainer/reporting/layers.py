@@ -39,7 +39,7 @@ class Layers:
         members: dict[str, list[int]] = defaultdict(list)
         for number, name in enumerate(weights.trainable):
             members[layer_of(weights.layouts[name].name)].append(number)
-        padding, longest = len(weights.trainable), max(map(len, members.values()), default=0)
+        padding, longest = len(weights.trainable), max(map(len, members.values()))
         rows = [members[name] + [padding] * (longest - len(members[name])) for name in self.names]
         self._members = torch.tensor(rows, device=weights.mesh.device)  # [layers, longest]
 
