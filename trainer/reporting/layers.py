@@ -52,7 +52,7 @@ class Layers:
         return functional.pad(values, (0, 1))[self._members].sum(dim=1)
 
     def largest(self, squares: Sequence[float]) -> str:
-        """Return, as text, the layers with the largest shares of the squared norm, or if it is not finite in some, these
+        """Return as text the layers with the largest shares of the squared norm; if it is not finite in some, those
         in the order of the backward pass. `squares`: the squared norm of each layer; no text if all are 0."""
         broken = [name for name, square in zip(self.names, squares, strict=True) if not isfinite(square)]
         if broken:
