@@ -107,7 +107,8 @@ def test_a_poisoned_step_is_skipped_counted_and_told(
     run = run_alone(tmp_path / "run", tiny_training(**changes), processes=2)
     assert run.end_class is EndClass.COMPLETED
     (event,) = run.events("step.skipped")
-    assert (event["step"], event["first_sequence"], event["last_sequence"]) == (7, 48, 55)
+    sequences = (12, 13) if "batch_ramp" in changes else (48, 55)
+    assert (event["step"], event["first_sequence"], event["last_sequence"]) == (7, *sequences)
     assert event["layers"] == "not finite in head, norm, blocks.1.mlp and 4 more"
     assert run.series("train/skipped_steps") == {step: float(step >= 7) for step in range(1, 21)}
     assert run.series(LOSS)[20] < run.series(LOSS)[1] - 0.3
