@@ -83,7 +83,7 @@ def measured_update(mesh: Mesh, case: Case) -> tuple[dict[str, float], dict[str,
     model.forward_backward(my_batches(batch, part), float(batch.counted))
     before, weights = squares()
     norm = all_reduce_world(optimizer.gradient_squares().sum(), mesh).sqrt()
-    meter.begin()
+    meter.begin(0)
     optimizer.step(1e-3, norm, norm.isfinite())
     ratios = meter.ratios()
     _, updates = squares(before)

@@ -77,9 +77,10 @@ class UpdateMeter:
         """Return whether the update of `step` (from 0) is measured."""
         return self._every_steps is not None and (step + 1) % self._every_steps == 0
 
-    def begin(self) -> None:
-        """Store the parameters before the update."""
-        self._before = [shard.to("cpu", copy=True) for shard in self._optimizer.shards]
+    def begin(self, step: int) -> None:
+        """Store the parameters before the update of `step`, if it is measured."""
+        if self.is_due(step):
+            self._before = [shard.to("cpu", copy=True) for shard in self._optimizer.shards]
 
     def ratios(self) -> dict[str, float]:
         """Return the norm of the update since `begin` divided by that of the parameters before it, by layer, without

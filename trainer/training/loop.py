@@ -83,8 +83,7 @@ def train(state: TrainState) -> EndClass:
             state, loss, means_M, figures, monitor.layers, monitor.skip_limit
         )
         clock.end_phase("communication")
-        if monitor.updates.is_due(step):
-            monitor.updates.begin()
+        monitor.updates.begin(step)
         state.optimizer.step(learning_rate(training, step), gradient_norm, is_applied)
         state.balancer.step(is_applied)
         state.model.weights.commit(is_applied)

@@ -4,7 +4,11 @@ import type { JobEvent } from "@/api/types";
 import { describeEvent } from "@/features/job/lib/describe-event";
 
 function textOf(type: string, data: JobEvent["data"]): string | undefined {
-  return describeEvent({ id: "e", type, actor: "att_1", time: "2026-01-01T00:00:00Z", message: "", data } as JobEvent)?.text;
+  const event: JobEvent = {
+    seq: 1, type, actor: "att_1", time: "2026-01-01T00:00:00Z", message: "", data, request_id: "", job_id: "job_1",
+    team_seq: null,
+  };
+  return describeEvent(event)?.text;
 }
 
 const DETAILS = {
