@@ -1,5 +1,6 @@
 """One step on any mesh, and the same step on one rank: loss, every gradient, and the norm they are clipped by."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from trainer.parallel import data
 from trainer.parallel.full_tensors import gather_full_tensors
 from trainer.parallel.mesh import Mesh, all_reduce_world
 from trainer.parallel.parallelize import ParallelModel, parallelize_model
+from trainer.reporting.layers import Layers, layer_of
 
 VOCABULARY = 101  # no axis divides it
 SEQUENCES, LENGTH = 16, 32
@@ -103,11 +105,14 @@ class Case:
 
 @dataclass
 class Outcome:
-    """Of a step: mean loss, gradient norm, and (on the first rank) the whole gradients."""
+    """Of a step: mean loss, gradient norm, (on the first rank) whole gradients, the squared norm of each layer, and
+    what the sequences of each micro-batch contribute to the loss."""
 
     loss: float
     norm: float
     gradients: dict[str, np.ndarray]
+    layer_squares: dict[str, float]
+    batch_losses: dict[tuple[int, int], float]
 
 
 def step_batch(packed: bool) -> MicroBatch:
@@ -152,9 +157,12 @@ def take_step(mesh: Mesh, case: Case, first: Callable[[ParallelModel], None] = l
     model, part = built(mesh, case.spec(), by_block=case.packed)
     first(model)
     batch = step_batch(case.packed)
-    loss = model.forward_backward(my_batches(batch, part), float(batch.counted))
+    loss, parts_M = model.forward_backward(my_batches(batch, part), float(batch.counted))
     optimizer = ShardOptimizer(model.weights.trainable, model.weights.layouts, case.spec().optimizer)
-    sums = all_reduce_world(torch.stack([loss, optimizer.gradient_square_sum()]), mesh)
+    squares = optimizer.gradient_squares()
+    layers = Layers(model.weights, case.spec().model.resolve().num_layers)
+    statistics = [torch.stack([loss, squares.sum()]), layers.sums(squares), part.at_place(parts_M)]
+    sums = all_reduce_world(torch.cat(statistics), mesh)
 
     def gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
         assert parameter.grad is not None
@@ -167,7 +175,10 @@ def take_step(mesh: Mesh, case: Case, first: Callable[[ParallelModel], None] = l
         if name not in expert_biases
     }
     gradients = {name: value for name, value in gradients.items() if not name.endswith(".balance")}
-    return Outcome(sums[0].item(), sums[1].sqrt().item(), gradients)
+    mean, square_sum, *rest = sums.tolist()
+    by_layer = dict(zip(layers.names, rest, strict=False))
+    by_batch = {part.bounds_at(SEQUENCES, place): each for place, each in enumerate(rest[len(layers.names) :])}
+    return Outcome(mean, square_sum**0.5, gradients, by_layer, by_batch)
 
 
 def differences(found: Outcome, expected: Outcome) -> list[str]:
@@ -177,19 +188,32 @@ def differences(found: Outcome, expected: Outcome) -> list[str]:
         wrong.append(f"loss {found.loss!r} != {expected.loss!r}")
     if not abs(found.norm - expected.norm) <= 10 * LOSS_TOLERANCE * expected.norm:
         wrong.append(f"gradient norm {found.norm!r} != {expected.norm!r}")
+    for (begin, end), part in found.batch_losses.items():
+        theirs = sum(expected.batch_losses[number, number + 1] for number in range(begin, end))
+        if not abs(part - theirs) <= 10 * LOSS_TOLERANCE * abs(theirs):
+            wrong.append(f"loss of sequences {begin} to {end - 1}: {part!r} != {theirs!r}")
+    squares: dict[str, float] = defaultdict(float)
+    for name, gradient in found.gradients.items():
+        squares[layer_of(name)] += float(np.square(gradient, dtype=np.float64).sum())
+    for name, square in found.layer_squares.items():
+        if not abs(square - squares[name]) <= 10 * LOSS_TOLERANCE * squares[name]:
+            wrong.append(f"squared norm of {name}: {square!r} != {squares[name]!r} of its gradients")
+    total = sum(found.layer_squares.values())
+    if not abs(total - found.norm**2) <= 10 * LOSS_TOLERANCE * total:
+        wrong.append(f"squared norms of the layers add up to {total!r}, not {found.norm**2!r}")
     if found.gradients.keys() != expected.gradients.keys():
         wrong.append(f"parameters differ: {sorted(found.gradients.keys() ^ expected.gradients.keys())[:3]}")
     for name in found.gradients.keys() & expected.gradients.keys():
-        mine, theirs = found.gradients[name], expected.gradients[name]
-        worst = float(np.abs(mine - theirs).max()) if mine.shape == theirs.shape else float("nan")
-        if not worst <= GRADIENT_TOLERANCE * float(np.abs(theirs).max()):
-            wrong.append(f"gradient of {name}: off by {worst:.2e} of {np.abs(theirs).max():.2e}")
+        mine, reference = found.gradients[name], expected.gradients[name]
+        worst = float(np.abs(mine - reference).max()) if mine.shape == reference.shape else float("nan")
+        if not worst <= GRADIENT_TOLERANCE * float(np.abs(reference).max()):
+            wrong.append(f"gradient of {name}: off by {worst:.2e} of {np.abs(reference).max():.2e}")
     return wrong
 
 
 def compare(pool: RankPool, case: Case, references: dict[Any, Outcome]) -> list[str]:
-    """What differs from one rank. `references` keeps the outcomes of one rank."""
+    """What differs from one rank, which takes one sequence at a time. `references` keeps its outcomes."""
     key = (case.model, case.packed)
     if key not in references:
-        (references[key],) = pool.run(1, take_step, Case(case.model, 1, {}, case.packed))
+        (references[key],) = pool.run(1, take_step, Case(case.model, 1, {"micro_batch_sequences": 1}, case.packed))
     return differences(pool.run(case.world, take_step, case)[0], references[key])

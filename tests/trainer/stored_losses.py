@@ -56,8 +56,8 @@ def take_steps(mesh: Mesh, case: Case) -> list[str]:
     balancer = ExpertBalancer(model.stages, model.weights.mesh)
     losses = []
     for step in range(training.steps):
-        loss = model.forward_backward(my_batches(batch, part), float(batch.counted))
-        mean, square_sum = all_reduce_world(torch.stack([loss, optimizer.gradient_square_sum()]), mesh).unbind()
+        loss, _ = model.forward_backward(my_batches(batch, part), float(batch.counted))
+        mean, square_sum = all_reduce_world(torch.stack([loss, optimizer.gradient_squares().sum()]), mesh).unbind()
         losses.append(mean.item().hex())
         is_finite = square_sum.isfinite()
         optimizer.step(learning_rate(training, step), square_sum.sqrt(), is_finite)

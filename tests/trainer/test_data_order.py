@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.trainer.runs import TINY, tiny_text, tiny_training
 from trainer.contract.data import MixturePart, TokenizerSpec
 from trainer.contract.optimisation import BatchSizeSchedule
+from trainer.contract.rollback import Rollback
 from trainer.contract.training import TrainingSpec
 from trainer.data.batch import MicroBatch
 from trainer.data.corpus import Corpus
@@ -244,6 +245,29 @@ def batches_of(corpus: Corpus, part: RankShare, step: int, schedule: BatchSizeSc
         return [row for batch in loader.next_step(step) for row in rows_of(batch)]
     finally:
         loader.close()
+
+
+@pytest.mark.parametrize("packing", ["none", "documents"])
+def test_the_places_of_a_micro_batch_are_those_of_its_rows(places: list[PreparedSource], packing: str) -> None:
+    """Named from any rank, with sequences of a ramp that the ranks do not divide, after a rollback."""
+    training = training_of(places, packing)
+    schedule = BatchSizeSchedule(13, start=5, ramp_steps=6)
+    rollbacks = [Rollback(attempt_id="a", generation=0, from_step=2, first_sequence=31)]
+    corpus = Corpus(places, training, NOWHERE)
+    sources = {source.name: source for source in corpus.sources}
+    asked = Loader(corpus, schedule, RankShare(1, 3, 2), torch.device("cpu"), 4, rollbacks)
+    for rank in range(3):
+        loader = Loader(corpus, schedule, RankShare(rank, 3, 2), torch.device("cpu"), 4, rollbacks)
+        batches = loader.next_step(4)
+        for number, batch in enumerate(batches):
+            found = []
+            for name, shard, row in asked.places(4, rank * len(batches) + number):
+                source = sources[name]
+                (which,) = [n for n, each in enumerate(source.index.shards["train"]) if each.name == shard]
+                found += rows_of(micro_batch(source.row(which, row)))
+            assert found == rows_of(batch)
+        loader.close()
+    asked.close()
 
 
 def rows_of(batch: MicroBatch) -> list[list[int]]:

@@ -120,9 +120,9 @@ def loss_and_norm(mesh: Mesh, training: TrainingSpec, folder: Path) -> tuple[flo
     model = parallelize_model(training, VOCABULARY, mesh, 1, load_shard=stored.part_of)
     mine = step_tokens().chunk(sizes.data)[mesh.coordinate("replicate", "shard")]
     batches = [MicroBatch(row[:, :-1], row[:, 1:]) for row in mine.split(1)]
-    loss = model.forward_backward(batches, 8.0 * LENGTH)
+    loss, _ = model.forward_backward(batches, 8.0 * LENGTH)
     optimizer = ShardOptimizer(model.weights.trainable, model.weights.layouts, training.optimizer)
-    sums = all_reduce_world(torch.stack([loss, optimizer.gradient_square_sum()]), mesh)
+    sums = all_reduce_world(torch.stack([loss, optimizer.gradient_squares().sum()]), mesh)
     return sums[0].item(), sums[1].sqrt().item()
 
 

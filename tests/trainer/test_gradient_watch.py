@@ -1,13 +1,24 @@
 """Large gradients are noticed by their norm and by the steps before, once until they are over."""
 
+import json
 import math
+import re
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
 
 from tests.trainer.runs import run_alone, tiny_training
+from trainer.agent import worker_group
 from trainer.agent.supervisor import Supervisor
+from trainer.agent.worker_process import run_worker
 from trainer.contract.optimisation import GradientWatchSpec
 from trainer.contract.run import EndClass
+from trainer.data.batch import MicroBatch
 from trainer.reporting.gradient_watch import MIN_STEPS, WINDOW, GradientWatch, GradientWatchState
+from trainer.resilience.assignment import Assignment
 
 
 def test_a_norm_above_the_absolute_limit_is_reported_until_it_is_over() -> None:
@@ -63,6 +74,55 @@ def test_a_watch_continues_where_another_stopped() -> None:
     assert second.state == one.state
     fresh = GradientWatchState.model_validate_json(GradientWatch(spec).state.model_dump_json())
     assert fresh.outliers.limit == math.inf
+
+
+def work_with_a_large_layer(assignment: Assignment) -> None:
+    """A worker that multiplies, in the seventh step, the gradient of one matrix and the loss of rank 1's second
+    micro-batch, which it stores; stands in for `run_worker`."""
+    from trainer.parallel.parallelize import ParallelModel
+    from trainer.training import loop
+
+    counted_tokens, loss_of = loop.counted_tokens, ParallelModel._loss
+
+    def enlarge(state: Any, batches: Any, step: int) -> object:
+        now[0] = step
+        if step == 0:
+            weight = state.model.weights.trainable["blocks.1.attention.value.weight"]
+            weight.register_hook(lambda gradient: gradient * (1e7 if now[0] == 6 else 1.0))
+        if step == 6 and assignment.rank == 1:
+            worst.append(batches[1])
+            (assignment.work / "worst.json").write_text(json.dumps(batches[1].tokens_BS.tolist()))
+        return counted_tokens(state, batches, step)
+
+    def enlarged_loss(model: ParallelModel, batch: MicroBatch) -> torch.Tensor:
+        loss = loss_of(model, batch)
+        return loss * 3 if any(batch.tokens_BS is each.tokens_BS for each in worst) else loss
+
+    now: list[int] = [0]
+    worst: list[MicroBatch] = []
+    loop.counted_tokens, ParallelModel._loss = enlarge, enlarged_loss
+    run_worker(assignment)
+
+
+def test_the_report_of_a_large_gradient_names_its_layer_and_its_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_group, "run_worker", work_with_a_large_layer)
+    training = tiny_training(parallelism={"zero": 0, "micro_batch_sequences": 2})
+    run = run_alone(tmp_path / "run", training, processes=2)
+    assert run.end_class is EndClass.COMPLETED, run.end
+    (event,) = run.events("gradient.large")
+    assert (event["step"], event["first_sequence"], event["last_sequence"]) == (7, 48, 55)
+    assert event["layers"].startswith("blocks.1.attention 100%, ")
+    (path,) = run.output.glob("**/worst.json")
+    named = re.fullmatch(r"(\S+) in rows of dataset:tiny (\S+): (.+)", event["worst_batch"])
+    assert named is not None, event["worst_batch"]
+    loss, shard, rows = named.groups()
+    assert float(loss) > 1.5 * run.series("train/loss")[7]
+    (shard_path,) = run.output.glob(f"**/{shard}")
+    tokens = np.fromfile(shard_path, dtype=np.uint16)
+    stored = [tokens[int(row) * 32 :][:32].tolist() for row in rows.split(", ")]
+    assert stored == json.loads(path.read_text())
 
 
 def test_a_run_skips_outliers_and_takes_the_other_steps(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_step_equals_muon_of_pytorch(scale: str, adjustment: str, nesterov: bo
             mine.data.copy_(other.data)
             mine.grad = torch.randn(mine.shape, generator=generator)
             other.grad = mine.grad.clone()
-        norm = optimizer.gradient_square_sum().sqrt()
+        norm = optimizer.gradient_squares().sum().sqrt()
         optimizer.step(3e-3, norm, norm.isfinite())
         reference.step()
         for mine, other, old in zip(ours.values(), theirs, before, strict=True):
@@ -103,7 +103,7 @@ def train_on_rank(mesh: Mesh, case: Case, steps: int) -> dict[str, np.ndarray]:
     optimizer = ShardOptimizer(model.weights.trainable, model.weights.layouts, training.optimizer)
     for _ in range(steps):
         model.forward_backward(my_batches(batch, part), float(batch.counted))
-        norm = all_reduce_world(optimizer.gradient_square_sum(), mesh).sqrt()
+        norm = all_reduce_world(optimizer.gradient_squares().sum(), mesh).sqrt()
         optimizer.step(1e-3, norm, norm.isfinite())
         optimizer.zero_gradients()
         model.weights.sync_compute_copies()

@@ -86,6 +86,7 @@ def test_a_large_gradient_is_reported_and_the_run_continues(tmp_path: Path) -> N
     (event,) = run.events("gradient.large")
     assert event["step"] == 1 and event["norm"] == pytest.approx(run.series("train/gradient_norm")[1], rel=1e-3)
     assert event["because"] == "above optimizer.gradient_watch.absolute 0.001"
+    assert (event["first_sequence"], event["last_sequence"]) == (0, 7)
 
 
 def test_a_pattern_that_matches_nothing_is_a_bad_spec(tmp_path: Path) -> None:
@@ -105,6 +106,9 @@ def test_a_poisoned_step_is_skipped_counted_and_told(
     monkeypatch.setattr(worker_group, "run_worker", work_with_a_poisoned_step)
     run = run_alone(tmp_path / "run", tiny_training(**changes), processes=2)
     assert run.end_class is EndClass.COMPLETED
-    assert [event["step"] for event in run.events("step.skipped")] == [7]
+    (event,) = run.events("step.skipped")
+    sequences = (12, 13) if "batch_ramp" in changes else (48, 55)
+    assert (event["step"], event["first_sequence"], event["last_sequence"]) == (7, *sequences)
+    assert event["layers"] == "not finite in head, norm, blocks.1.mlp and 4 more"
     assert run.series("train/skipped_steps") == {step: float(step >= 7) for step in range(1, 21)}
     assert run.series(LOSS)[20] < run.series(LOSS)[1] - 0.3

@@ -40,7 +40,7 @@ def backward(model: Decoder, seed: int, scale: float = 1.0) -> None:
 
 
 def take_step(model: Decoder, optimizer: ShardOptimizer) -> torch.Tensor:
-    norm = optimizer.gradient_square_sum().sqrt()
+    norm = optimizer.gradient_squares().sum().sqrt()
     optimizer.step(1e-2, norm, norm.isfinite())
     optimizer.zero_gradients()
     return norm

@@ -1,6 +1,7 @@
 """A run that diverges goes back to an earlier checkpoint and takes other data from there."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
@@ -80,14 +81,25 @@ def taken(output: Path) -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("work", "spec", "because"),
+    ("work", "spec", "because", "reported"),
     [
-        pytest.param(Diverging(BAD, nan), {}, "the loss or its gradient was not finite", id="nan"),
-        pytest.param(Diverging(SPIKING, 10.0, lasts=False), {"loss_sigma": 6.0}, "rollback.loss_sigma", id="spike"),
+        pytest.param(
+            Diverging(BAD, nan), {}, "the loss or its gradient was not finite", ("step.skipped", range(44, 52)),
+            id="nan",
+        ),
+        pytest.param(
+            Diverging(SPIKING, 10.0, lasts=False), {"loss_sigma": 6.0}, "rollback.loss_sigma", ("loss.large", [44]),
+            id="spike",
+        ),
     ],
-)
+)  # fmt: skip
 def test_a_run_that_diverges_continues_with_other_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Diverging, spec: dict, because: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    work: Diverging,
+    spec: dict,
+    because: str,
+    reported: tuple[str, Sequence[int]],
 ) -> None:
     monkeypatch.setattr(worker_group, "run_worker", work)
     training = tiny_training(steps=60, rollback=spec)
@@ -96,6 +108,10 @@ def test_a_run_that_diverges_continues_with_other_data(
     (back,) = run.events("training.rolled_back")
     assert because in back["because"]
     assert (back["step"], back["diverged_step"], back["sequences"]) == (40, 51, 11 * SEQUENCES)
+    kind, bad_steps = reported
+    assert [(each["step"], each["first_sequence"], each["last_sequence"]) for each in run.events(kind)] == [
+        (step, (step - 1) * SEQUENCES, step * SEQUENCES - 1) for step in bad_steps
+    ]
     steps = taken(tmp_path)
     assert [each for each in steps if each[0] == 0] == [(0, step, step * SEQUENCES) for step in range(51)]
     assert [each for each in steps if each[0] == 1] == [(1, step, (step + 11) * SEQUENCES) for step in range(40, 60)]

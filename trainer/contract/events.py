@@ -19,6 +19,13 @@ class EventType:
 
 _STEP = "Completed steps, 1 after the first step."
 _BECAUSE = "The cause, as text."
+_STEP_DETAILS = {
+    "layers": "The three layers with the largest shares of the squared norm of the gradient, as text; or those where "
+    "it is not finite, from the head to the embedding.",
+    "first_sequence": "Number of the step's first sequence in the order of the run's data, from 0.",
+    "last_sequence": "Number of its last one.",
+    "worst_batch": "The highest mean loss of a micro-batch, and the source, shard and row of its sequences, as text.",
+}
 
 WAIT_FOR_DATA = "wait_for_data"
 """The phase in which another job prepares the data that this one needs."""
@@ -116,7 +123,11 @@ AGENT_EVENTS: Mapping[str, EventType] = {
     ),
     "gradient.large": EventType(
         "The norm of the gradient was above the limits of `optimizer.gradient_watch`. Once until it is below again.",
-        {"step": _STEP, "norm": "The norm, before clipping.", "because": _BECAUSE},
+        {"step": _STEP, "norm": "The norm, before clipping.", "because": _BECAUSE, **_STEP_DETAILS},
+    ),
+    "loss.large": EventType(
+        "The loss was above the limit of `rollback.loss_sigma`. Once until it is below again.",
+        {"step": _STEP, "loss": "The loss.", "limit": "The limit.", **_STEP_DETAILS},
     ),
     "memory.micro_batch_halved": EventType(
         "Memory ran out, and the workers restart with smaller micro-batches.",
@@ -219,7 +230,7 @@ AGENT_EVENTS: Mapping[str, EventType] = {
     ),
     "step.skipped": EventType(
         "A step changed no weights, because its loss or gradient was not finite, or its gradient was an outlier.",
-        {"step": _STEP, "because": _BECAUSE},
+        {"step": _STEP, "because": _BECAUSE, **_STEP_DETAILS},
     ),
     STEPS_RESOLVED: EventType(
         "The steps that `training.epochs` takes are known.",

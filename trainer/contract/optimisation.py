@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainer.contract.base import Fraction, NonNegativeInt, PositiveInt, SpecModel
+from trainer.contract.base import MAX_INT32, Fraction, NonNegativeInt, PositiveInt, SpecModel
 from trainer.contract.models import ModelShape
 
 Factor = Annotated[float, Field(ge=0.0, le=1000.0)]
@@ -45,7 +45,8 @@ class ParameterGroup(SpecModel):
 
 
 class GradientWatchSpec(SpecModel):
-    """When an event reports a large gradient, and when it is not applied. Other large gradients are clipped."""
+    """When an event reports a large gradient, and when it is not applied. Other large gradients are clipped. Metrics of
+    each layer, on request."""
 
     absolute: Annotated[float, Field(gt=0.0)] | None = 1e4
     """Norm of the gradient, before clipping, above which it is reported. null disables this limit."""
@@ -56,6 +57,12 @@ class GradientWatchSpec(SpecModel):
     """Skip the update of a step if its norm is above the mean of the last 128 steps by more than this number of
     standard deviations, once there are 20 steps (counted from the start or a resume), as OLMo-core can do. Without it,
     none is skipped."""
+    layers_every_steps: Annotated[
+        int | None, Field(ge=10, le=MAX_INT32, exclude_if=lambda value: value is None, examples=[100])
+    ] = None
+    """Report, every so many steps, the norm of each layer's gradient before clipping (`layers/NAME/gradient_norm`), and
+    the norm of its update divided by that of its weights (`layers/NAME/update_ratio`). In these steps each process
+    copies its part of the trained parameters to host memory and back. Without it, neither is reported."""
 
 
 class OptimizerSpec(SpecModel):

@@ -48,6 +48,14 @@ class Corpus:
             shards[chosen], rows[chosen], _ = self._samplers[which](numbers[chosen])
         return list(zip(sources.tolist(), shards.tolist(), rows.tolist(), strict=True))
 
+    def named_places(self, samples: NDArray[np.int64]) -> list[tuple[str, str, int]]:
+        """Return the names of source and shard, and the row in the shard, of each of `samples`."""
+        found = []
+        for which, shard, row in self.places(samples):
+            source = self.sources[which]
+            found.append((source.name, source.index.shards[source.split][shard].name, row))
+        return found
+
     def in_shard_order(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples of a step in the order of their places in the windows of their sources.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from trainer.contract.launch_plan import num_micro_batches
 from trainer.contract.optimisation import BatchSizeSchedule
@@ -47,6 +48,19 @@ class RankShare:
         count = self.num_micro_batches(sequences)
         bounds = (split_range(stop - start, count, number) for number in range(count))
         return [(start + low, start + high) for low, high in bounds]
+
+    def at_place(self, values_M: Tensor) -> Tensor:
+        """Return a value of each of this rank's micro-batches at its place among those of all data ranks, by rank, 0 at
+        the others': [world_size * M]."""
+        values = values_M.new_zeros(self.world_size, len(values_M))
+        values[self.rank] = values_M
+        return values.flatten()
+
+    def bounds_at(self, sequences: int, place: int) -> tuple[int, int]:
+        """Return where the micro-batch at `place` among those of all data ranks begins and ends among the sequences of
+        a step of `sequences`."""
+        rank, number = divmod(place, self.num_micro_batches(sequences))
+        return replace(self, rank=rank).micro_batches(sequences)[number]
 
     def filled(self, batch: MicroBatch) -> MicroBatch:
         """Return the batch, padded with sequences without targets if all micro-batches need the same size."""
@@ -101,6 +115,19 @@ class Loader:
         assert item.step == step, f"step {step} requested, {item.step} prepared"
         self.skipped_sequences = item.skipped_sequences / self._part.copies
         return [batch.to(self._device) for batch in item.batches]
+
+    def sequences(self, step: int) -> tuple[int, int]:
+        """Return the numbers of the first and last sequence of a step, in the order of the run's data."""
+        first = first_sequence(step, self._schedule, self._rollbacks)
+        return first, first + self._schedule.sequences_at(step) - 1
+
+    def places(self, step: int, place: int) -> list[tuple[str, str, int]]:
+        """Return (source, shard, row in the shard) of each sequence of the micro-batch at `place` among those of all
+        data ranks. A row of a damaged shard that was replaced is named itself."""
+        first, last = self.sequences(step)
+        samples = self._corpus.in_shard_order(np.arange(first, last + 1, dtype=np.int64))
+        begin, end = self._part.bounds_at(len(samples), place)
+        return self._corpus.named_places(samples[begin:end])
 
     def close(self) -> None:
         """Stop the thread that reads ahead."""

@@ -47,14 +47,25 @@ class ShardOptimizer:
         self._shares = torch.tensor([each.param_layout.replicas**-0.5 for each in self._params], device=device)
         self._one = torch.ones((), device=device)
 
-    def gradient_square_sum(self) -> Tensor:
-        """Return this rank's share of the sum of squares of all gradients, a scalar; call after each backward."""
+    def gradient_squares(self) -> Tensor:
+        """Return this rank's share of the sum of squares of each parameter's gradient, [parameters], in the order of
+        `named`; call after each backward. All shares of all ranks add up to the squared norm."""
         gradients = []
         for param in self._params:
             assert param.parameter.grad is not None, f"{param.name} took no part in the step"
             param.shard.grad = local_tensor(param.parameter.grad)
             gradients.append(param.shard.grad)
-        return (torch.stack(torch._foreach_norm(gradients)) * self._shares).square().sum()
+        return self.squares(torch.stack(torch._foreach_norm(gradients)))
+
+    @property
+    def shards(self) -> list[Tensor]:
+        """Return this rank's part of each parameter, in the order of `named`; they share its memory."""
+        return [param.shard for param in self._params]
+
+    def squares(self, norms: Tensor) -> Tensor:
+        """Return this rank's share of each squared norm, [parameters]; the shares of all ranks add up. `norms`: of
+        tensors like the shards, [parameters]."""
+        return (norms * self._shares).square()
 
     def step(self, learning_rate: float, gradient_norm: Tensor, is_finite: Tensor) -> None:
         """Update the parameters, or nothing where `is_finite` is false. `gradient_norm`: over all ranks, before

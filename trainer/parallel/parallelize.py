@@ -35,8 +35,9 @@ class ParallelModel:
 
     def forward_backward(
         self, batches: list[MicroBatch], tokens: float | Tensor, end_phase: Callable[[str], None] = lambda name: None
-    ) -> Tensor:
-        """Return this rank's part of the mean loss over all ranks' `tokens` of the step, a scalar; the parts add up.
+    ) -> tuple[Tensor, Tensor]:
+        """Return (this rank's part of the mean loss over all ranks' `tokens` of the step, a scalar; what each
+        micro-batch contributes to it, [M]); the parts of all ranks add up.
 
         The sum of all ranks' gradients is left on `weights`. `end_phase` is called at the end of each `forward` and
         `backward` pass, and in a pipeline of each `idle` period; only the wait for the sum follows the last call.
@@ -46,18 +47,23 @@ class ParallelModel:
         """
         batches = [self.context.shard_batch(batch) for batch in batches]
         if self.pipeline is not None:
-            total = self.pipeline.forward_backward(batches, tokens, end_phase)
+            losses = self.pipeline.forward_backward(batches, tokens, end_phase)
         else:
-            total = torch.zeros((), device=self.weights.mesh.device)
+            losses = []
             for number, batch in enumerate(batches, start=1):
                 self.weights.prepare_backward(is_last=number == len(batches))
                 loss = self._loss(batch) / tokens
                 end_phase("forward")
                 loss.backward()
-                total += loss.detach()
+                losses.append(loss.detach())
                 end_phase("backward")
         self.weights.finish_gradients()
-        return total / self.weights.mesh.sizes.tensor  # the tensor ranks have the same loss
+        total = torch.zeros((), device=self.weights.mesh.device)
+        for loss in losses:
+            total += loss
+        parts_M = torch.stack(losses) if losses else total.expand(len(batches))
+        tensor_ranks = self.weights.mesh.sizes.tensor  # they have the same loss
+        return total / tensor_ranks, parts_M / tensor_ranks
 
     def losses(self, batches: list[MicroBatch]) -> Tensor:
         """Return [summed loss, number of targets], [2] in fp64, without gradients; summed over ranks they are

@@ -80,15 +80,16 @@ class Pipeline:
         self._numbers = stage_numbers(spec, mesh.coordinate("pipeline"))
         self._has_head = any(stage.head is not None for stage in stages)
 
-    def forward_backward(self, batches: list[MicroBatch], divisor: float | Tensor, end_phase: EndPhase) -> Tensor:
-        """Return the sum of the losses / divisor where the head is, 0 elsewhere; gradients are left on the parameters.
+    def forward_backward(self, batches: list[MicroBatch], divisor: float | Tensor, end_phase: EndPhase) -> list[Tensor]:
+        """Return the loss / divisor of each micro-batch where the head is, none elsewhere; gradients are left on the
+        parameters.
 
         `end_phase` receives `forward`, `backward` and, for the time between them in which this rank waited, `idle`.
         """
         self._divisor, self._end_phase = divisor, end_phase
-        total = self._run(self._schedule(len(batches)), batches)
+        losses = self._run(self._schedule(len(batches)), batches)
         end_phase("idle")
-        return total
+        return losses
 
     def losses(self, batches: list[MicroBatch]) -> Tensor:
         """Return the summed losses without gradients where the head is, 0 elsewhere."""
@@ -145,7 +146,7 @@ class Pipeline:
         ranks = self._mesh.peers("pipeline")
         return next(rank for place, rank in enumerate(ranks) if number in stage_numbers(self._spec, place))
 
-    def _run(self, schedule: Any, batches: list[MicroBatch]) -> Tensor:
+    def _run(self, schedule: Any, batches: list[MicroBatch]) -> list[Tensor]:
         joined = {
             "tokens": torch.cat([batch.tokens_BS for batch in batches]),
             "targets_BS": torch.cat([batch.targets_BS for batch in batches]),
@@ -161,10 +162,7 @@ class Pipeline:
         # The loss is computed by the last stage itself; the schedule wants a target to hand to its loss function.
         target = tokens if self._has_head else None
         schedule.step(*arguments, target=target, losses=losses, return_outputs=False, **joined)
-        total = torch.zeros((), device=self._mesh.device)
-        for loss in losses:
-            total += loss.detach()
-        return total
+        return [loss.detach() for loss in losses]
 
     def _schedule(self, num_micro_batches: int) -> Any:
         if num_micro_batches not in self._schedules:

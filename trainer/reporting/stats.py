@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -14,10 +15,12 @@ class StepStats:
     """Statistics of one step (counted from 0), reduced over all ranks and therefore equal on every rank.
 
     `is_applied`: whether the step has updated the parameters. `save_due` and `shadow_due`: above 0 if it was time
-    for a checkpoint of this kind, and no rank was still making its last shadow checkpoint. The last five have a figure
-    of each rank: `pass_seconds` is the duration of its forward and backward passes, `compute_seconds` what of it was no
+    for a checkpoint of this kind, and no rank was still making its last shadow checkpoint. Five have a figure of each
+    rank: `pass_seconds` is the duration of its forward and backward passes, `compute_seconds` what of it was no
     wait for others (0 where that was not measured), `memory_bytes` its peak until now, `stall_seconds` its wait for
-    data, `checksums` that of its parameters before the step (0 where they were not checked).
+    data, `checksums` that of its parameters before the step (0 where they were not checked). `layer_squares`: the
+    squared norm of the gradient of each layer, before clipping, in the order of `Layers.names`. `batch_losses`: the
+    mean loss of each micro-batch, by data rank.
     """
 
     step: int
@@ -35,6 +38,8 @@ class StepStats:
     memory_bytes: tuple[float, ...]
     stall_seconds: tuple[float, ...]
     checksums: tuple[float, ...]
+    layer_squares: tuple[float, ...]
+    batch_losses: tuple[float, ...]
 
 
 RANK_FIGURES = 5
@@ -43,8 +48,10 @@ RANK_FIGURES = 5
 class StatsPipe:
     """Delays statistics by a fixed number of steps (2 on CUDA, 0 on CPU), so that all ranks decide at the same step."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, num_ranks: int, num_layers: int) -> None:
+        """`num_layers`: of `layer_squares`."""
         self._is_accelerator = device.type == "cuda"
+        self._sizes = [num_ranks] * RANK_FIGURES + [num_layers]
         self._waiting: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
 
     def push(self, step: int, values: Tensor) -> list[StepStats]:
@@ -70,6 +77,6 @@ class StatsPipe:
         if event is not None:
             event.synchronize()
         loss, norm, finite, stopping, skipped, number, steps, save, shadow, *rest = values.tolist()
-        ranks = len(rest) // RANK_FIGURES
-        figures = (tuple(rest[begin : begin + ranks]) for begin in range(0, len(rest), ranks))
-        return StepStats(step, loss, norm, bool(finite), stopping, skipped, number, steps, save, shadow, *figures)
+        ends = list(accumulate(self._sizes, initial=0))
+        parts = (tuple(rest[begin:end]) for begin, end in pairwise([*ends, len(rest)]))
+        return StepStats(step, loss, norm, bool(finite), stopping, skipped, number, steps, save, shadow, *parts)

@@ -3,7 +3,8 @@
 import resource
 import sys
 import time
-from math import isfinite, nan
+from collections.abc import Sequence
+from math import isfinite, nan, sqrt
 from operator import itemgetter
 from statistics import mean
 
@@ -23,8 +24,10 @@ from trainer.optim.learning_rate import learning_rate
 from trainer.parallel.mesh import all_reduce_sum, all_reduce_world
 from trainer.reporting.compute_time import ComputeSampler
 from trainer.reporting.gradient_watch import GradientWatch, OutlierLimit
+from trainer.reporting.layers import Layers, UpdateMeter
 from trainer.reporting.profiling import StepProfiler
 from trainer.reporting.replica_check import ReplicaCheck
+from trainer.reporting.spikes import describe_step
 from trainer.reporting.stats import RANK_FIGURES, StatsPipe, StepStats
 from trainer.reporting.step_clock import SLOW_SAMPLES, SLOW_STEPS, SkewDetector, StepClock
 from trainer.reporting.throughput import model_flops_utilisation, peak_of
@@ -41,7 +44,8 @@ def train(state: TrainState) -> EndClass:
     """
     training, reporter = state.training, state.reporter
     monitor = Monitor(state)
-    pipe, clock, sampler, replicas = StatsPipe(state.mesh.device), monitor.clock, monitor.sampler, monitor.replicas
+    pipe = StatsPipe(state.mesh.device, state.mesh.world_size, len(monitor.layers.names))
+    clock, sampler, replicas = monitor.clock, monitor.sampler, monitor.replicas
     profiler = StepProfiler(state.assignment)
     stopping, done = False, state.first_step
     policy = state.assignment.run.checkpoint
@@ -63,19 +67,23 @@ def train(state: TrainState) -> EndClass:
     for step in range(state.first_step, state.first_step if is_over else training.steps):
         profiler.begin(step + 1)
         batches = state.loader.next_step(step)
-        tokens = counted_tokens(state, batches, step)
+        tokens, counts = counted_tokens(state, batches, step)
         if training.lora is not None and training.lora.dropout:
             seed_dropout(training.seed, step, state.mesh.rank)
         with sampler.measure(step, is_profiled=profiler.is_active):
             clock.begin()
-            loss = state.model.forward_backward(batches, tokens, clock.end_phase)
+            loss, parts_M = state.model.forward_backward(batches, tokens, clock.end_phase)
         clock.end_phase("other")  # what the measurement took
         checksum = replicas.checksum() if replicas.is_due(step, policy.every_steps) else None
         memory, stall = peak_memory_bytes(state.mesh.device), state.loader.stalls[-1]
         figures = (clock.pass_seconds, sampler.seconds, memory, stall)
         state.shadows.protect_state(step + 1)
-        stats, gradient_norm, is_applied = reduce_statistics(state, loss, figures, checksum, monitor.skip_limit)
+        means_M = torch.stack([part * (tokens / count) for part, count in zip(parts_M, counts, strict=True)])
+        stats, gradient_norm, is_applied = reduce_statistics(
+            state, loss, means_M, figures, checksum, monitor.layers, monitor.skip_limit
+        )
         clock.end_phase("communication")
+        monitor.updates.begin(step)
         state.optimizer.step(learning_rate(training, step), gradient_norm, is_applied)
         state.balancer.step(is_applied)
         state.model.weights.commit(is_applied)
@@ -95,6 +103,9 @@ def train(state: TrainState) -> EndClass:
         if step == state.first_step:
             state.mesh.set_timeout(TRAINING_TIMEOUT)
         collect_garbage(done)
+        if monitor.updates.is_due(step):
+            monitor.report_steps(pipe.drain())
+            monitor.report_updates(done)
         if done % training.evaluation.every_steps == 0 or done == training.steps:
             monitor.report_steps(pipe.drain())
             run_evaluation(state, monitor, done)
@@ -127,20 +138,33 @@ def train(state: TrainState) -> EndClass:
     return EndClass.COMPLETED
 
 
-def counted_tokens(state: TrainState, batches: list[MicroBatch], step: int) -> float | Tensor:
-    """Return the number of targets of this step over all ranks, by which each rank divides its loss."""
+def counted_tokens(
+    state: TrainState, batches: list[MicroBatch], step: int
+) -> tuple[float | Tensor, Sequence[float | Tensor]]:
+    """Return (the number of targets of this step over all ranks, by which each rank divides its loss; that of each of
+    this rank's micro-batches, at least 1)."""
     if not state.loader.counts_vary:
-        return float(state.training.tokens_at(step))
-    counted = torch.stack([(batch.targets_BS != IGNORED).sum() for batch in batches]).sum().float()
-    return all_reduce_sum(counted, state.mesh.group("replicate", "shard")).clamp(min=1.0)
+        bounds = state.part.micro_batches(state.training.batch_size_schedule.sequences_at(step))
+        length = state.training.sequence_length
+        return float(state.training.tokens_at(step)), [float(max(1, end - begin) * length) for begin, end in bounds]
+    counted_M = torch.stack([(batch.targets_BS != IGNORED).sum() for batch in batches])
+    counted = all_reduce_sum(counted_M.sum().float(), state.mesh.group("replicate", "shard"))
+    return counted.clamp(min=1.0), counted_M.clamp(min=1).unbind()
 
 
 def reduce_statistics(
-    state: TrainState, loss: Tensor, figures: tuple[float, ...], checksum: Tensor | None, skip_limit: float
+    state: TrainState,
+    loss: Tensor,
+    means_M: Tensor,
+    figures: tuple[float, ...],
+    checksum: Tensor | None,
+    layers: Layers,
+    skip_limit: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return (statistics in the order of `StepStats` after `step`, gradient norm, whether the step is applied), over
     all ranks; a collective. It is where loss and norm are finite and the norm is at most `skip_limit`, which is equal
-    on all ranks. `figures`, `checksum`: this rank's, the last RANK_FIGURES of `StepStats`.
+    on all ranks. `means_M`: this rank's part of the mean loss of each of its micro-batches. `figures`, `checksum`: this
+    rank's, those of `StepStats` that each rank has.
 
     One small all-reduce sums all statistics, stop requests and due checkpoints included, so that all ranks stop or save
     after the same step.
@@ -156,7 +180,8 @@ def reduce_statistics(
     own = to_device(torch.cat([torch.tensor(flags), mine.flatten()]), loss.device)
     if checksum is not None:
         own[mesh.rank - mesh.world_size] = checksum
-    sums = torch.cat([torch.stack([loss, state.optimizer.gradient_square_sum()]), own])
+    squares = state.optimizer.gradient_squares()
+    sums = torch.cat([torch.stack([loss, squares.sum()]), own, layers.sums(squares), state.part.at_place(means_M)])
     loss, square_sum = all_reduce_world(sums, mesh)[:2].unbind()
     gradient_norm = square_sum.sqrt()
     is_applied = gradient_norm.isfinite() & loss.isfinite() & (gradient_norm <= skip_limit)
@@ -235,9 +260,13 @@ class Monitor:
         )
         self._skew = SkewDetector(SLOW_SAMPLES if self.sampler.is_needed else SLOW_STEPS)
         self.replicas = ReplicaCheck(state.model.weights)
+        self.layers = Layers(state.model.weights, state.training.model.resolve().num_layers)
+        self._loader = state.loader
+        watch = state.training.optimizer.gradient_watch
+        self.updates = UpdateMeter(state.optimizer, self.layers, state.mesh, watch.layers_every_steps)
         self._resumed, self._shadows, self._writer = state.resumed, state.shadows, state.writer
         before = state.resumed.progress
-        self._gradients = GradientWatch(state.training.optimizer.gradient_watch, before.watch)
+        self._gradients = GradientWatch(watch, before.watch)
         self._losses = OutlierLimit(state.training.rollback.loss_sigma, before.losses)
         self._diverging, self._all_skipped = before.skipped
         self._seen_first = False
@@ -304,13 +333,20 @@ class Monitor:
             sent = self._sent.popleft()
             values["network/gradient_bytes"] = float(sent.compressed)
             values["network/uncompressed_gradient_bytes"] = float(sent.uncompressed)
+        if self.updates.is_due(stats.step):
+            norms = zip(self.layers.names, stats.layer_squares, strict=True)
+            values |= {f"{_series(name)}/gradient_norm": sqrt(square) for name, square in norms if square}
         self._all_skipped += not stats.is_applied
         values["train/skipped_steps"] = float(self._all_skipped)
         self._reporter.metrics(stats.step + 1, values)
         self.latest["train/loss"] = stats.loss
         because = self._gradients.check(stats.gradient_norm)
         if because is not None:
-            self._reporter.event("gradient.large", step=stats.step + 1, norm=stats.gradient_norm, because=because)
+            found = describe_step(stats, self.layers, self._loader)
+            self._reporter.event(
+                "gradient.large", step=stats.step + 1, norm=stats.gradient_norm, because=because, layers=found.layers,
+                first_sequence=found.first_sequence, last_sequence=found.last_sequence, worst_batch=found.worst_batch,
+            )  # fmt: skip
         difference = self.replicas.find_difference(stats.checksums)
         if difference is not None:
             ranks, all_ranks = (", ".join(map(str, each)) for each in (difference.ranks, difference.replicas))
@@ -357,6 +393,12 @@ class Monitor:
         self.latest.update(found.values | self.best.metrics)
         self.clock.resume()
 
+    def report_updates(self, step: int) -> None:
+        """Report the measured update, which was that of the last of `step` steps; a collective."""
+        ratios = self.updates.ratios().items()
+        self._reporter.metrics(step, {f"{_series(name)}/update_ratio": ratio for name, ratio in ratios})
+        self.clock.resume()
+
     def report_save(self, step: int, stall_seconds: float) -> None:
         """Report how long training waited for a save."""
         self._reporter.metrics(step, {"time/checkpoint_seconds": stall_seconds})
@@ -368,7 +410,11 @@ class Monitor:
         sigma = self._training.optimizer.gradient_watch.skip_sigma
         outlier = f"the gradient's norm {stats.gradient_norm:.3g} is above optimizer.gradient_watch.skip_sigma {sigma}"
         because = outlier if _is_finite(stats) else "the loss or its gradient is not finite"
-        self._reporter.event("step.skipped", step=stats.step + 1, because=because)
+        found = describe_step(stats, self.layers, self._loader)
+        self._reporter.event(
+            "step.skipped", step=stats.step + 1, because=because, layers=found.layers,
+            first_sequence=found.first_sequence, last_sequence=found.last_sequence, worst_batch=found.worst_batch,
+        )  # fmt: skip
 
     def _check_divergence(self, stats: StepStats) -> None:
         limit = self._losses.limit
@@ -376,6 +422,12 @@ class Monitor:
         self._diverging = 0 if is_good else self._diverging + 1
         if is_good:  # those above would raise the limit within the steps that it takes
             self._losses.add(stats.loss)
+        elif self._diverging == 1 and isfinite(stats.loss) and stats.loss > limit:
+            found = describe_step(stats, self.layers, self._loader)
+            self._reporter.event(
+                "loss.large", step=stats.step + 1, loss=stats.loss, limit=limit, layers=found.layers,
+                first_sequence=found.first_sequence, last_sequence=found.last_sequence, worst_batch=found.worst_batch,
+            )  # fmt: skip
         if self._diverging < DIVERGED_STEPS:
             return
         raise TrainerError(
@@ -385,6 +437,11 @@ class Monitor:
             + "the loss or its gradient was not finite; lower training.optimizer.learning_rate or raise "
             "training.schedule.warmup_steps",
         )
+
+
+def _series(layer: str) -> str:
+    """Return the beginning of the names of a layer's metrics."""
+    return f"layers/{layer.replace('.', '/')}"
 
 
 def _is_finite(stats: StepStats) -> bool:

@@ -4708,7 +4708,8 @@ export interface components {
         GradientReductionEnum: "fp32" | "bf16";
         /**
          * GradientWatchSpec
-         * @description When an event reports a large gradient, and when it is not applied. Other large gradients are clipped.
+         * @description When an event reports a large gradient, and when it is not applied. Other large gradients are clipped. Metrics of
+         *     each layer, on request.
          */
         GradientWatchSpec: {
             /**
@@ -4733,6 +4734,15 @@ export interface components {
              * @example 6
              */
             skip_sigma: number | null;
+            /**
+             * Layers Every Steps
+             * @description Report, every so many steps, the norm of each layer's gradient before clipping (`layers/NAME/gradient_norm`), and
+             *     the norm of its update divided by that of its weights (`layers/NAME/update_ratio`). In these steps each process
+             *     copies its part of the trained parameters to host memory and back. Without it, neither is reported.
+             * @default null
+             * @example 100
+             */
+            layers_every_steps: number | null;
         };
         /**
          * Grant

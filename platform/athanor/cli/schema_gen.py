@@ -247,6 +247,7 @@ class GradientWatchSpec(TypedDict):
     absolute: NotRequired[float | None]
     relative: NotRequired[float | None]
     skip_sigma: NotRequired[float | None]
+    layers_every_steps: NotRequired[int | None]
 
 
 class Holder(TypedDict):

@@ -64,9 +64,15 @@ export function describeEvent(event: JobEvent): Described | null {
     case "evaluation.sample":
       return described(`At step ${step ?? "?"}, “${word("prompt")}” continues: ${word("text")}`);
     case "step.skipped":
-      return described(`Step ${step ?? "?"} skipped: ${word("because")}`, "waiting");
+      return described(`Step ${step ?? "?"} skipped: ${word("because")}${detailsOf(event)}`, "waiting");
     case "gradient.large":
-      return described(`Large gradient at step ${step ?? "?"}: norm ${number("norm")?.toPrecision(3) ?? "?"}, ${word("because")}`, "waiting");
+      return described(
+        `Large gradient at step ${step ?? "?"}: norm ${number("norm")?.toPrecision(3) ?? "?"}, ${word("because")}${detailsOf(event)}`, "waiting",
+      );
+    case "loss.large":
+      return described(
+        `Large loss at step ${step ?? "?"}: ${loss(number("loss"))}, above ${loss(number("limit"))}${detailsOf(event)}`, "waiting",
+      );
     case "tokenizer.smaller":
       return described(
         `The vocabulary has ${number("made") ?? "?"} entries instead of ${number("asked") ?? "?"}: ${word("because")}`, "waiting",
@@ -154,6 +160,14 @@ export function describeEvent(event: JobEvent): Described | null {
     default:
       return described(sentence(event.message || event.type.replace(/[._]/g, " ")));
   }
+}
+
+/** Where the gradient of a step was large, and the data of the step; nothing in events of older versions. */
+function detailsOf(event: JobEvent): string {
+  const { layers, first_sequence: first, last_sequence: last, worst_batch: worst } = event.data;
+  const gradient = typeof layers === "string" && layers !== "" ? `; gradient: ${layers}` : "";
+  const sequences = typeof first === "number" && typeof last === "number" ? `; sequences ${first} to ${last}` : "";
+  return gradient + sequences + (typeof worst === "string" ? `; highest loss ${worst}` : "");
 }
 
 function sizeOf(event: JobEvent): string {

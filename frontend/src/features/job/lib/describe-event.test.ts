@@ -1,0 +1,35 @@
+import { describe, expect, it } from "vitest";
+
+import type { JobEvent } from "@/api/types";
+import { describeEvent } from "@/features/job/lib/describe-event";
+
+function textOf(type: string, data: JobEvent["data"]): string | undefined {
+  const event: JobEvent = {
+    seq: 1, type, actor: "att_1", time: "2026-01-01T00:00:00Z", message: "", data, request_id: "", job_id: "job_1",
+    team_seq: null,
+  };
+  return describeEvent(event)?.text;
+}
+
+const DETAILS = {
+  layers: "blocks.3.mlp 62%, head 20%", first_sequence: 48, last_sequence: 55,
+  worst_batch: "7.31 in rows of dataset:web train-00000-00002.tokens: 17, 21",
+};
+const SHOWN =
+  "; gradient: blocks.3.mlp 62%, head 20%; sequences 48 to 55; highest loss 7.31 in rows of dataset:web train-00000-00002.tokens: 17, 21";
+
+describe("events of a spike", () => {
+  it("name layers and data", () => {
+    expect(textOf("gradient.large", { step: 7, norm: 5123.4, because: "12.0 times the median of the last 20 steps", ...DETAILS }))
+      .toBe(`Large gradient at step 7: norm 5.12e+3, 12.0 times the median of the last 20 steps${SHOWN}`);
+    expect(textOf("step.skipped", { step: 7, because: "an outlier", ...DETAILS })).toBe(`Step 7 skipped: an outlier${SHOWN}`);
+    expect(textOf("loss.large", { step: 7, loss: 9.5, limit: 4.25, ...DETAILS }))
+      .toBe(`Large loss at step 7: 9.5000, above 4.2500${SHOWN}`);
+  });
+
+  it("of older versions have neither", () => {
+    expect(textOf("step.skipped", { step: 7, because: "an outlier" })).toBe("Step 7 skipped: an outlier");
+    expect(textOf("step.skipped", { step: 7, because: "an outlier", ...DETAILS, layers: "" }))
+      .toBe(`Step 7 skipped: an outlier${SHOWN.replace("; gradient: blocks.3.mlp 62%, head 20%", "")}`);
+  });
+});
