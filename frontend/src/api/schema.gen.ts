@@ -3720,8 +3720,8 @@ export interface components {
              * @description Longest time between checkpoints, in minutes of training: one is also saved after the first step that ends later
              *     than that after the last save. By the clock of the first rank. `auto`: the time that loses the least to saves and
              *     failures together, by what saves have cost this run and how often jobs of this size fail in the pool, a day at
-             *     most; 10 minutes until the first save is measured (event `checkpoint.interval`). `every_steps` applies as well: set
-             *     it to more than `steps` for checkpoints by time alone.
+             *     most; 10 minutes until the first save is measured. The job's timeline has the chosen interval. `every_steps` applies
+             *     as well: set it to more than `steps` for checkpoints by time alone.
              * @default null
              * @example auto
              */
