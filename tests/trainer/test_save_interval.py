@@ -155,7 +155,7 @@ def test_a_run_saves_by_the_interval_that_it_has_chosen(tmp_path: Path, monkeypa
     def stop_after_three(supervisor: Supervisor) -> None:
         until = time.monotonic() + 120.0
         while len(list(output.glob("store/checkpoints/*/manifest.json"))) < 3 and time.monotonic() < until:
-            time.sleep(0.01)
+            time.sleep(0.01)  # between two looks at the folder, which other processes write
         stop(supervisor)
 
     monkeypatch.setattr(LocalPlatform, "run", run_of)

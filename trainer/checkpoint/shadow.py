@@ -1,8 +1,8 @@
 """Shadow checkpoints: each rank copies its complete state to its node's memory, and a restart in place continues there.
 
 A copy has all of a rank's state, also what another rank writes in a stored checkpoint, so a rank needs no other one to
-restore it. The ranks agree on the newest step of which each has a whole copy. The state does not change until it is
-copied; a thread computes the digest meanwhile and later, and declares the copy whole.
+restore it. The ranks agree on the newest step of which each has a complete copy. The state does not change until it is
+copied; a thread computes the digest meanwhile and later, and declares the copy complete.
 """
 
 import hashlib
@@ -95,7 +95,7 @@ class Unusable(Exception):
 class ShadowCheckpoints:
     """This rank's shadow checkpoints. `restore` is collective, and all ranks call `take` after the same step.
 
-    No rank may begin a copy before all ranks have finished theirs, so that one common step is whole at any moment.
+    No rank may begin a copy before all ranks have finished theirs, so that one common step is complete at any moment.
     Between two copies there is therefore a collective after which each knows that no rank `is_copying`: the one that
     follows `protect_state` before a copy of the spec's interval, or that which reports that a copy `is_due`.
     """
@@ -136,8 +136,8 @@ class ShadowCheckpoints:
         self.is_used = False
 
     def restore(self, stored: CheckpointManifest | None) -> Restored | None:
-        """Agree with the other ranks on the newest step of which each has a whole copy, and restore it; None if there
-        is none, or `stored` is newer. Also decide whether this group of workers takes copies.
+        """Agree with the other ranks on the newest step of which each has a complete copy, and restore it; None if
+        there is none, or `stored` is newer. Also decide whether this group of workers takes copies.
 
         Reports why copies are not taken, and why an existing one is not used.
         """
@@ -182,7 +182,7 @@ class ShadowCheckpoints:
 
     @property
     def is_copying(self) -> bool:
-        """Return whether this rank's newest copy is not whole yet, or the memory is not prepared."""
+        """Return whether this rank's newest copy is not complete yet, or the memory is not prepared."""
         if not all(each.done() for each in self._preparing):
             return True
         return self._copying is not None and not self._copying.done()
@@ -209,7 +209,7 @@ class ShadowCheckpoints:
 
     def protect_state(self, next_step: int) -> None:
         """Wait until the state is copied, before it changes to that after `next_step` steps, and until the copy is
-        whole if that state is to be copied as well. A GPU waits by itself. Call it in each step."""
+        complete if that state is to be copied as well. A GPU waits by itself. Call it in each step."""
         if self._copying is None or self._copying.done():
             return
         begin = time.monotonic()
@@ -227,7 +227,7 @@ class ShadowCheckpoints:
             self._stall += time.monotonic() - begin
 
     def wait(self) -> None:
-        """Wait until the newest copy is whole, and measure what it cost."""
+        """Wait until the newest copy is complete, and measure what it cost."""
         if self._copying is None:
             return
         digest_seconds = self._copying.result()
@@ -241,7 +241,7 @@ class ShadowCheckpoints:
         self._cost = self._blocked + held + (digest_seconds if self._stream is None else 0.0)
 
     def _is_measured(self) -> bool:
-        """Return whether it is known what the newest copy, which is whole, has cost: a GPU may still be computing a
+        """Return whether it is known what the newest copy, which is complete, has cost: a GPU may still be computing a
         step that waited for it."""
         if all(end.query() for _, end in self._held):
             self.wait()
@@ -372,7 +372,7 @@ class ShadowCheckpoints:
         return event
 
     def _finish(self, slot: int, step: int, progress: Progress, copied: torch.cuda.Event | None) -> float:
-        """Declare a copy whole. Return the CPU seconds that the digest and the reports took."""
+        """Declare a copy complete. Return the CPU seconds that the digest and the reports took."""
         if copied is not None:
             copied.synchronize()
         begin = time.thread_time()

@@ -118,8 +118,8 @@ class CheckpointPolicy(SpecModel):
     ] = "auto"
     """Interval between shadow checkpoints, in steps: each process copies its state to the memory of its node, and a
     restart in place continues from there. Two copies are held, so a node needs twice the state of its processes.
-    `auto`: after each step, or as many as it takes for copies to cost at most 3 % of the time; without shadow
-    checkpoints if the node has too little memory available. `none`: none."""
+    `auto`: as often as copies complete, and cost at most 3 % of the time; without shadow checkpoints if the node has
+    too little memory available. `none`: none."""
     keep_last: PositiveInt = 2
     """Number of newest checkpoints to retain. Registering a new one retires the older ones, which are then deleted."""
     keep_every_steps: Annotated[

@@ -23,8 +23,8 @@ def layer_names(num_layers: int) -> list[str]:
 
 
 def layer_of(parameter: str) -> str:
-    """Return the layer of a parameter, by its name in checkpoints. The norms of a block belong to the half whose inputs
-    or outputs they normalise."""
+    """Return the layer of a parameter, by its name in checkpoints. The norms of a block belong to its attention or its
+    MLP, by what they normalise."""
     first, *rest = parameter.split(".")
     if first != "blocks":
         return first

@@ -8,7 +8,7 @@ There are two slots, which copies take in turn. A slot has a header and data:
     state, crc of the text, length of the text | whether the loss of the next step is known, that loss | text (JSON)
 
 The state is cleared before the data changes and set after the text is written, so a process that is killed at any
-moment leaves a slot that is either whole or known not to be.
+moment leaves a slot that is either complete or known not to be.
 """
 
 import mmap
@@ -28,13 +28,13 @@ _RESTORED = struct.Struct("<q")  # step that this group of workers was restored 
 _SLOT = struct.Struct("<qQQQ")  # step, state, crc, length
 _LOSS = struct.Struct("<Qd")
 _TEXT_AT = _SLOT.size + _LOSS.size
-_EMPTY, _COPYING, _WHOLE = range(3)
+_EMPTY, _COPYING, _COMPLETE = range(3)
 PAGE = mmap.PAGESIZE
 
 
 @dataclass(frozen=True)
 class SlotHeader:
-    """What is known of a slot. `text`: None if the slot is not whole. `next_loss`: that of the step after its own,
+    """What is known of a slot. `text`: None if the slot is not complete. `next_loss`: that of the step after its own,
     None if it was not computed yet. `step`: -1 if the slot was never used."""
 
     slot: int
@@ -99,14 +99,14 @@ class ShadowMemory:
         _LOSS.pack_into(self._mapped, self._header_at(slot) + _SLOT.size, 0, 0.0)
 
     def finish(self, slot: int, step: int, text: bytes) -> None:
-        """Declare a slot whole. Raises ValueError if the text is too long."""
+        """Declare a slot complete. Raises ValueError if the text is too long."""
         at = self._header_at(slot)
         if len(text) > HEADER_BYTES - _TEXT_AT:
             raise ValueError(f"the description of the copy of step {step} has {len(text):,} bytes")
         self._mapped[at + _TEXT_AT : at + _TEXT_AT + len(text)] = text
         crc = zlib.crc32(text)
         _SLOT.pack_into(self._mapped, at, step, _COPYING, crc, len(text))
-        _SLOT.pack_into(self._mapped, at, step, _WHOLE, crc, len(text))
+        _SLOT.pack_into(self._mapped, at, step, _COMPLETE, crc, len(text))
 
     def report_loss(self, step: int, loss: float) -> None:
         """Add the loss of the step after `step` to the slot that has the state after `step`, if there is one."""
@@ -117,7 +117,7 @@ class ShadowMemory:
                 _LOSS.pack_into(self._mapped, at + _SLOT.size, 1, loss)
 
     def discard(self) -> None:
-        """Declare that no slot is whole."""
+        """Declare that no slot is complete."""
         for slot in range(SLOTS):
             _SLOT.pack_into(self._mapped, self._header_at(slot), -1, _EMPTY, 0, 0)
 
@@ -151,9 +151,9 @@ class ShadowMemory:
         step, state, crc, length = _SLOT.unpack_from(self._mapped, at)
         is_known, loss = _LOSS.unpack_from(self._mapped, at + _SLOT.size)
         text = self._mapped[at + _TEXT_AT : at + _TEXT_AT + min(length, HEADER_BYTES)]
-        is_whole = state == _WHOLE and zlib.crc32(text) == crc
+        is_complete = state == _COMPLETE and zlib.crc32(text) == crc
         never_used = state == _EMPTY
-        return SlotHeader(slot, -1 if never_used else step, text if is_whole else None, loss if is_known else None)
+        return SlotHeader(slot, -1 if never_used else step, text if is_complete else None, loss if is_known else None)
 
 
 def _receive(duplicate: Any) -> ShadowMemory:

@@ -467,7 +467,7 @@ export interface paths {
         put?: never;
         /**
          * Mark a checkpoint as intact
-         * @description Revokes a finding of damage that was wrong, or that was repaired in the object store: resumes use the checkpoint again, and verify it as always. An intact checkpoint is returned unchanged. One that is retired, deleted or diverged, whose parts are not all in the store with their sizes, or that is not authentic is refused with 409. For administrators of the team.
+         * @description Revokes a finding of damage that was wrong, or that was repaired in the object store: resumes use the checkpoint again, and verify it as always. An intact checkpoint is returned unchanged. Refused with 409: one that is retired, deleted, diverged or not authentic, or if a part is missing in the store or has another size. For administrators of the team.
          */
         post: operations["checkpoints_mark_intact"];
         delete?: never;
@@ -3730,8 +3730,8 @@ export interface components {
              * Shadow Every Steps
              * @description Interval between shadow checkpoints, in steps: each process copies its state to the memory of its node, and a
              *     restart in place continues from there. Two copies are held, so a node needs twice the state of its processes.
-             *     `auto`: after each step, or as many as it takes for copies to cost at most 3 % of the time; without shadow
-             *     checkpoints if the node has too little memory available. `none`: none.
+             *     `auto`: as often as copies complete, and cost at most 3 % of the time; without shadow checkpoints if the node has
+             *     too little memory available. `none`: none.
              * @default auto
              * @example 1
              */

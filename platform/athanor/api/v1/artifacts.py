@@ -219,8 +219,8 @@ class CheckpointIntactView(APIView):
         """Mark a checkpoint as intact.
 
         Revokes a finding of damage that was wrong, or that was repaired in the object store: resumes use the checkpoint
-        again, and verify it as always. An intact checkpoint is returned unchanged. One that is retired, deleted or
-        diverged, whose parts are not all in the store with their sizes, or that is not authentic is refused with 409.
+        again, and verify it as always. An intact checkpoint is returned unchanged. Refused with 409: one that is
+        retired, deleted, diverged or not authentic, or if a part is missing in the store or has another size.
         For administrators of the team."""
         return _act(request, checkpoint_id, checkpoint_states.mark_intact)
 
