@@ -148,7 +148,7 @@ def passes_of_unequal_ranks(mesh: Mesh, parallelism: dict[str, Any], extra: int)
 def test_a_slow_rank_is_found_though_the_others_wait_for_it_within_the_passes(
     parallelism: dict[str, Any], pool: RankPool
 ) -> None:
-    fast, slow = pool.run(2, passes_of_unequal_ranks, parallelism, 100)
+    fast, slow = pool.run(2, passes_of_unequal_ranks, parallelism, 300)  # several times its own work
     (fast_pass, fast_computing), (slow_pass, slow_computing) = (
         [min(column) for column in zip(*rank, strict=True)]  # what other processes disturb least
         for rank in (fast, slow)
