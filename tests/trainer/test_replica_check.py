@@ -8,39 +8,77 @@ from typing import Any
 import pytest
 import torch
 
-from tests.chaos.faults.worker import AT_STEP, Fault, work
-from tests.trainer.runs import MIXTURE, run_alone, tiny_training
+from tests.chaos.faults.worker import AT_STEP, Fault, _step, work
+from tests.trainer.runs import MIXTURE, FinishedRun, run_alone, tiny_training
 from trainer.agent import worker_group
+from trainer.agent.worker_process import run_worker
 from trainer.contract.run import EndClass
-from trainer.reporting.replica_check import CHECK_STEPS, Difference, ReplicaCheck
+from trainer.reporting.replica_check import CHECK_STEPS, RECURRENCE_STEPS, Difference, ReplicaCheck
+from trainer.resilience.assignment import Assignment
+
+REPLICATED = tiny_training(steps=24, parallelism={"zero": 0})
+
+
+def flip_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flip a bit of a summed gradient on rank 1, in step `AT_STEP` of the first worker group."""
+    (tmp_path / "records").mkdir()
+    monkeypatch.setattr(worker_group, "run_worker", partial(work, Fault(tmp_path / "records", "bit", "step")))
+
+
+def weights_of(rank: int, **replicas: tuple[int, ...]) -> Any:
+    """The weights of a rank that shares these parameters, each of ten numbers, with these ranks."""
+    parameters = {name: torch.nn.Parameter(torch.arange(10.0)) for name in replicas}
+    layouts = {name: SimpleNamespace(replica_ranks=ranks) for name, ranks in replicas.items()}
+    return SimpleNamespace(trainable=parameters, layouts=layouts, mesh=SimpleNamespace(rank=rank))
 
 
 def check_of(rank: int, **replicas: tuple[int, ...]) -> ReplicaCheck:
-    """The check of a rank that shares these parameters, each of ten numbers, with these ranks."""
-    parameters = {name: torch.nn.Parameter(torch.arange(10.0)) for name in replicas}
-    layouts = {name: SimpleNamespace(replica_ranks=ranks) for name, ranks in replicas.items()}
-    weights: Any = SimpleNamespace(trainable=parameters, layouts=layouts, mesh=SimpleNamespace(rank=rank))
-    return ReplicaCheck(weights)
+    """The check of such a rank."""
+    return ReplicaCheck(weights_of(rank, **replicas))
 
 
 def test_the_rank_that_differs_from_the_majority_is_named_once() -> None:
     check = check_of(0, one=(0, 1, 2), two=(0, 1, 2), three=(0,), four=(0, 3))
     assert check.replicas == (0, 1, 2)
-    assert check.find_difference((7.0, 7.0, 7.0, 9.0)) is None
-    assert check.find_difference((0.0, 0.0, 0.0, 0.0)) is None
-    assert check.find_difference((7.0, 8.0, 7.0, 9.0)) == Difference([1], (0, 1, 2))
-    assert check.find_difference((7.0, 8.0, 7.0, 9.0)) is None
-    assert check.find_difference((6.0, 6.0, 6.0, 9.0)) is None
-    assert check.find_difference((1.0, 2.0, 3.0, 9.0)) == Difference([0, 1, 2], (0, 1, 2)), "no majority"
-    assert check_of(1, one=(0, 1, 2)).find_difference((7.0, 8.0, 7.0, 9.0)) is None, "the first rank reports"
+    assert check.find_difference(8, (7.0, 7.0, 7.0, 9.0)) is None
+    assert check.find_difference(9, (0.0, 0.0, 0.0, 0.0)) is None
+    assert check.find_difference(10, (7.0, 8.0, 7.0, 9.0)) == Difference(10, [1], (0, 1, 2), intact_step=8)
+    assert check.find_difference(11, (7.0, 8.0, 7.0, 9.0)) is None
+    assert check.find_difference(12, (6.0, 6.0, 6.0, 9.0)) is None
+    without_majority = check.find_difference(16, (1.0, 2.0, 3.0, 9.0))
+    assert without_majority == Difference(16, [0, 1, 2], (0, 1, 2), intact_step=12)
 
 
 def test_a_rank_without_replicas_has_nothing_to_check() -> None:
     check = check_of(3, one=(3,))
     assert check.replicas == (3,)
-    assert not check.is_due(CHECK_STEPS, 100)
+    assert not check.is_due(CHECK_STEPS, CHECK_STEPS)
+    assert check.checksum().item() == 0.0
     shared = check_of(0, one=(0, 1))
-    assert [step for step in range(40) if shared.is_due(step, 10)] == [10, 16, 20, 30, 32]
+    assert [step for step in range(40) if shared.is_due(step, step // 10 * 10)] == [10, 16, 20, 30, 32]
+
+
+def test_what_differs_again_soon_is_not_repaired_again() -> None:
+    check = ReplicaCheck(weights_of(0, one=(0, 1, 2)), first_step=30, corrupted_step=40)
+    soon = check.find_difference(40 + RECURRENCE_STEPS, (1.0, 2.0, 2.0))
+    assert soon == Difference(104, [0], (0, 1, 2), intact_step=30)
+    assert check.is_recurrence(soon)
+    assert check.find_difference(120, (2.0, 2.0, 2.0)) is None
+    later = check.find_difference(136, (2.0, 2.0, 1.0))
+    assert later is not None
+    assert not check.is_recurrence(later)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ([1], "rank 1 has other parameters after step 16 than ranks 0, 2, 3: wrong values"),
+        ([1, 2], "ranks 1, 2 have other parameters after step 16 than ranks 0, 3: wrong values"),
+        ([0, 1, 2, 3], "the parameters of ranks 0, 1, 2, 3 differ after step 16: one has wrong values"),
+    ],
+)
+def test_a_difference_names_ranks_and_step(ranks: list[int], text: str) -> None:
+    assert str(Difference(16, ranks, (0, 1, 2, 3), 0)) == text
 
 
 @pytest.mark.parametrize("bit", [0, 13, 30, 31])
@@ -53,15 +91,61 @@ def test_each_bit_changes_the_checksum(bit: int) -> None:
     assert 1 <= before <= 2**24
 
 
-def test_a_bit_that_flips_on_one_rank_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "records").mkdir()
-    monkeypatch.setattr(worker_group, "run_worker", partial(work, Fault(tmp_path / "records", "bit", "step")))
-    training = tiny_training(steps=40, parallelism={"zero": 0})
-    run = run_alone(tmp_path / "run", training, processes=3, every_steps=100)
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    run = run_alone(tmp_path_factory.mktemp("undisturbed"), REPLICATED, processes=3, every_steps=10)
     assert run.end_class is EndClass.COMPLETED
-    assert AT_STEP < CHECK_STEPS
-    (differ,) = run.events("replicas.differ")
-    assert differ == {"step": str(CHECK_STEPS), "ranks": "1", "replicas": "0, 1, 2"}
+    return run
+
+
+@pytest.mark.parametrize(
+    ("options", "intact"),
+    [
+        pytest.param({"every_steps": 8}, 8, id="stored"),  # that of step 16 is damaged
+        pytest.param({"shadow": 2}, 14, id="copied"),  # that of step 16 is dropped
+    ],
+)
+def test_a_run_with_a_flipped_bit_goes_back_to_what_was_intact(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    undisturbed: FinishedRun,
+    options: dict[str, Any],
+    intact: int,
+) -> None:
+    flip_bit(tmp_path, monkeypatch)
+    run = run_alone(tmp_path / "run", REPLICATED, processes=3, restarts=1, **options)
+    assert run.end_class is EndClass.COMPLETED, run.end
+    assert run.events("replicas.differ") == [{"step": "16", "ranks": "1", "replicas": "0, 1, 2"}]
+    (restarted,) = run.events("generation.started")
+    assert restarted["end_class"] == EndClass.SILENT_CORRUPTION
+    assert restarted["because"] == "rank 1 has other parameters after step 16 than ranks 0, 2: wrong values"
+    assert [each["step"] for each in run.events("checkpoint.restored")] == [intact]
+    assert run.series("train/loss") == undisturbed.series("train/loss")
+
+
+def flip_in_each_group(fault: Fault, assignment: Assignment) -> None:
+    if assignment.rank == fault.rank:
+        _step(fault, lambda: None)
+    run_worker(assignment)
+
+
+def test_a_fault_that_lasts_is_repaired_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_group, "run_worker", partial(flip_in_each_group, Fault(tmp_path, "bit", "step")))
+    training = tiny_training(steps=40, parallelism={"zero": 0})
+    run = run_alone(tmp_path / "run", training, processes=3, restarts=3)
+    assert run.end_class is EndClass.COMPLETED, run.end
+    assert [each["step"] for each in run.events("replicas.differ")] == ["16", "30"]
+    assert len(run.events("generation.started")) == 1
+
+
+def test_a_bit_that_flips_in_the_last_step_does_not_reach_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flip_bit(tmp_path, monkeypatch)
+    run = run_alone(tmp_path / "run", tiny_training(steps=AT_STEP + 1, parallelism={"zero": 0}), processes=2)
+    assert run.end_class is EndClass.SILENT_CORRUPTION
+    assert run.end["message"].startswith("the parameters of ranks 0, 1 differ after step 16: one has wrong values")
+    assert [int(folder.name.split("-")[1]) for folder in run.checkpoints] == [10]
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,8 @@ class ShadowCheckpoints:
         self._began_at = -math.inf
         self._preparing: list[Future[None]] = []
         self.is_used = False
+        self.last_step = -1
+        """Of the newest copy that was begun."""
 
     def restore(self, stored: CheckpointManifest | None) -> Restored | None:
         """Agree with the other ranks on the newest step of which each has a complete copy, and restore it; None if
@@ -196,6 +198,7 @@ class ShadowCheckpoints:
         """Begin a copy of the state after `step` steps. Call `protect_state` before the state changes."""
         self.wait()
         begin = self._began_at = time.monotonic()
+        self.last_step = step
         memory, slot = self._opened, self._next_slot
         self._preparing[slot].result()
         memory.begin(slot, step)
@@ -257,10 +260,11 @@ class ShadowCheckpoints:
         if self.is_used:
             self._opened.report_loss(step, loss)
 
-    def discard(self) -> None:
-        """Drop all copies."""
-        self.wait()
-        self._opened.discard()
+    def discard(self, after: int = -1) -> None:
+        """Drop the copies of the state after more than `after` steps."""
+        if self.is_used:
+            self.wait()
+            self._opened.discard(after)
 
     @property
     def _opened(self) -> ShadowMemory:

@@ -166,8 +166,9 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         },
     ),
     "replicas.differ": EventType(
-        "Ranks that must have the same parameters differ: a bit has flipped in one of them, or they are computed by "
-        "hardware that rounds differently. Once until they agree again. The run continues.",
+        "Ranks that must have the same parameters differ: a bit has flipped in one of them. The workers restart from "
+        "the newest state that was compared. If that differs again within 64 steps, the run continues: a device has a "
+        "lasting fault, or rounds differently. Once until they agree again.",
         {
             "step": "Completed steps, as text.",
             "ranks": "The ranks that differ from the majority, all of them if there is none, as text.",

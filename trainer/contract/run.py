@@ -294,6 +294,7 @@ class EndClass(StrEnum):
     GPU_FAULT = "gpu_fault"
     DEVICE_EXCEPTION = "device_exception"
     NETWORK_ERROR = "network_error"
+    SILENT_CORRUPTION = "silent_corruption"
     PROCESS_KILLED = "process_killed"
     PLATFORM_UNREACHABLE = "platform_unreachable"
     USER_ERROR = "user_error"
@@ -332,6 +333,7 @@ EXIT_STATUS: dict[EndClass, int] = {
     EndClass.GPU_FAULT: 77,
     EndClass.DEVICE_EXCEPTION: 78,
     EndClass.NETWORK_ERROR: 79,
+    EndClass.SILENT_CORRUPTION: 80,
 }
 
 _VAGUE = {

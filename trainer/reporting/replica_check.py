@@ -1,10 +1,12 @@
 """Silent corruption of parameters: ranks that have the same parameters compare checksums of them.
 
 A bit that flips in a parameter, in its optimizer state, or in a gradient after it was summed, makes one replica differ
-from then on, and no loss shows it. One that flips before the sum is in all replicas alike, which this does not find.
+from then on, and no loss shows it. The run goes back to the newest state that was compared. A bit that flips before the
+sum is in all replicas alike, which this does not find.
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +16,10 @@ from trainer.parallel.data import local_tensor
 from trainer.parallel.weights import Weights
 
 CHECK_STEPS = 16
-"""Steps between two checks; the parameters are also checked where a checkpoint is due by its number of steps."""
+"""Most steps between two checks; the parameters are also checked after each copy and each stored checkpoint."""
+RECURRENCE_STEPS = 64
+"""Where replicas differ again so few steps after they did, their hardware rounds differently, or has a lasting fault
+that a restart does not repair: then the run continues."""
 _VALUES = 2**24
 """Different checksums: each is exact in fp32, in which the statistics of steps are summed."""
 
@@ -22,16 +27,28 @@ _VALUES = 2**24
 @dataclass(frozen=True)
 class Difference:
     """Replicas of the same parameters that differ. `ranks`: those that differ from the majority, all of them if there
-    is none. `replicas`: all ranks that should have the same."""
+    is none. `replicas`: all ranks that should have the same. `intact_step`: the newest step after which they agreed."""
 
+    step: int
     ranks: list[int]
     replicas: tuple[int, ...]
+    intact_step: int
+
+    def __str__(self) -> str:
+        """Return what differs, as a sentence without a full stop."""
+        others = [rank for rank in self.replicas if rank not in self.ranks]
+        if not others:
+            return f"the parameters of ranks {_list(self.ranks)} differ after step {self.step}: one has wrong values"
+        ranks = f"rank {_list(self.ranks)} has" if len(self.ranks) == 1 else f"ranks {_list(self.ranks)} have"
+        return f"{ranks} other parameters after step {self.step} than ranks {_list(others)}: wrong values"
 
 
 class ReplicaCheck:
     """Compares what this rank shares with most others. `replicas`: the ranks that have it, itself alone if none do."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, first_step: int = 0, corrupted_step: int | None = None) -> None:
+        """`first_step`: steps of the state at the start, which is intact. `corrupted_step`: at which they differed
+        before the last restart."""
         sizes: Counter[tuple[int, ...]] = Counter()
         parameters: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
         for name, parameter in weights.trainable.items():
@@ -43,32 +60,46 @@ class ReplicaCheck:
         self.replicas = max(sizes, key=lambda each: (sizes[each], each), default=(self._rank,))
         self._parameters = parameters[self.replicas] if len(self.replicas) > 1 else []
         self._differed = False
+        self._intact_step = first_step
+        self._recurs_until = -1 if corrupted_step is None else corrupted_step + RECURRENCE_STEPS
 
-    def is_due(self, step: int, every_steps: int) -> bool:
-        """Return whether the parameters are checked before the update of `step` (from 0). `every_steps`: of the
-        checkpoints."""
-        return bool(self._parameters) and step > 0 and (step % CHECK_STEPS == 0 or step % every_steps == 0)
+    def is_due(self, step: int, saved_step: int) -> bool:
+        """Return whether the parameters are checked before the update of `step` (from 0). `saved_step`: of the newest
+        state that was copied or stored."""
+        return bool(self._parameters) and step > 0 and (step % CHECK_STEPS == 0 or step == saved_step)
 
     def checksum(self) -> Tensor:
         """Return a number from 1 to 2^24 that depends on each bit of the parameters; a scalar in fp32 on their device.
 
-        The bits of fp32 numbers are added as integers, so the order does not matter.
+        The bits of fp32 numbers are added as integers, so the order does not matter. 0 without replicas.
         """
+        if not self._parameters:
+            return torch.zeros(())
         sums = [parameter.reshape(-1).view(torch.int32).sum(dtype=torch.int64) for parameter in self._parameters]
         total = torch.stack(sums).sum()
         return (((total ^ (total >> 24) ^ (total >> 48)) & (_VALUES - 1)) + 1).float()
 
-    def find_difference(self, checksums: tuple[float, ...]) -> Difference | None:
-        """Compare the checksums of all ranks, 0 where the step had no check. Return the difference between this rank's
-        replicas when it is first seen, on the first of them."""
+    def find_difference(self, step: int, checksums: Sequence[float]) -> Difference | None:
+        """Compare the checksums of all ranks after `step` steps, 0 where there was no check. Return the difference
+        between this rank's replicas when it is first seen."""
         mine = {rank: checksums[rank] for rank in self.replicas}
         if not all(mine.values()):
             return None
         common, count = Counter(mine.values()).most_common(1)[0]
         differs = count < len(mine)
         is_new, self._differed = differs and not self._differed, differs
-        if not is_new or self._rank != self.replicas[0]:
+        if not differs:
+            self._intact_step = step
+        if not is_new:
             return None
         is_majority = 2 * count > len(mine)
         odd = [rank for rank, checksum in mine.items() if checksum != common] if is_majority else list(mine)
-        return Difference(odd, self.replicas)
+        return Difference(step, odd, self.replicas, self._intact_step)
+
+    def is_recurrence(self, difference: Difference) -> bool:
+        """Return whether a restart has not repaired it."""
+        return difference.step <= self._recurs_until
+
+
+def _list(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trainer.contract.encryption import DecryptionError
 from trainer.contract.run import EXIT_STATUS, EndClass, vagueness
-from trainer.errors import TrainerError
+from trainer.errors import Corruption, CorruptionError, TrainerError
 from trainer.resilience.control_groups import group_folders
 from trainer.resilience.error_patterns import Pattern, classify_text
 
@@ -27,6 +27,7 @@ RESTARTABLE = frozenset(
         EndClass.DEVICE_EXCEPTION,
         EndClass.INTERNAL_ERROR,
         EndClass.STORAGE_ERROR,
+        EndClass.SILENT_CORRUPTION,
     }
 )
 """Classes that a restart may fix; the others would recur with the same spec and data."""
@@ -57,13 +58,15 @@ _CLASS_OF_EXIT = {status: end_class for end_class, status in EXIT_STATUS.items()
 @dataclass(frozen=True)
 class Failure:
     """Why a rank ended. `because_of_peer`: it failed because another rank ended. `at`: `time.monotonic()` of the
-    report, which all processes of a node share; 0 for a process that ended without one."""
+    report, which all processes of a node share; 0 for a process that ended without one. `corruption`: of the state of
+    this rank or of a replica of it."""
 
     rank: int
     end_class: EndClass
     message: str
     because_of_peer: bool = False
     at: float = 0.0
+    corruption: Corruption | None = None
 
 
 def classify_exception(error: BaseException, rank: int) -> Failure:
@@ -92,7 +95,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _classify_one(error: BaseException, rank: int) -> Failure:
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    because_of_peer = False
+    because_of_peer, corruption = False, None
+    if isinstance(error, CorruptionError):
+        because_of_peer, corruption = error.is_of_peer, error.corruption
     if isinstance(error, TrainerError):
         end_class, text = error.end_class, str(error)
     elif isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
@@ -114,7 +119,7 @@ def _classify_one(error: BaseException, rank: int) -> Failure:
     if is_unclear and not isinstance(error, TrainerError):
         place = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
         text += f" (at {Path(place.filename).name}:{place.lineno})" if place else ""
-    return Failure(rank, end_class, text[:2000], because_of_peer, time.monotonic())
+    return Failure(rank, end_class, text[:2000], because_of_peer, time.monotonic(), corruption)
 
 
 def _may_quote(error: BaseException, pattern: Pattern) -> bool:
@@ -138,7 +143,11 @@ def read_failures(folder: Path) -> list[Failure]:
     found = []
     for path in folder.glob("rank-*.json"):
         record = json.loads(path.read_text())
-        found.append(Failure(**{**record, "end_class": EndClass(record["end_class"])}))
+        corruption = record.pop("corruption")
+        end_class = EndClass(record.pop("end_class"))
+        found.append(
+            Failure(**record, end_class=end_class, corruption=Corruption(**corruption) if corruption else None)
+        )
     return found
 
 

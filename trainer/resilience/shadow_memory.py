@@ -116,10 +116,11 @@ class ShadowMemory:
             if of_step == step and state != _EMPTY:
                 _LOSS.pack_into(self._mapped, at + _SLOT.size, 1, loss)
 
-    def discard(self) -> None:
-        """Declare that no slot is complete."""
+    def discard(self, after: int = -1) -> None:
+        """Declare that no slot has a complete copy of the state after more than `after` steps."""
         for slot in range(SLOTS):
-            _SLOT.pack_into(self._mapped, self._header_at(slot), -1, _EMPTY, 0, 0)
+            if self._header(slot).step > after:
+                _SLOT.pack_into(self._mapped, self._header_at(slot), -1, _EMPTY, 0, 0)
 
     def report_restored(self, step: int | None) -> None:
         """Report to the agent from which step this group of workers was restored; None: not from here."""

@@ -18,7 +18,7 @@ from trainer.contract.run import EndClass
 from trainer.contract.timeouts import TRAINING_TIMEOUT
 from trainer.data.batch import MicroBatch
 from trainer.data.packing import IGNORED
-from trainer.errors import TrainerError
+from trainer.errors import Corruption, CorruptionError, TrainerError
 from trainer.models.lora import seed_dropout
 from trainer.optim.learning_rate import learning_rate
 from trainer.parallel.mesh import all_reduce_sum, all_reduce_world
@@ -74,7 +74,8 @@ def train(state: TrainState) -> EndClass:
             clock.begin()
             loss, parts_M = state.model.forward_backward(batches, tokens, clock.end_phase)
         clock.end_phase("other")  # what the measurement took
-        checksum = replicas.checksum() if replicas.is_due(step, policy.every_steps) else None
+        saved_step = max(state.writer.last_step, state.shadows.last_step)
+        checksum = replicas.checksum() if replicas.is_due(step, saved_step) else None
         memory, stall = peak_memory_bytes(state.mesh.device), state.loader.stalls[-1]
         figures = (clock.pass_seconds, sampler.seconds, memory, stall)
         state.shadows.protect_state(step + 1)
@@ -115,6 +116,8 @@ def train(state: TrainState) -> EndClass:
         is_best = policy.keep_best and monitor.best.step == done
         if is_final or is_due or done % policy.every_steps == 0 or policy.is_milestone(done) or is_best:
             monitor.report_steps(pipe.drain())
+            if is_final:
+                monitor.check_replicas(done)
             monitor.report_save(done, save(state, done, monitor, is_final=is_final))
         if is_over:
             break
@@ -259,7 +262,7 @@ class Monitor:
             ComputeSampler(state.mesh.device, state.mesh.sizes, state.first_step),
         )
         self._skew = SkewDetector(SLOW_SAMPLES if self.sampler.is_needed else SLOW_STEPS)
-        self.replicas = ReplicaCheck(state.model.weights)
+        self.replicas = ReplicaCheck(state.model.weights, state.first_step, state.assignment.corrupted_step)
         self.layers = Layers(state.model.weights, state.training.model.resolve().num_layers)
         self._loader = state.loader
         watch = state.training.optimizer.gradient_watch
@@ -347,14 +350,33 @@ class Monitor:
                 "gradient.large", step=stats.step + 1, norm=stats.gradient_norm, because=because, layers=found.layers,
                 first_sequence=found.first_sequence, last_sequence=found.last_sequence, worst_batch=found.worst_batch,
             )  # fmt: skip
-        difference = self.replicas.find_difference(stats.checksums)
-        if difference is not None:
-            ranks, all_ranks = (", ".join(map(str, each)) for each in (difference.ranks, difference.replicas))
-            self._reporter.event_once(
-                f"step-{stats.step}", "replicas.differ", step=str(stats.step), ranks=ranks, replicas=all_ranks
-            )
+        self._compare_replicas(stats.step, stats.checksums)
         self._report_skip(stats)
         self._check_divergence(stats)
+
+    def check_replicas(self, step: int) -> None:
+        """Compare the parameters of all ranks after `step` steps, the last ones; a collective. Raises as
+        `report_steps` does."""
+        checksums = torch.zeros(self._mesh.world_size, device=self._mesh.device)
+        checksums[self._mesh.rank] = self.replicas.checksum()
+        self._compare_replicas(step, all_reduce_world(checksums, self._mesh).tolist())
+
+    def _compare_replicas(self, step: int, checksums: Sequence[float]) -> None:
+        """Report replicas that differ, drop the copies since they last agreed, and raise CorruptionError, so that the
+        run continues from there; unless that has not helped before."""
+        difference = self.replicas.find_difference(step, checksums)
+        if difference is None:
+            return
+        if self._mesh.rank == difference.replicas[0]:
+            ranks, all_ranks = (", ".join(map(str, each)) for each in (difference.ranks, difference.replicas))
+            self._reporter.event_once(
+                f"step-{step}", "replicas.differ", step=str(step), ranks=ranks, replicas=all_ranks
+            )
+        if self.replicas.is_recurrence(difference):
+            return
+        self._shadows.discard(after=difference.intact_step)
+        is_of_peer = self._mesh.rank not in difference.ranks
+        raise CorruptionError(str(difference), Corruption(step, difference.intact_step), is_of_peer=is_of_peer)
 
     def _check_first_loss(self, loss: float) -> None:
         """Drop the shadow checkpoints if the loss shows that the restored one was damaged, and raise TrainerError."""

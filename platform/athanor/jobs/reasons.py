@@ -60,6 +60,7 @@ class Reason(StrEnum):
     NODE_LOST = "node_lost"
     GPU_FAULT = "gpu_fault"
     DEVICE_EXCEPTION = "device_exception"
+    SILENT_CORRUPTION = "silent_corruption"
     NETWORK_ERROR = "network_error"
     PREEMPTED = "preempted"
     INTERRUPTED = "interrupted"
@@ -233,6 +234,13 @@ MEANINGS: dict[Reason, Meaning] = {
         "platform administrator; if not, have the device checked.",
         max_retries=2,
     ),
+    R.SILENT_CORRUPTION: Meaning(
+        F,
+        Retry.FREE,
+        Blame.INFRASTRUCTURE,
+        "A processor or its memory had wrong values: ranks with the same parameters differed.",
+        "Have the devices of the ranks that the detail names checked, and their memory.",
+    ),
     R.NETWORK_ERROR: Meaning(
         F,
         Retry.FREE,
@@ -334,6 +342,7 @@ REASON_OF_END: dict[EndClass, Reason] = {
     EndClass.COLLECTIVE_TIMEOUT: Reason.COLLECTIVE_TIMEOUT,
     EndClass.HANG: Reason.HANG,
     EndClass.GPU_FAULT: Reason.GPU_FAULT,
+    EndClass.SILENT_CORRUPTION: Reason.SILENT_CORRUPTION,
     EndClass.DEVICE_EXCEPTION: Reason.DEVICE_EXCEPTION,
     EndClass.NETWORK_ERROR: Reason.NETWORK_ERROR,
     EndClass.PROCESS_KILLED: Reason.PROCESS_KILLED,

@@ -16,7 +16,7 @@ from trainer.agent import hang_watch, worker_group
 from trainer.agent.supervisor import NodeConfig, Supervisor
 from trainer.client.http import PlatformClient
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest
-from trainer.contract.run import EndClass, ProcessLayout, RunConfig
+from trainer.contract.run import CheckpointPolicy, EndClass, ProcessLayout, RunConfig
 from trainer.contract.training import TrainingSpec
 from trainer.resilience import progress
 from trainer.resilience.assignment import HttpConnection
@@ -104,7 +104,8 @@ def run_on_one_node(folder: Path, kind: str, phase: str, *, rank: int = 1, proce
     records.mkdir(parents=True)
     fault = Fault(records, kind, phase, rank)
     with contextlib.ExitStack() as stack:
-        api = stack.enter_context(tiny_platform(training_of(phase), processes))
+        changes = {"checkpoint": CheckpointPolicy(every_steps=10, shadow_every_steps="none")} if kind == "shard" else {}
+        api = stack.enter_context(tiny_platform(training_of(phase), processes, **changes))
         disk = stack.enter_context(small_disk(folder / "node1", DISK)) if kind == "disk" else None
         stack.enter_context(_patched(partial(work, fault)))
         api.cause = _outside(api, kind, phase, disk, folder)

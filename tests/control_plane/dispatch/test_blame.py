@@ -117,6 +117,7 @@ def test_the_node_that_names_a_cause_counts_whichever_reports_first(
         (EndClass.DEVICE_EXCEPTION, {"n0"}),
         (EndClass.NODE_STORAGE_ERROR, {"n0"}),
         (EndClass.HANG, {"n0"}),
+        (EndClass.SILENT_CORRUPTION, {"n0"}),
         (EndClass.PROCESS_KILLED, {"n0"}),
         (EndClass.COLLECTIVE_TIMEOUT, {"n0", "n1"}),
         (EndClass.NETWORK_ERROR, {"n0", "n1"}),
