@@ -74,8 +74,7 @@ def train(state: TrainState) -> EndClass:
             clock.begin()
             loss, parts_M = state.model.forward_backward(batches, tokens, clock.end_phase)
         clock.end_phase("other")  # what the measurement took
-        saved_step = max(state.writer.last_step, state.shadows.last_step)
-        checksum = replicas.checksum() if replicas.is_due(step, saved_step) else None
+        checksum = replicas.checksum() if replicas.is_due(step, state.saved_step) else None
         memory, stall = peak_memory_bytes(state.mesh.device), state.loader.stalls[-1]
         figures = (clock.pass_seconds, sampler.seconds, memory, stall)
         state.shadows.protect_state(step + 1)
@@ -116,8 +115,6 @@ def train(state: TrainState) -> EndClass:
         is_best = policy.keep_best and monitor.best.step == done
         if is_final or is_due or done % policy.every_steps == 0 or policy.is_milestone(done) or is_best:
             monitor.report_steps(pipe.drain())
-            if is_final:
-                monitor.check_replicas(done)
             monitor.report_save(done, save(state, done, monitor, is_final=is_final))
         if is_over:
             break
@@ -236,7 +233,12 @@ def generate_samples(state: TrainState, step: int) -> None:
 
 
 def save(state: TrainState, step: int, monitor: "Monitor", *, is_final: bool) -> float:
-    """Start a checkpoint of the state after `step` steps, once per step. Return the seconds that training waited."""
+    """Start a checkpoint of the state after `step` steps, once per step. Return the seconds that training waited.
+
+    Raises CorruptionError if replicas differ before the last one (`is_final`), which no later step could find.
+    """
+    if is_final:
+        monitor.check_replicas(step)
     if state.writer.last_step == step:
         return 0.0
     weights = state.model.weights
