@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from tests.chaos.faults.two_nodes import Agents
 from tests.chaos.faults.worker import AT_STEP, Fault, _step, work
+from tests.chaos.faults.world import tiny_platform
 from tests.trainer.runs import MIXTURE, FinishedRun, run_alone, tiny_training
 from trainer.agent import worker_group
 from trainer.agent.worker_process import run_worker
@@ -82,11 +84,15 @@ def test_a_difference_names_ranks_and_step(ranks: list[int], text: str) -> None:
 
 
 @pytest.mark.parametrize("bit", [0, 13, 30, 31])
-def test_each_bit_changes_the_checksum(bit: int) -> None:
-    check = check_of(0, one=(0, 1), two=(0, 1))
+@pytest.mark.parametrize("place", [0, 5, 6], ids=["first of a pair", "second", "last, without a partner"])
+def test_each_bit_changes_the_checksum(bit: int, place: int) -> None:
+    values = torch.arange(20.0)
+    parameters = {"even": torch.nn.Parameter(values[:6]), "odd": torch.nn.Parameter(values[7:14])}  # begins at 28 bytes
+    layouts = dict.fromkeys(parameters, SimpleNamespace(replica_ranks=(0, 1)))
+    weights: Any = SimpleNamespace(trainable=parameters, layouts=layouts, mesh=SimpleNamespace(rank=0))
+    check = ReplicaCheck(weights)
     before = check.checksum().item()
-    parameter = check._parameters[1]
-    parameter.view(torch.int32)[5] ^= -(2**31) if bit == 31 else 2**bit
+    parameters["odd"].detach().view(torch.int32)[place] ^= -(2**31) if bit == 31 else 2**bit
     assert check.checksum().item() != before
     assert 1 <= before <= 2**24
 
@@ -121,6 +127,22 @@ def test_a_run_with_a_flipped_bit_goes_back_to_what_was_intact(
     assert restarted["because"] == "rank 1 has other parameters after step 16 than ranks 0, 2: wrong values"
     assert [each["step"] for each in run.events("checkpoint.restored")] == [intact]
     assert run.series("train/loss") == undisturbed.series("train/loss")
+
+
+@pytest.mark.slow
+def test_only_the_node_of_the_rank_with_wrong_values_is_blamed(tmp_path: Path) -> None:
+    training = tiny_training(steps=24, parallelism={"zero": 0}, data={"source": "dataset:tiny"})
+    (tmp_path / "records").mkdir()
+    with tiny_platform(training, processes=1, nodes=3) as api:
+        api.begin_attempt(1)
+        agents = Agents(api, tmp_path / "attempt1", 3, None, ("bit", "step"))
+        try:
+            assert set(agents.wait()) == {EndClass.COMPLETED}
+        finally:
+            agents.kill()
+        ends = {each["node"]: each["end_class"] for each in api.events("generation.started")}
+    assert ends.pop("node1") == EndClass.SILENT_CORRUPTION
+    assert set(ends.values()) <= {EndClass.COLLECTIVE_TIMEOUT}
 
 
 def flip_in_each_group(fault: Fault, assignment: Assignment) -> None:
