@@ -5,11 +5,13 @@ Prints a line for each cell, and writes test-results/faults.json. Exit status 1 
 
 import argparse
 import json
+import multiprocessing
 import os
 import shutil
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from tests.chaos.faults.kills import KilledRun, run_kills
 from tests.chaos.faults.table import KINDS, PHASES
 from trainer.resilience.forking import start_fork_server
 
+_cells: Cells | None = None
 RESULTS = REPOSITORY / "test-results" / "faults.json"
 
 
@@ -27,18 +30,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.faults")
     parser.add_argument("--kinds", default=",".join(KINDS), help="comma-separated (default: all)")
     parser.add_argument("--phases", default=",".join(PHASES), help="comma-separated (default: all)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="cells at a time (default: one a core)")
     parser.add_argument("--minutes", type=float, default=0.0, help="of random kills after the cells (default: none)")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000, help="of the random kills")
     options = parser.parse_args()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before", flush=True)
-    start_fork_server()
     folder = Path(tempfile.mkdtemp(prefix="athanor-faults-"))
-    cells, results = Cells(folder), []
-    for kind in filter(None, options.kinds.split(",")):
-        for phase in options.phases.split(","):
-            results.append(cells.run(kind, phase))
-            print(line_of(results[-1]), flush=True)
-    killed = []
+    pairs = [(kind, phase) for kind in filter(None, options.kinds.split(",")) for phase in options.phases.split(",")]
+    results, killed = [], []
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.jobs, context, initializer=_prepare, initargs=(folder,)) as pool:
+        for result in pool.map(_run_cell, pairs):
+            results.append(result)
+            print(line_of(result), flush=True)
+    start_fork_server()
     for run in run_kills(folder, options.minutes, options.seed):
         killed.append(run)
         print(line_of_kills(run), flush=True)
@@ -62,6 +67,18 @@ def main() -> int:
     if not failed:
         shutil.rmtree(folder)
     return 1 if failed else 0
+
+
+def _prepare(folder: Path) -> None:
+    """Prepare a process that runs cells: it has undisturbed runs of its own."""
+    global _cells
+    start_fork_server()
+    _cells = Cells(folder)
+
+
+def _run_cell(pair: tuple[str, str]) -> Result:
+    assert _cells is not None, "prepared"
+    return _cells.run(*pair)
 
 
 def line_of(result: Result) -> str:
