@@ -6,11 +6,20 @@ from trainer.contract.run import EndClass
 
 
 class TrainerError(Exception):
-    """Ends the attempt with `end_class`. The message names what is wrong and what to do about it."""
+    """Ends the attempt with `end_class`. The message names what is wrong and what to do about it. `because_of_peer`:
+    another rank ends with the cause."""
 
-    def __init__(self, end_class: EndClass, message: str) -> None:
+    def __init__(self, end_class: EndClass, message: str, *, because_of_peer: bool = False) -> None:
         super().__init__(message)
-        self.end_class = end_class
+        self.end_class, self.because_of_peer = end_class, because_of_peer
+
+
+class PlaceError(TrainerError):
+    """Ends a worker group because of the place of some ranks: with `end_class` there, and elsewhere as if these ranks
+    were lost."""
+
+    def __init__(self, end_class: EndClass, message: str, *, is_here: bool) -> None:
+        super().__init__(end_class if is_here else EndClass.COLLECTIVE_TIMEOUT, message, because_of_peer=not is_here)
 
 
 @dataclass(frozen=True)
@@ -21,9 +30,9 @@ class Corruption:
     intact_step: int
 
 
-class CorruptionError(TrainerError):
-    """Ends a worker group, of which one rank has other parameters than its replicas. `is_of_peer`: of another rank."""
+class CorruptionError(PlaceError):
+    """Ends a worker group, of which one rank has other parameters than its replicas. `is_here`: this rank has."""
 
-    def __init__(self, message: str, corruption: Corruption, *, is_of_peer: bool) -> None:
-        super().__init__(EndClass.COLLECTIVE_TIMEOUT if is_of_peer else EndClass.SILENT_CORRUPTION, message)
-        self.corruption, self.is_of_peer = corruption, is_of_peer
+    def __init__(self, message: str, corruption: Corruption, *, is_here: bool) -> None:
+        super().__init__(EndClass.SILENT_CORRUPTION, message, is_here=is_here)
+        self.corruption = corruption

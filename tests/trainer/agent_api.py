@@ -38,6 +38,7 @@ class AgentApi:
     joins: dict[int, JoinRequest] = field(default_factory=dict)
     placed: dict[int, list[JoinRequest]] = field(default_factory=dict)
     resumed: dict[int, Any] = field(default_factory=dict)
+    spares: dict[int, int] = field(default_factory=dict)
     checkpoints_read: int = 0
     stop: str | None = None
     profile: dict | None = None
@@ -155,6 +156,7 @@ class AgentApi:
             if len(here) < total:
                 return JoinReply(state="gathering", round=round_, missing=total - len(here))
             self.placed[round_] = arrange(here, self.run.layout.nodes)
+            self.spares[round_] = len(here) - self.run.layout.nodes
             self.resumed[round_] = self.run.resume
         nodes = self.placed[round_]
         ranks = [node.node_index for node in nodes]
@@ -165,6 +167,7 @@ class AgentApi:
         return JoinReply(
             state="placed", round=round_, node_rank=rank, store_host=nodes[0].address, store_port=nodes[0].store_port,
             nodes=nodes if rank == 0 else [], resume_from=resumed.id if resumed else None,
+            spares=self.spares[round_],
         )  # fmt: skip
 
     def _take_batch(self, kind: str, batch: dict) -> tuple[int, Any]:

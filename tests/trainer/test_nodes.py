@@ -87,10 +87,10 @@ def log(api: AgentApi) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["killed", "GPU"])
+@pytest.mark.parametrize("fault", ["killed", "GPU", "slow"])
 def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path: Path, fault: str) -> None:
-    """Three agents for a run of two nodes. The second is killed in the middle with all its processes, or has a fault of
-    its GPU; the run continues from its checkpoint on the first and the third, and ends as if nothing had been."""
+    """Three agents for a run of two nodes. The second is killed in the middle with all its processes, has a fault of its
+    GPU, or is slow; the run continues from its checkpoint on the first and the third, and ends as if nothing had been."""
     training = tiny_training(steps=60)
     run, keys, objects = platform_run(training, checkpoint={"every_steps": 5, "shadow_every_steps": 1})
     with AgentApi(run, keys, dict(objects)) as api:
@@ -101,7 +101,7 @@ def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path: Path, fault:
     run = RunConfig.model_validate({**run.model_dump(), "layout": layout, "spare_nodes": 1, "heartbeat_seconds": 0.5})
     (tmp_path / "cluster").mkdir()
     (tmp_path / "records").mkdir()
-    kind = ("gpu", "step") if fault == "GPU" else ("", "")
+    kind = {"GPU": ("gpu", "step"), "slow": ("slow", "backward")}.get(fault, ("", ""))
     program = ("tests.chaos.faults.agent", str(tmp_path / "records"), *kind, "60")
     with AgentApi(run, keys, objects) as api:
         agents = [agent(api, tmp_path / "cluster", index, program) for index in range(3)]
@@ -123,6 +123,7 @@ def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path: Path, fault:
         assert {event["tier"] for event in api.events("checkpoint.restored")} == {"stored"}
         restarts = {(event["node"], event["end_class"]) for event in api.events("generation.started")}
         assert (("node1", "gpu_fault") in restarts) == (fault == "GPU")
+        assert (("node1", "slow_node") in restarts) == (fault == "slow")
         assert {end["end_class"] for end in api.ends} == {"completed"}
         assert len(api.models) == 1
         assert api.losses() == pytest.approx(expected, rel=1e-5)

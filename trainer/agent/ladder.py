@@ -6,7 +6,7 @@ from enum import Enum, auto
 from trainer.contract.run import EndClass
 from trainer.resilience.failures import RESTARTABLE
 
-FAULTS_OF_A_NODE = frozenset({EndClass.GPU_FAULT, EndClass.NODE_STORAGE_ERROR})
+FAULTS_OF_A_NODE = frozenset({EndClass.GPU_FAULT, EndClass.NODE_STORAGE_ERROR, EndClass.SLOW_NODE})
 """Ends that recur on the same node, and not on another one."""
 
 
@@ -60,8 +60,8 @@ def choose_rung(situation: Situation) -> Rung:
             return Rung.SKIP_CHECKPOINT
     if situation.is_round_outdated and situation.end_class in (EndClass.STOPPED, *RESTARTABLE):
         return Rung.FOLLOW
-    if situation.end_class in RESTARTABLE and situation.restarts < situation.max_restarts:
-        return Rung.RESTART
     if situation.end_class in FAULTS_OF_A_NODE and situation.has_spares:
         return Rung.LEAVE
+    if situation.end_class in RESTARTABLE and situation.restarts < situation.max_restarts:
+        return Rung.RESTART
     return Rung.END

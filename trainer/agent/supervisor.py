@@ -192,11 +192,15 @@ class Supervisor:
             outcome = self._run_worker_group(run, training, keys, preparer.locations, base, reply, largest)
             if self._attempt_over.is_set():
                 return outcome
-            rung = choose_rung(self._situation(run, outcome, restarts))
+            situation = self._situation(run, outcome, restarts)
+            rung = choose_rung(situation)
+            if rung is Rung.LEAVE:
+                left = self._leave(run, outcome)
+                if left is not None:
+                    return left
+                rung = choose_rung(replace(situation, has_spares=False))
             if rung is Rung.END:
                 return outcome
-            if rung is Rung.LEAVE:
-                return self._leave(run, outcome)
             if rung is Rung.HALVE_MICRO_BATCH:
                 tried, smaller = reduce_micro_batch(run, vocab_size, largest, self._chosen_micro_batch())
                 if smaller is None:
@@ -245,12 +249,12 @@ class Supervisor:
         if outcome.corruption is not None:
             self._report_corrupted(outcome.corruption, outcome.message)
 
-    def _leave(self, run: RunConfig, outcome: Outcome) -> Outcome:
-        """Leave the run to the other nodes and a spare one, and wait until the attempt is over. If no spare node is
-        left, return the outcome, which ends the attempt."""
+    def _leave(self, run: RunConfig, outcome: Outcome) -> Outcome | None:
+        """Leave the run to the other nodes and a spare one, and wait until the attempt is over. Return None immediately
+        if no spare node is left."""
         because = self._logs.redact(outcome.message)
         if not self._rendezvous.leave(because):
-            return outcome
+            return None
         self._logs.write_line(f"{outcome.end_class}: {outcome.message}; a spare node takes the place of this one")
         self._report_restart(outcome)
         self._rendezvous.wait_until_over(because)
@@ -418,6 +422,7 @@ class Supervisor:
                 profile=self._config.profile,
                 shadow=self._shadow_of(run, local_rank),
                 corrupted_step=self._corruption.step if self._corruption is not None else None,
+                spare_nodes=reply.spares,
             )
             for local_rank in range(run.layout.processes_per_node)
         ]

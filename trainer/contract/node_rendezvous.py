@@ -48,7 +48,8 @@ class JoinReply(WireModel):
     round may need the node) or `over` (the attempt has ended on another node: end too). `missing`: the number of nodes
     that have not joined yet. `nodes`: all placed nodes, by node rank, for node rank 0. `resume_from`: the checkpoint
     that all ranks of this round resume from; one that is registered later is for the next round. A request without
-    `wait_seconds` gets `nodes` on every node, and the manifest as `resume` in place of `resume_from`.
+    `wait_seconds` gets `nodes` on every node, and the manifest as `resume` in place of `resume_from`. `spares`: the
+    number of nodes that joined the round and have no ranks in it.
     """
 
     state: Literal["gathering", "placed", "spare", "over"]
@@ -60,6 +61,7 @@ class JoinReply(WireModel):
     nodes: list[JoinRequest] = []
     resume: CheckpointManifest | None = None
     resume_from: CheckpointId | None = None
+    spares: int = 0
 
 
 def arrange(joins: Sequence[JoinRequest], nodes: int, stages: int = 1) -> list[JoinRequest]:

@@ -295,6 +295,7 @@ class EndClass(StrEnum):
     DEVICE_EXCEPTION = "device_exception"
     NETWORK_ERROR = "network_error"
     SILENT_CORRUPTION = "silent_corruption"
+    SLOW_NODE = "slow_node"
     PROCESS_KILLED = "process_killed"
     PLATFORM_UNREACHABLE = "platform_unreachable"
     USER_ERROR = "user_error"
@@ -334,6 +335,7 @@ EXIT_STATUS: dict[EndClass, int] = {
     EndClass.DEVICE_EXCEPTION: 78,
     EndClass.NETWORK_ERROR: 79,
     EndClass.SILENT_CORRUPTION: 80,
+    EndClass.SLOW_NODE: 81,
 }
 
 _VAGUE = {

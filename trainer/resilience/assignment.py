@@ -75,6 +75,7 @@ class Assignment:
     profile: tuple[int, int] | None = None  # first and last step of a trace, from 1
     shadow: ShadowMemory | None = None  # for copies of this rank's state, from which the next process continues
     corrupted_step: int | None = None  # at which an earlier worker group was found to be corrupted, the last time
+    spare_nodes: int = 0  # that wait, and may take the place of a slow one
 
     def with_training(self, training: TrainingSpec) -> "Assignment":
         """Return the assignment with another training part of the spec."""

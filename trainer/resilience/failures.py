@@ -28,6 +28,7 @@ RESTARTABLE = frozenset(
         EndClass.INTERNAL_ERROR,
         EndClass.STORAGE_ERROR,
         EndClass.SILENT_CORRUPTION,
+        EndClass.SLOW_NODE,
     }
 )
 """Classes that a restart may fix; the others would recur with the same spec and data."""
@@ -96,10 +97,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _classify_one(error: BaseException, rank: int) -> Failure:
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     because_of_peer, corruption = False, None
-    if isinstance(error, CorruptionError):
-        because_of_peer, corruption = error.is_of_peer, error.corruption
     if isinstance(error, TrainerError):
-        end_class, text = error.end_class, str(error)
+        end_class, text, because_of_peer = error.end_class, str(error), error.because_of_peer
+        corruption = error.corruption if isinstance(error, CorruptionError) else None
     elif isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         end_class = EndClass.OUT_OF_MEMORY
     elif isinstance(error, DecryptionError):

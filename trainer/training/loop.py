@@ -18,7 +18,7 @@ from trainer.contract.run import EndClass
 from trainer.contract.timeouts import TRAINING_TIMEOUT
 from trainer.data.batch import MicroBatch
 from trainer.data.packing import IGNORED
-from trainer.errors import Corruption, CorruptionError, TrainerError
+from trainer.errors import Corruption, CorruptionError, PlaceError, TrainerError
 from trainer.models.lora import seed_dropout
 from trainer.optim.learning_rate import learning_rate
 from trainer.parallel.mesh import all_reduce_sum, all_reduce_world
@@ -34,6 +34,10 @@ from trainer.reporting.throughput import model_flops_utilisation, peak_of
 from trainer.training.build import FinalState, TrainState
 from trainer.training.cpu import collect_garbage, disable_automatic_collection
 from trainer.training.evaluation import BestEvaluation, EvaluationResult, evaluate
+
+REPLACEMENT_SECONDS = 120.0
+"""What a slow node must cost the rest of the run at its present speed, for a spare node to take its place: a restart
+loads the state and compiles the model."""
 
 
 def train(state: TrainState) -> EndClass:
@@ -95,7 +99,7 @@ def train(state: TrainState) -> EndClass:
         known = pipe.push(step, stats)
         sampler.plan(known)
         monitor.report_steps(known)
-        stopping = stopping or any(each.ranks_stopping > 0 for each in known)
+        stopping = stopping or monitor.slow_node is not None or any(each.ranks_stopping > 0 for each in known)
         done = step + 1
         profiler.handle_requests(known, done)
         reporter.report_step(done)
@@ -120,7 +124,7 @@ def train(state: TrainState) -> EndClass:
             break
         if stopping:
             profiler.close()
-            return EndClass.STOPPED
+            return monitor.stop()
         if state.shadows.is_scheduled(done) or any(each.shadow_due > 0 for each in known):
             monitor.report_steps(pipe.drain())
             state.shadows.take(
@@ -275,6 +279,10 @@ class Monitor:
         self._losses = OutlierLimit(state.training.rollback.loss_sigma, before.losses)
         self._diverging, self._all_skipped = before.skipped
         self._seen_first = False
+        self._spare_nodes = state.assignment.spare_nodes
+        self._ranks_per_node = state.assignment.run.layout.processes_per_node
+        self.slow_node: PlaceError | None = None
+        """Set if a spare node is to take the place of a slow one, on all ranks after the same step."""
         self.best = BestEvaluation(state.training.evaluation, before.metrics)
         self.latest = dict(before.metrics)
         for point in before.points:
@@ -356,6 +364,14 @@ class Monitor:
         self._report_skip(stats)
         self._check_divergence(stats)
 
+    def stop(self) -> EndClass:
+        """Return STOPPED, or raise TrainerError, once the checkpoint is stored, if a spare node is to take the place of
+        a slow one."""
+        if self.slow_node is not None:
+            self._writer.wait()
+            raise self.slow_node
+        return EndClass.STOPPED
+
     def check_replicas(self, step: int) -> None:
         """Compare the parameters of all ranks after `step` steps, the last ones; a collective. Raises as
         `report_steps` does."""
@@ -377,8 +393,8 @@ class Monitor:
         if self.replicas.is_recurrence(difference):
             return
         self._shadows.discard(after=difference.intact_step)
-        is_of_peer = self._mesh.rank not in difference.ranks
-        raise CorruptionError(str(difference), Corruption(step, difference.intact_step), is_of_peer=is_of_peer)
+        is_here = self._mesh.rank in difference.ranks
+        raise CorruptionError(str(difference), Corruption(step, difference.intact_step), is_here=is_here)
 
     def _check_first_loss(self, loss: float) -> None:
         """Drop the shadow checkpoints if the loss shows that the restored one was damaged, and raise TrainerError."""
@@ -407,6 +423,11 @@ class Monitor:
             self._reporter.event(
                 "rank.slow", step=stats.step + 1, rank=slow_rank, times_the_median=skew, times_the_mean=times_the_mean
             )
+            lost = seconds[slow_rank] * (1.0 - 1.0 / skew) * (self._training.steps - stats.step - 1)
+            if self._spare_nodes and self._mesh.sizes.pipeline == 1 and lost > REPLACEMENT_SECONDS:
+                is_here = slow_rank // self._ranks_per_node == self._mesh.rank // self._ranks_per_node
+                text = f"rank {slow_rank} takes {skew:.1f} times as long as the median of the ranks"
+                self.slow_node = PlaceError(EndClass.SLOW_NODE, text, is_here=is_here)
         return {"time/rank_skew": skew}
 
     def report_evaluation(self, step: int, found: EvaluationResult, seconds: float) -> None:

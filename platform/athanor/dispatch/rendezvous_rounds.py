@@ -293,7 +293,7 @@ def _replies_in(round_: RendezvousRound, waiting: Collection[WaitingNode]) -> di
         resume_from = artifacts.checkpoint_id(nodes[0].resume_id)
         for node in nodes:
             if node.node_index in replies:
-                replies[node.node_index] = _reply(node, nodes, resume_from)
+                replies[node.node_index] = _reply(round_, node, nodes, resume_from)
     return replies
 
 
@@ -307,10 +307,10 @@ def _reply_to_one(round_: RendezvousRound, asked: JoinRequest) -> JoinReply:
         everyone = list(_placed(round_))
         resume = artifacts.checkpoint_manifest(mine.resume_id) if mine.resume_id else None
         update = {"nodes": [_join_of(node) for node in everyone], "resume": resume}
-        return _reply(mine, everyone, None).model_copy(update=update)
+        return _reply(round_, mine, everyone, None).model_copy(update=update)
     assert round_.first_node is not None
     few = _placed(round_) if mine.node_rank == 0 else nodes.filter(node_index=round_.first_node)
-    return _reply(mine, list(few), artifacts.checkpoint_id(mine.resume_id))
+    return _reply(round_, mine, list(few), artifacts.checkpoint_id(mine.resume_id))
 
 
 def _placed(round_: RendezvousRound) -> QuerySet[AttemptNode]:
@@ -318,7 +318,9 @@ def _placed(round_: RendezvousRound) -> QuerySet[AttemptNode]:
     return placed.order_by("node_rank")
 
 
-def _reply(mine: AttemptNode, nodes: Sequence[AttemptNode], resume_from: CheckpointId | None) -> JoinReply:
+def _reply(
+    round_: RendezvousRound, mine: AttemptNode, nodes: Sequence[AttemptNode], resume_from: CheckpointId | None
+) -> JoinReply:
     """Return the reply to a node with a rank. `nodes` by rank: the first for all, and the others for that one."""
     assert mine.node_rank is not None
     return JoinReply(
@@ -329,6 +331,7 @@ def _reply(mine: AttemptNode, nodes: Sequence[AttemptNode], resume_from: Checkpo
         store_port=nodes[0].store_port,
         nodes=[_join_of(node) for node in nodes] if mine.node_rank == 0 else [],
         resume_from=resume_from,
+        spares=max(0, round_.joined - round_.needed),
     )
 
 

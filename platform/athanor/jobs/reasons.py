@@ -61,6 +61,7 @@ class Reason(StrEnum):
     GPU_FAULT = "gpu_fault"
     DEVICE_EXCEPTION = "device_exception"
     SILENT_CORRUPTION = "silent_corruption"
+    SLOW_NODE = "slow_node"
     NETWORK_ERROR = "network_error"
     PREEMPTED = "preempted"
     INTERRUPTED = "interrupted"
@@ -241,6 +242,13 @@ MEANINGS: dict[Reason, Meaning] = {
         "A processor or its memory had wrong values: ranks with the same parameters differed.",
         "Have the devices of the ranks that the detail names checked, and their memory.",
     ),
+    R.SLOW_NODE: Meaning(
+        F,
+        Retry.FREE,
+        Blame.INFRASTRUCTURE,
+        "A node computed much more slowly than the others.",
+        "Have its clocks, temperatures and other processes checked: the chart of the node shows them.",
+    ),
     R.NETWORK_ERROR: Meaning(
         F,
         Retry.FREE,
@@ -343,6 +351,7 @@ REASON_OF_END: dict[EndClass, Reason] = {
     EndClass.HANG: Reason.HANG,
     EndClass.GPU_FAULT: Reason.GPU_FAULT,
     EndClass.SILENT_CORRUPTION: Reason.SILENT_CORRUPTION,
+    EndClass.SLOW_NODE: Reason.SLOW_NODE,
     EndClass.DEVICE_EXCEPTION: Reason.DEVICE_EXCEPTION,
     EndClass.NETWORK_ERROR: Reason.NETWORK_ERROR,
     EndClass.PROCESS_KILLED: Reason.PROCESS_KILLED,

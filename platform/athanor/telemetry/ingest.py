@@ -43,6 +43,7 @@ FAULTS_OF_DEVICES = {
         (EndClass.DEVICE_EXCEPTION, Reason.DEVICE_EXCEPTION),
         (EndClass.NODE_STORAGE_ERROR, Reason.NODE_STORAGE_ERROR),
         (EndClass.SILENT_CORRUPTION, Reason.SILENT_CORRUPTION),
+        (EndClass.SLOW_NODE, Reason.SLOW_NODE),
     )
 }
 """What ends the processes of a node by its fault, though the attempt continues there or on a spare node."""

@@ -16,12 +16,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from deploy.local.environment import REPOSITORY
-from tests.chaos.faults.cells import Cells, Result
+from tests.chaos.faults.cells import Result, prepare, run_cell
 from tests.chaos.faults.kills import KilledRun, run_kills
 from tests.chaos.faults.table import KINDS, PHASES
 from trainer.resilience.forking import start_fork_server
 
-_cells: Cells | None = None
 RESULTS = REPOSITORY / "test-results" / "faults.json"
 
 
@@ -39,8 +38,8 @@ def main() -> int:
     pairs = [(kind, phase) for kind in filter(None, options.kinds.split(",")) for phase in options.phases.split(",")]
     results, killed = [], []
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.jobs, context, initializer=_prepare, initargs=(folder,)) as pool:
-        for result in pool.map(_run_cell, pairs):
+    with ProcessPoolExecutor(options.jobs, context, initializer=prepare, initargs=(folder,)) as pool:
+        for result in pool.map(run_cell, pairs):
             results.append(result)
             print(line_of(result), flush=True)
     start_fork_server()
@@ -67,18 +66,6 @@ def main() -> int:
     if not failed:
         shutil.rmtree(folder)
     return 1 if failed else 0
-
-
-def _prepare(folder: Path) -> None:
-    """Prepare a process that runs cells: it has undisturbed runs of its own."""
-    global _cells
-    start_fork_server()
-    _cells = Cells(folder)
-
-
-def _run_cell(pair: tuple[str, str]) -> Result:
-    assert _cells is not None, "prepared"
-    return _cells.run(*pair)
 
 
 def line_of(result: Result) -> str:

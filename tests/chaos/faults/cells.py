@@ -13,6 +13,7 @@ from tests.chaos.faults.check import findings
 from tests.chaos.faults.table import LINKS, Cell, cell
 from tests.chaos.faults.two_nodes import run_on_two_nodes
 from tests.chaos.faults.world import Finished, run_on_one_node
+from trainer.resilience.forking import start_fork_server
 
 
 @dataclass(frozen=True)
@@ -84,3 +85,19 @@ def judge(run: Finished, undisturbed: Finished, expected: Cell) -> list[str]:
     blamed = [event["rank"] for event in run.api.events("rank.slow") if "rank.slow" in expected.events]
     found += [f"rank {rank} was called slow" for rank in blamed if rank != 1]
     return found
+
+
+_cells: Cells | None = None
+
+
+def prepare(folder: Path) -> None:
+    """Prepare a process of a pool for `run_cell`: it makes undisturbed runs of its own."""
+    global _cells
+    start_fork_server()
+    _cells = Cells(folder)
+
+
+def run_cell(pair: tuple[str, str]) -> Result:
+    """Run the cell of a kind and a phase."""
+    assert _cells is not None, "prepared"
+    return _cells.run(*pair)

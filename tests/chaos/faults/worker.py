@@ -41,9 +41,18 @@ def work(fault: Fault, assignment: Assignment) -> None:
     """Stand in for `run_worker`."""
     _record_steps(fault.records, assignment)
     is_first = (assignment.run.attempt_number, assignment.restart_count) == (1, 0)
+    if fault.kind == "slow":
+        _let_replacements_be_worthwhile()
     if fault.kind and is_first and assignment.rank == fault.rank:
         _PHASES[fault.phase](fault, lambda: act(fault, assignment))
     run_worker(assignment)
+
+
+def _let_replacements_be_worthwhile() -> None:
+    """A tiny run has not long enough to go for a spare node to take the place of a slow one."""
+    from trainer.training import loop
+
+    loop.REPLACEMENT_SECONDS = 1.0
 
 
 def _record_steps(folder: Path, assignment: Assignment) -> None:
