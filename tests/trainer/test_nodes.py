@@ -89,8 +89,9 @@ def log(api: AgentApi) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["killed", "GPU", "slow"])
 def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path: Path, fault: str) -> None:
-    """Three agents for a run of two nodes. The second is killed in the middle with all its processes, has a fault of its
-    GPU, or is slow; the run continues from its checkpoint on the first and the third, and ends as if nothing had been."""
+    """Three agents for a run of two nodes. The second is killed in the middle with all its processes, has a fault of
+    its GPU, or is slow; the run continues from its checkpoint on the first and the third, and ends as if nothing had
+    been."""
     training = tiny_training(steps=60)
     run, keys, objects = platform_run(training, checkpoint={"every_steps": 5, "shadow_every_steps": 1})
     with AgentApi(run, keys, dict(objects)) as api:

@@ -43,8 +43,8 @@ class Resources(ProcessLayout):
     accelerators."""
     spare_nodes: Annotated[int, Field(ge=0, le=64)] = 0
     """Number of additional nodes that wait to replace a node that is lost, has a fault of its accelerator or disk, or
-    is much slower than the others, without a new attempt. They occupy slots like the other nodes. Refused for a job of one node, which is retried as a
-    new attempt."""
+    is much slower than the others, without a new attempt. They occupy slots like the other nodes. Refused for a job of
+    one node, which is retried as a new attempt."""
     cpus_per_process: Annotated[Annotated[int, Field(ge=1, le=1024)] | None, Field(examples=[8])] = None
     """CPU cores requested for each process. Without it Slurm is asked for 1, and Kubernetes for what the cluster's
     configuration sets (1 by default). Ignored on a cluster of kind `local`."""
