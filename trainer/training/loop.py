@@ -279,7 +279,7 @@ class Monitor:
         self._losses = OutlierLimit(state.training.rollback.loss_sigma, before.losses)
         self._diverging, self._all_skipped = before.skipped
         self._seen_first = False
-        self._spare_nodes = state.assignment.spare_nodes
+        self._has_spare_node = _knows_spare_node(state)
         self._ranks_per_node = state.assignment.run.layout.processes_per_node
         self.slow_node: PlaceError | None = None
         """Set if a spare node is to take the place of a slow one, on all ranks after the same step."""
@@ -424,7 +424,7 @@ class Monitor:
                 "rank.slow", step=stats.step + 1, rank=slow_rank, times_the_median=skew, times_the_mean=times_the_mean
             )
             lost = seconds[slow_rank] * (1.0 - 1.0 / skew) * (self._training.steps - stats.step - 1)
-            if self._spare_nodes and self._mesh.sizes.pipeline == 1 and lost > REPLACEMENT_SECONDS:
+            if self._has_spare_node and self._mesh.sizes.pipeline == 1 and lost > REPLACEMENT_SECONDS:
                 is_here = slow_rank // self._ranks_per_node == self._mesh.rank // self._ranks_per_node
                 text = f"rank {slow_rank} takes {skew:.1f} times as long as the median of the ranks"
                 self.slow_node = PlaceError(EndClass.SLOW_NODE, text, is_here=is_here)
@@ -482,6 +482,15 @@ class Monitor:
             + "the loss or its gradient was not finite; lower training.optimizer.learning_rate or raise "
             "training.schedule.warmup_steps",
         )
+
+
+def _knows_spare_node(state: TrainState) -> bool:
+    """Return whether a spare node waits, equal on all ranks: one may have joined after some nodes had their ranks. A
+    collective if the attempt has spare nodes."""
+    if not state.assignment.run.spare_nodes:
+        return False
+    knows = torch.tensor(float(state.assignment.spare_nodes > 0), device=state.mesh.device)
+    return all_reduce_world(knows, state.mesh).item() == state.mesh.world_size
 
 
 def _series(layer: str) -> str:

@@ -47,6 +47,7 @@ _BY_KIND = {
 _CELLS = {
     ("slow", "backward"): Cell(events=("rank.slow",)),
     ("disk", "end"): Cell(),
+    ("cut", "end"): Cell(),  # ranks leave without a message to each other
     ("shard", "start"): Cell(first_end="data_error"),
     ("bit", "step"): Cell("^the parameters of ranks 0, 1 differ after step 16: one has", ("replicas.differ",)),
     ("bit", "backward"): Cell(gap="gradients have no checksum: only a spike of the norm would be seen"),

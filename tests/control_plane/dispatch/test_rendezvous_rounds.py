@@ -54,6 +54,7 @@ def test_nobody_is_placed_before_all_are_there(attempt: Attempt) -> None:
     first, second = join(attempt, 0), join(attempt, 1)
     assert (first.state, first.node_rank, first.store_host, first.store_port) == ("placed", 0, "10.0.0.0", 1000)
     assert (second.node_rank, second.store_host, second.store_port) == (1, "10.0.0.0", 1000)
+    assert (first.spares, second.spares) == (1, 1)
     assert [each.name for each in first.nodes] == ["n0", "n1"]
 
 
@@ -61,8 +62,10 @@ def test_a_spare_node_that_does_not_come_is_waited_for_only_a_moment(attempt: At
     join(attempt, 0)
     assert join(attempt, 1).state == "gathering"
     time_passes(11)
-    assert join(attempt, 1).state == "placed"
+    placed = join(attempt, 1)
+    assert (placed.state, placed.spares) == ("placed", 0)
     assert join(attempt, 2).state == "spare"
+    assert join(attempt, 0).spares == 1
 
 
 def test_one_that_died_while_it_waited_is_not_counted(attempt: Attempt) -> None:
@@ -104,6 +107,7 @@ def test_a_node_that_leaves_is_replaced_by_the_spare_one(attempt: Attempt) -> No
     assert join(attempt, 2, round=1).round == 2
     places = [join(attempt, index, round=2) for index in (0, 2)]
     assert [(place.state, place.node_rank) for place in places] == [("placed", 0), ("placed", 1)], "without a wait"
+    assert {place.spares for place in places} == {0}
     assert join(attempt, 1, round=3, leaves=True) == JoinReply(state="spare", round=2)
     assert join(attempt, 0, round=3, leaves=True).state == "over", "no spare node is left"
     assert rendezvous_rounds.newest_round(attempt) == 2
