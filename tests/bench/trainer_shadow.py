@@ -8,7 +8,8 @@
   shared machine say more than the clock, and the time that training waited for copies.
 - `recovery`: a random rank is killed with SIGKILL at a random moment, again and again; seconds from the kill until the
   next optimizer step of the restarted ranks, and until the first step that was not done before it; and the finished
-  steps that were taken twice. With shadow checkpoints, and with stored ones alone.
+  steps that were taken twice. With shadow checkpoints, with stored ones alone, and of the bare loop below `torchrun`
+  with asynchronous checkpoints of torch, which is killed in the same way.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import os
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -26,7 +28,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from deploy.local.environment import REPOSITORY
 from tests.bench.trainer_throughput import SHAPE, WARM_UP_STEPS, differences, measured_worker
+from tests.chaos.faults.check import children
 from trainer.agent import worker_group
 from trainer.agent.supervisor import NodeConfig, Supervisor
 from trainer.agent.worker_group import WorkerGroup
@@ -38,6 +42,7 @@ from trainer.resilience.assignment import FolderConnection
 from trainer.resilience.forking import start_fork_server
 
 SAVE_EVERY = 10
+TORCHRUN = "torchrun"
 INTERVALS: list[int | str] = ["none", 1, "auto"]
 PAUSE_STEPS = 7  # between two kills
 
@@ -134,6 +139,57 @@ def _kill_often(supervisor: Supervisor, processes: int, kills: int, output: Path
     supervisor.request_stop(None)
 
 
+def torchrun_recoveries(kills: int, tokens: int, processes: int, folder: Path) -> list[Recovery]:
+    """As `recoveries`, of `tests/bench/torchrun_loop.py`."""
+    output = Path(tempfile.mkdtemp(dir=folder))
+    (output / "spec.json").write_text(training_spec(100_000, tokens).model_dump_json())
+    program = [REPOSITORY / "tests/bench/torchrun_loop.py", output / "spec.json", output, SAVE_EVERY]
+    options = ["--standalone", f"--nproc-per-node={processes}", f"--max-restarts={kills}"]
+    command = [sys.executable, "-m", "torch.distributed.run", *options, *program]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    with (output / "log").open("wb") as log:
+        torchrun = subprocess.Popen([*map(str, command)], env=environment, stdout=log, stderr=log)
+    found = []
+    try:
+        last = 0
+        for restart in range(kills):
+            last = _wait_for_step(output, restart, last + PAUSE_STEPS)[1]
+            time.sleep(random.uniform(0.0, 0.5))  # so that the kill comes at any moment of a step
+            last, killed_at = _steps(output)[-1][2], time.time()
+            os.kill(random.choice([pid for pid in children(torchrun.pid) if _is_worker(pid)]), signal.SIGKILL)
+            next_at, _ = _wait_for_step(output, restart + 1, 1)
+            new_at, _ = _wait_for_step(output, restart + 1, last + 1)
+            restored = next(-step for _, group, step in _steps(output) if group == restart + 1)
+            found.append(Recovery(next_at - killed_at, new_at - killed_at, last - restored))
+    finally:
+        torchrun.terminate()
+        torchrun.wait()
+    return found
+
+
+def _is_worker(pid: int) -> bool:
+    return "torchrun_loop.py" in Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def _steps(output: Path) -> list[tuple[float, int, int]]:
+    """Return (time, restarts, step) of what the loop has written."""
+    path = output / "steps"
+    complete = path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
+    rows = [line.split() for line in complete]
+    return [(float(at), int(group), int(step)) for at, group, step in rows]
+
+
+def _wait_for_step(output: Path, restart: int, step: int) -> tuple[float, int]:
+    """Return (time, step) of the first step from this one on that a group of workers has taken."""
+    deadline = time.monotonic() + 120.0
+    while time.monotonic() < deadline:
+        for at, group, number in _steps(output):
+            if group >= restart and number >= step:
+                return at, number
+        time.sleep(0.01)  # between two looks at the file
+    raise TimeoutError(f"no step {step} after {restart} restarts: {(output / 'log').read_text()[-2000:]}")
+
+
 def _events(output: Path, kind: str, since: float) -> list[dict[str, Any]]:
     """Return the events of a type that were reported after a time; waits for one."""
     deadline = time.monotonic() + 10.0
@@ -160,6 +216,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=16_384)
     arguments = parser.parse_args()
     start_fork_server()
+    options = arguments.kills, arguments.tokens, arguments.processes
     results: dict[str, Any] = {"steps": {}, "recoveries": {}}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -182,8 +239,12 @@ def main() -> None:
                 f"{wait * 1000:.1f} ms ({wait / step:.2%}); copies after {copies / len(found['waits']):.0%} of steps",
                 flush=True,
             )
-        for interval in INTERVALS if arguments.kills else []:
-            pairs = recoveries(arguments.kills, arguments.tokens, arguments.processes, interval, folder)
+        for interval in [*INTERVALS, TORCHRUN] if arguments.kills else []:
+            label = f"shadow {interval}"
+            if interval == TORCHRUN:
+                label, pairs = TORCHRUN, torchrun_recoveries(*options, folder)
+            else:
+                pairs = recoveries(*options, interval, folder)
             lost = [each.steps_lost for each in pairs]
             results["recoveries"][str(interval)] = [asdict(each) for each in pairs]
             for name, seconds in (
@@ -191,7 +252,7 @@ def main() -> None:
                 ("first new step", [each.new_step for each in pairs]),
             ):
                 print(
-                    f"shadow {interval!s:>5}: {len(pairs)} kills, {name} after p50 {percentile(seconds, 0.5):.2f} s, "
+                    f"{label}: {len(pairs)} kills, {name} after p50 {percentile(seconds, 0.5):.2f} s, "
                     f"p95 {percentile(seconds, 0.95):.2f} s, steps lost {min(lost)} to {max(lost)}",
                     flush=True,
                 )
