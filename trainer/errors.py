@@ -1,7 +1,5 @@
 """Exceptions that end an attempt, or a worker group of it, with a given end class."""
 
-from dataclasses import dataclass
-
 from trainer.contract.run import EndClass
 
 
@@ -22,17 +20,10 @@ class PlaceError(TrainerError):
         super().__init__(end_class if is_here else EndClass.COLLECTIVE_TIMEOUT, message, because_of_peer=not is_here)
 
 
-@dataclass(frozen=True)
-class Corruption:
-    """The state after `step` steps is corrupted; the newest that is known to be intact is that after `intact_step`."""
-
-    step: int
-    intact_step: int
-
-
 class CorruptionError(PlaceError):
-    """Ends a worker group, of which one rank has other parameters than its replicas. `is_here`: this rank has."""
+    """Ends a worker group, of which some ranks had other parameters than their replicas after `step` steps. `is_here`:
+    this rank is one of them."""
 
-    def __init__(self, message: str, corruption: Corruption, *, is_here: bool) -> None:
+    def __init__(self, message: str, step: int, *, is_here: bool) -> None:
         super().__init__(EndClass.SILENT_CORRUPTION, message, is_here=is_here)
-        self.corruption = corruption
+        self.step = step

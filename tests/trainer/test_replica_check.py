@@ -107,7 +107,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
 @pytest.mark.parametrize(
     ("options", "intact"),
     [
-        pytest.param({"every_steps": 8}, 8, id="stored"),  # that of step 16 is damaged
+        pytest.param({"every_steps": 8}, 8, id="stored"),  # that of step 16 is not stored
         pytest.param({"shadow": 2}, 14, id="copied"),  # that of step 16 is dropped
     ],
 )

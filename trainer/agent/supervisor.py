@@ -43,7 +43,7 @@ from trainer.contract.run import (
 from trainer.contract.training import TrainingSpec
 from trainer.data.shards import DatasetIndex
 from trainer.data.source import PreparedSource
-from trainer.errors import Corruption, TrainerError
+from trainer.errors import TrainerError
 from trainer.reporting.sinks.choice import StandaloneSinkConfig, start_sinks
 from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.assignment import Assignment, FolderConnection, HttpConnection
@@ -116,7 +116,7 @@ class Supervisor:
         self._profiles: ProfileUploader | None = None
         self._resumed: CheckpointManifest | None = None
         self._shadows: dict[int, ShadowMemory | None] = {}
-        self._corruption: Corruption | None = None
+        self._corrupted_step: int | None = None
 
     def request_stop(self, stop: StopRequest | None) -> None:
         """Save a checkpoint and end the attempt. `stop` None: a signal requested it, not the platform."""
@@ -241,13 +241,11 @@ class Supervisor:
         )
 
     def _report_restart(self, outcome: Outcome) -> None:
-        """Report that ranks restart within the attempt, how those of this node ended, and what they found damaged."""
+        """Report that ranks restart within the attempt, and how those of this node ended."""
         self._report_event(
             "generation.started", generation=self._rendezvous.round, because=self._logs.redact(outcome.message),
             end_class=outcome.end_class, node=self._config.node.name, step=outcome.last_step,
         )  # fmt: skip
-        if outcome.corruption is not None:
-            self._report_corrupted(outcome.corruption, outcome.message)
 
     def _leave(self, run: RunConfig, outcome: Outcome) -> Outcome | None:
         """Leave the run to the other nodes and a spare one, and wait until the attempt is over. Return None immediately
@@ -266,12 +264,6 @@ class Supervisor:
         where = {"attempt_id": checkpoint.attempt_id, "generation": checkpoint.generation, "step": checkpoint.step}
         self._platform.report_damaged(DamagedCheckpoint(**where, because=self._logs.redact(because)[:2000]))
         self._resumed = None  # it may be followed by an older one
-
-    def _report_corrupted(self, corruption: Corruption, because: str) -> None:
-        """Report each checkpoint of a corrupted state as damaged."""
-        self._corruption = corruption
-        while (newest := self._platform.run().resume) is not None and newest.step > corruption.intact_step:
-            self._report_damaged(newest, because)
 
     def _roll_back(self, run: RunConfig, training: TrainingSpec, outcome: Outcome) -> Rollback | None:
         """Ask to go back to a checkpoint from before the loss diverged, and to leave out the data since then. None if
@@ -421,7 +413,7 @@ class Supervisor:
                 largest_micro_batch=largest_micro_batch,
                 profile=self._config.profile,
                 shadow=self._shadow_of(run, local_rank),
-                corrupted_step=self._corruption.step if self._corruption is not None else None,
+                corrupted_step=self._corrupted_step,
                 spare_nodes=reply.spares,
             )
             for local_rank in range(run.layout.processes_per_node)
@@ -434,6 +426,8 @@ class Supervisor:
             lambda: self._check_deadline(run.deadline),
             lambda: self._attempt_over.is_set() or self._rendezvous.is_round_outdated,
         )
+        if outcome.corrupted_step is not None:
+            self._corrupted_step = outcome.corrupted_step
         if self.worker_group.has_lost_fork_server and self._store is not None:
             self._store.process.kill()  # it ends with the fork server, but may not have yet
             self._store = None

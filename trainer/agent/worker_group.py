@@ -11,7 +11,6 @@ from trainer.agent.hang_watch import HangWatch, Stall
 from trainer.agent.logs import LogFollower
 from trainer.agent.worker_process import run_worker
 from trainer.contract.run import EXIT_STATUS, EndClass, StopRequest, vagueness
-from trainer.errors import Corruption
 from trainer.resilience.assignment import Assignment
 from trainer.resilience.failures import (
     LOST_EXIT,
@@ -40,13 +39,13 @@ _ENDS_OF_A_PLACE = RESTARTABLE | {EndClass.OUT_OF_MEMORY, EndClass.GPU_FAULT, En
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a worker group ended. `exit_codes`: by rank. `corruption`: of the state of its ranks or of replicas."""
+    """How a worker group ended. `exit_codes`: by rank. `corrupted_step`: of the state in which replicas differed."""
 
     end_class: EndClass
     message: str
     last_step: int
     exit_codes: dict[str, int]
-    corruption: Corruption | None = None
+    corrupted_step: int | None = None
 
 
 class WorkerGroup:
@@ -174,12 +173,12 @@ class WorkerGroup:
         codes = self._exit_codes()
         self.kill()
         named = {f"rank-{a.rank}": code for a, code in zip(self._assignments, codes, strict=True) if code is not None}
-        return Outcome(cause.end_class, self._with_rank(cause), self._last_step(), named, cause.corruption)
+        return Outcome(cause.end_class, self._with_rank(cause), self._last_step(), named, cause.corrupted_step)
 
     def _with_rank(self, cause: Failure) -> str:
         """Return the message, with the rank where its place matters and the message does not name it."""
         is_of_a_place = cause.end_class in _ENDS_OF_A_PLACE and self._assignments[0].run.layout.world_size > 1
-        if not is_of_a_place or cause.corruption is not None or f"rank {cause.rank} " in cause.message:
+        if not is_of_a_place or cause.corrupted_step is not None or f"rank {cause.rank} " in cause.message:
             return cause.message
         return f"rank {cause.rank}: {cause.message}"
 

@@ -16,7 +16,7 @@ from trainer.parallel.data import local_tensor
 from trainer.parallel.weights import Weights
 
 CHECK_STEPS = 16
-"""Most steps between two checks; the parameters are also checked after each copy and each stored checkpoint."""
+"""Most steps between two checks; the parameters are also checked after each copy and before each checkpoint."""
 RECURRENCE_STEPS = 64
 """Where replicas differ again so few steps after they did, their hardware rounds differently, or has a lasting fault
 that a restart does not repair: then the run continues."""
@@ -63,10 +63,10 @@ class ReplicaCheck:
         self._intact_step = first_step
         self._recurs_until = -1 if corrupted_step is None else corrupted_step + RECURRENCE_STEPS
 
-    def is_due(self, step: int, saved_step: int) -> bool:
-        """Return whether the parameters are checked before the update of `step` (from 0). `saved_step`: of the newest
-        state that was copied or stored."""
-        return bool(self._parameters) and step > 0 and (step % CHECK_STEPS == 0 or step == saved_step)
+    def is_due(self, step: int, copied_step: int) -> bool:
+        """Return whether the parameters are checked before the update of `step` (from 0). `copied_step`: of the
+        newest copy."""
+        return bool(self._parameters) and step > 0 and (step % CHECK_STEPS == 0 or step == copied_step)
 
     def checksum(self) -> Tensor:
         """Return a number from 1 to 2^24 that depends on each bit of the parameters; a scalar in fp32 on their device.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trainer.contract.encryption import DecryptionError
 from trainer.contract.run import EXIT_STATUS, EndClass, vagueness
-from trainer.errors import Corruption, CorruptionError, TrainerError
+from trainer.errors import CorruptionError, TrainerError
 from trainer.resilience.control_groups import group_folders
 from trainer.resilience.error_patterns import Pattern, classify_text
 
@@ -59,15 +59,15 @@ _CLASS_OF_EXIT = {status: end_class for end_class, status in EXIT_STATUS.items()
 @dataclass(frozen=True)
 class Failure:
     """Why a rank ended. `because_of_peer`: it failed because another rank ended. `at`: `time.monotonic()` of the
-    report, which all processes of a node share; 0 for a process that ended without one. `corruption`: of the state of
-    this rank or of a replica of it."""
+    report, which all processes of a node share; 0 for a process that ended without one. `corrupted_step`:
+    steps of the state in which replicas differed."""
 
     rank: int
     end_class: EndClass
     message: str
     because_of_peer: bool = False
     at: float = 0.0
-    corruption: Corruption | None = None
+    corrupted_step: int | None = None
 
 
 def classify_exception(error: BaseException, rank: int) -> Failure:
@@ -96,10 +96,10 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _classify_one(error: BaseException, rank: int) -> Failure:
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    because_of_peer, corruption = False, None
+    because_of_peer, corrupted_step = False, None
     if isinstance(error, TrainerError):
         end_class, text, because_of_peer = error.end_class, str(error), error.because_of_peer
-        corruption = error.corruption if isinstance(error, CorruptionError) else None
+        corrupted_step = error.step if isinstance(error, CorruptionError) else None
     elif isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         end_class = EndClass.OUT_OF_MEMORY
     elif isinstance(error, DecryptionError):
@@ -119,7 +119,7 @@ def _classify_one(error: BaseException, rank: int) -> Failure:
     if is_unclear and not isinstance(error, TrainerError):
         place = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
         text += f" (at {Path(place.filename).name}:{place.lineno})" if place else ""
-    return Failure(rank, end_class, text[:2000], because_of_peer, time.monotonic(), corruption)
+    return Failure(rank, end_class, text[:2000], because_of_peer, time.monotonic(), corrupted_step)
 
 
 def _may_quote(error: BaseException, pattern: Pattern) -> bool:
@@ -143,11 +143,7 @@ def read_failures(folder: Path) -> list[Failure]:
     found = []
     for path in folder.glob("rank-*.json"):
         record = json.loads(path.read_text())
-        corruption = record.pop("corruption")
-        end_class = EndClass(record.pop("end_class"))
-        found.append(
-            Failure(**record, end_class=end_class, corruption=Corruption(**corruption) if corruption else None)
-        )
+        found.append(Failure(**{**record, "end_class": EndClass(record["end_class"])}))
     return found
 
 

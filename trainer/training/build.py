@@ -90,11 +90,6 @@ class TrainState:
         """Return the number of the first step of this worker group, from 0."""
         return self.resumed.step
 
-    @property
-    def saved_step(self) -> int:
-        """Return the steps of the newest state that was copied or stored, or whose copy has begun."""
-        return max(self.writer.last_step, self.shadows.last_step)
-
 
 def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
     """Build this rank's state; a collective. Raises TrainerError for a spec that these ranks cannot run."""

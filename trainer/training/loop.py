@@ -18,7 +18,7 @@ from trainer.contract.run import EndClass
 from trainer.contract.timeouts import TRAINING_TIMEOUT
 from trainer.data.batch import MicroBatch
 from trainer.data.packing import IGNORED
-from trainer.errors import Corruption, CorruptionError, PlaceError, TrainerError
+from trainer.errors import CorruptionError, PlaceError, TrainerError
 from trainer.models.lora import seed_dropout
 from trainer.optim.learning_rate import learning_rate
 from trainer.parallel.mesh import all_reduce_sum, all_reduce_world
@@ -78,7 +78,7 @@ def train(state: TrainState) -> EndClass:
             clock.begin()
             loss, parts_M = state.model.forward_backward(batches, tokens, clock.end_phase)
         clock.end_phase("other")  # what the measurement took
-        checksum = replicas.checksum() if replicas.is_due(step, state.saved_step) else None
+        checksum = replicas.checksum() if replicas.is_due(step, state.shadows.last_step) else None
         memory, stall = peak_memory_bytes(state.mesh.device), state.loader.stalls[-1]
         figures = (clock.pass_seconds, sampler.seconds, memory, stall)
         state.shadows.protect_state(step + 1)
@@ -239,12 +239,11 @@ def generate_samples(state: TrainState, step: int) -> None:
 def save(state: TrainState, step: int, monitor: "Monitor", *, is_final: bool) -> float:
     """Start a checkpoint of the state after `step` steps, once per step. Return the seconds that training waited.
 
-    Raises CorruptionError if replicas differ before the last one (`is_final`), which no later step could find.
+    Raises CorruptionError if replicas differ.
     """
-    if is_final:
-        monitor.check_replicas(step)
     if state.writer.last_step == step:
         return 0.0
+    monitor.check_replicas(step)
     weights = state.model.weights
     state.reporter.enter_phase("checkpoint")
     seconds = state.writer.save(
@@ -373,8 +372,9 @@ class Monitor:
         return EndClass.STOPPED
 
     def check_replicas(self, step: int) -> None:
-        """Compare the parameters of all ranks after `step` steps, the last ones; a collective. Raises as
-        `report_steps` does."""
+        """Compare the parameters of all ranks after `step` steps; a collective. Raises CorruptionError."""
+        if self._mesh.world_size == 1:
+            return
         checksums = torch.zeros(self._mesh.world_size, device=self._mesh.device)
         checksums[self._mesh.rank] = self.replicas.checksum()
         self._compare_replicas(step, all_reduce_world(checksums, self._mesh).tolist())
@@ -394,7 +394,7 @@ class Monitor:
             return
         self._shadows.discard(after=difference.intact_step)
         is_here = self._mesh.rank in difference.ranks
-        raise CorruptionError(str(difference), Corruption(step, difference.intact_step), is_here=is_here)
+        raise CorruptionError(str(difference), step, is_here=is_here)
 
     def _check_first_loss(self, loss: float) -> None:
         """Drop the shadow checkpoints if the loss shows that the restored one was damaged, and raise TrainerError."""
@@ -490,7 +490,7 @@ def _knows_spare_node(state: TrainState) -> bool:
     if not state.assignment.run.spare_nodes:
         return False
     knows = torch.tensor(float(state.assignment.spare_nodes > 0), device=state.mesh.device)
-    return all_reduce_world(knows, state.mesh).item() == state.mesh.world_size
+    return int(all_reduce_world(knows, state.mesh).item()) == state.mesh.world_size
 
 
 def _series(layer: str) -> str:
