@@ -12,6 +12,7 @@ from trainer.client.platform import Platform
 from trainer.contract.run import RunConfig
 from trainer.contract.training import TrainingSpec
 from trainer.data.source import PreparedSource
+from trainer.resilience.peer_link import Peers
 from trainer.resilience.shadow_memory import ShadowMemory
 from trainer.resilience.store_server import StoreAddress
 from trainer.storage.base import Storage
@@ -74,6 +75,7 @@ class Assignment:
     largest_micro_batch: int | None = None  # in sequences, where memory has no room for what was planned
     profile: tuple[int, int] | None = None  # first and last step of a trace, from 1
     shadow: ShadowMemory | None = None  # for copies of this rank's state, from which the next process continues
+    peers: Peers | None = None  # for copies on other nodes, in a run with spare nodes
 
     def with_training(self, training: TrainingSpec) -> "Assignment":
         """Return the assignment with another training part of the spec."""

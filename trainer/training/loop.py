@@ -174,6 +174,7 @@ def reduce_statistics(
     flags = [
         float(reporter.stop_requested()), state.loader.skipped_sequences, *reporter.profile_requested(),
         float(state.writer.is_due), float(state.shadows.is_due) - float(state.shadows.is_copying),
+        float(state.shadows.is_replicated),
     ]  # fmt: skip
     mine = torch.zeros(RANK_FIGURES, mesh.world_size)  # the others' places are 0, so that the sum has each rank's
     mine[: len(figures), mesh.rank] = torch.tensor(figures)
@@ -327,6 +328,10 @@ class Monitor:
         if self._shadows.is_used:
             values["time/shadow_seconds"] = self._shadows.pop_stall()
             self._shadows.report_loss(stats.step, stats.loss)
+            self._shadows.report_replicated(stats.step, stats.ranks_replicated)
+            age = self._shadows.replica_age(stats.step + 1)
+            if age is not None:
+                values["checkpoint/replica_age_steps"] = float(age)
         if self._training.data.on_corrupt == "skip":
             values["data/skipped_sequences"] = stats.skipped_sequences
         if self._sent:
