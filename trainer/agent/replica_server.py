@@ -3,6 +3,7 @@
 Ranks send and fetch copies themselves (`trainer.resilience.peer_link`); agents need no connection to each other.
 """
 
+import contextlib
 import logging
 import socket
 import threading
@@ -93,6 +94,8 @@ class ReplicaServer:
         """Stop listening, and free all copies."""
         with self._lock:
             self._is_closed = True
+        with contextlib.suppress(OSError):  # it was closed before
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends the wait for connections, which `close` does not
         self._listener.close()
         self.drop()
 

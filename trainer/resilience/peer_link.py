@@ -56,7 +56,7 @@ def push(
 ) -> None:
     """Send the copy in a slot, of `size` bytes, to an agent, and wait until it has verified it.
 
-    `header`: `rank`, `copy` (step, restart count), `round`, `text`, `digest`. Raises PeerError and OSError.
+    `header`: `rank`, `copy` (step, restart count), `round`, `text`, `digest`. Raises PeerError, and OSError.
     """
     with _connect(address, secret) as connection:
         send_message(connection, {"operation": "push", "size": size, **header})
@@ -114,11 +114,14 @@ def receive_message(connection: socket.socket) -> dict[str, Any]:
 
 
 def send_data(connection: socket.socket, memory: ShadowMemory, slot: int, size: int) -> None:
-    """Send the first `size` bytes of a slot."""
+    """Send the first `size` bytes of a slot. Raises OSError."""
     descriptor, begin = memory.place(slot)
     sent = 0
     while sent < size:
-        sent += os.sendfile(connection.fileno(), descriptor, begin + sent, min(size - sent, _PIECE_BYTES))
+        count = os.sendfile(connection.fileno(), descriptor, begin + sent, min(size - sent, _PIECE_BYTES))
+        if not count:
+            raise OSError(f"the memory of the copy ends after {sent:,} of {size:,} bytes")
+        sent += count
 
 
 def receive_data(connection: socket.socket, data: memoryview) -> None:
