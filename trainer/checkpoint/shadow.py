@@ -55,7 +55,7 @@ class Progress(WireModel):
     """What training knows beside its tensors. `last_saved`: step of the newest stored checkpoint that was begun, -1
     without one. `metrics`: the latest, for checkpoints. `skipped`: steps in a row in which it diverged, and all steps
     without an update. `watch`, `losses`: the limits of gradients and of losses. `points`: metrics that may not have
-    left the process."""
+    left the process, or the node, if its copies are sent to another one."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="constants")
 
@@ -241,6 +241,11 @@ class ShadowCheckpoints:
         if self._replicator is not None:
             taken |= {each[0] for each in (self._sent, self._replicated) if each is not None}
         return next(slot for slot in range(len(self._preparing)) if slot not in taken)
+
+    @property
+    def is_sent_to_nodes(self) -> bool:
+        """Return whether copies are sent to other nodes."""
+        return self._replicator is not None
 
     @property
     def is_replicated(self) -> bool:
