@@ -45,15 +45,15 @@ class NodeCopies:
         if not _is_replicated(run) or all(memory is None for _, memory in self._shadows.values()):
             return None
         secret = secret_of(job_key, run.attempt_id)
+        domains = [tuple(node.topology) or (node.name,) for node in reply.nodes] if reply.node_rank == 0 else []
         if self._server is None:
             try:
                 self._server = ReplicaServer(self._node.address, secret, run.layout.processes_per_node)
             except OSError as error:
-                logger.warning("copies cannot be received on %s: %s", self._node.address, error)
-                return None
-        self._server.begin_round(reply.round)
-        domains = [tuple(node.topology) or (node.name,) for node in reply.nodes] if reply.node_rank == 0 else []
+                logger.warning("the agent cannot listen on %s: %s", self._node.address, error)
+                return Peers(self._node.address, 0, secret, [], 0, domains)
         server = self._server
+        server.begin_round(reply.round)
         return Peers(server.host, server.port, secret, server.held(), server.held_bytes, domains)
 
     @property

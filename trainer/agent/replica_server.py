@@ -33,7 +33,7 @@ MAX_CONNECTIONS = 256
 @dataclass
 class _Replica:
     """Copies of a rank, whose memory is freed with this object. `round`: in which the newest was made. `of_slots`: the
-    copy in each complete slot; `sizes`: its bytes."""
+    copy in each complete slot; `sizes`: its bytes. `is_adopted`: it was the memory of a rank of this node."""
 
     rank: int
     memory: ShadowMemory
@@ -41,6 +41,7 @@ class _Replica:
     of_slots: dict[int, CopyId] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
     newest: int = -1
+    is_adopted: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -52,7 +53,7 @@ class ReplicaServer:
     once all of them have, those of earlier rounds are dropped."""
 
     def __init__(self, host: str, secret: bytes, expected_ranks: int) -> None:
-        """Raises OSError if it cannot listen there."""
+        """Begin to listen. Raises OSError if that is not possible on `host`."""
         self._secret, self._expected_ranks = secret, expected_ranks
         family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         self._listener = socket.create_server(address[:2], family=family, backlog=MAX_CONNECTIONS)
@@ -75,15 +76,15 @@ class ReplicaServer:
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes of memory that copies take."""
+        """Return the bytes of memory that copies take which other nodes have sent."""
         with self._lock:
-            return sum(each.memory.used_bytes for each in self._replicas)
+            return sum(each.memory.used_bytes for each in self._replicas if not each.is_adopted)
 
     def adopt(self, rank: int, memory: ShadowMemory, copies: dict[int, CopyId], size: int) -> None:
         """Hold the memory of a rank of this node that another node has from now on. `copies`: by slot."""
         sizes = dict.fromkeys(copies, size)
         with self._lock:
-            self._replicas.append(_Replica(rank, memory, self._round, copies, sizes))
+            self._replicas.append(_Replica(rank, memory, self._round, copies, sizes, is_adopted=True))
 
     def drop(self) -> None:
         """Free all copies."""
@@ -154,7 +155,7 @@ class ReplicaServer:
             if self._is_closed or round_ < self._round:
                 raise PeerError("the run has begun another rendezvous round")
             for each in self._replicas:
-                if each.rank == rank and each.memory.slots == REPLICAS and each.memory.size >= size:
+                if each.rank == rank and not each.is_adopted and each.memory.size >= size:
                     return each
             available = available_memory()
             if available is not None and available < REPLICAS * size:
@@ -172,7 +173,7 @@ class ReplicaServer:
         with self._lock:
             newest = max(each.round for each in self._replicas) if self._replicas else 0
             current = [each for each in self._replicas if each.round == newest and each.of_slots]
-            if len({each.rank for each in current if each.memory.slots == REPLICAS}) < self._expected_ranks:
+            if len({each.rank for each in current if not each.is_adopted}) < self._expected_ranks:
                 return
             self._replicas = [each for each in self._replicas if each.round >= newest]
 

@@ -105,6 +105,7 @@ class Agreement:
         return host, port
 
     def _gather(self) -> None:
+        self._store.wait([f"rank{rank}" for rank in range(self._mesh.world_size)], STARTUP_TIMEOUT)
         for rank in range(self._mesh.world_size):
             problem, replica_problem, usable, skipped = self._read(f"rank{rank}")
             copies = RankCopies(

@@ -31,7 +31,6 @@ from trainer.contract.base import WireModel
 from trainer.contract.cost import REPLICAS
 from trainer.contract.manifest import BEST_STEP, CheckpointManifest
 from trainer.contract.run import MetricPoint
-from trainer.contract.timeouts import STARTUP_TIMEOUT
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.weights import Weights
 from trainer.reporting.gradient_watch import GradientWatchState, OutlierState
@@ -143,6 +142,7 @@ class ShadowCheckpoints:
         self._slots: list[Tensor] = []
         self._lost: list[SlotHeader] = []
         self._newest_slot: int | None = None
+        self._restored_slot: int | None = None
         self._replicator: Replicator | None = None
         self._sent: tuple[int, int] | None = None  # slot and step of the copy that is being sent, or was sent last
         self._replicated: tuple[int, int] | None = None  # of the newest that has arrived for all ranks
@@ -188,8 +188,7 @@ class ShadowCheckpoints:
         if chosen is None:
             return None
         self._load(chosen.slot)
-        step, self._newest_slot = chosen.copy.step, chosen.slot
-        self._replicated = chosen.slot, step
+        step, self._newest_slot, self._restored_slot = chosen.copy.step, chosen.slot, chosen.slot
         if self._mesh.rank == 0:
             self._reporter.event(
                 "checkpoint.restored", step=step, tier="peer" if decision.sources else "shadow",
@@ -239,7 +238,8 @@ class ShadowCheckpoints:
         """Return a slot that has neither the newest copy nor one that another node's ranks may need."""
         taken = {self._newest_slot}
         if self._replicator is not None:
-            taken |= {each[0] for each in (self._sent, self._replicated) if each is not None}
+            taken.add(self._replicated[0] if self._replicated is not None else self._restored_slot)
+            taken.add(self._sent[0] if self._sent is not None else None)
         return next(slot for slot in range(len(self._preparing)) if slot not in taken)
 
     @property
@@ -263,8 +263,8 @@ class ShadowCheckpoints:
         """Report for how many ranks `is_replicated` was true after `step` steps: the same number on all ranks."""
         if self._replicator is None or num_ranks < self._mesh.world_size or self._may_send:
             return
-        if self._sent is None or step >= self._sent[1]:
-            self._replicated, self._may_send = self._sent or self._replicated, True
+        if self._sent is not None and step >= self._sent[1]:
+            self._replicated, self._may_send = self._sent, True
 
     def replica_age(self, step: int) -> int | None:
         """Return how many steps before `step` the newest copy was made that has arrived for all ranks."""
@@ -349,6 +349,8 @@ class ShadowCheckpoints:
         if that was not asked for."""
         if self._peers is None or self._memory is None:
             return ""
+        if not self._peers.port:
+            return f"the agent cannot listen on {self._peers.host}"
         held = self._peers.held_bytes // self._run.layout.processes_per_node
         return self._lack_of_memory(self._memory.slots + REPLICAS, self._memory.used_bytes + held)
 

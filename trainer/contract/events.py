@@ -64,8 +64,8 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         "The workers continue from a checkpoint.",
         {
             "step": "Steps done at that checkpoint.",
-            "tier": "`shadow`: copies in the memory of the ranks' own nodes. `peer`: some of them in the memory of other "
-            "nodes. `stored`: the object store.",
+            "tier": "`shadow`: copies in the memory of the ranks' own nodes. `peer`: some of them in that of other nodes. "
+            "`stored`: the object store.",
             "seconds": "Time to read it, in seconds.",
             "ranks": "The ranks that fetched their copy from another node, as text.",
         },
@@ -223,8 +223,8 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         },
     ),
     "shadow.skipped": EventType(
-        "A shadow checkpoint is not used. Once for each step, with the first rank that has no usable copy of it, neither "
-        "in its own memory nor in that of another node.",
+        "A shadow checkpoint is not used. Once for each step, with the first rank that has no usable copy of it, "
+        "neither in its own memory nor in that of another node.",
         {"step": "Steps done at that checkpoint.", "rank": "The rank.", "because": _BECAUSE},
     ),
     "shadow.unused": EventType(

@@ -16,8 +16,8 @@ class StepStats:
 
     `is_applied`: whether the step has updated the parameters. `save_due` and `shadow_due`: above 0 if it was time
     for a checkpoint of this kind, and no rank was still making its last shadow checkpoint. `ranks_replicated`: those
-    that could send another shadow checkpoint to another node, because the last one has arrived. Five have a figure of each
-    rank: `pass_seconds` is the duration of its forward and backward passes, `compute_seconds` what of it was no
+    that could send another shadow checkpoint to another node, because the last one has arrived. Five have a figure of
+    each rank: `pass_seconds` is the duration of its forward and backward passes, `compute_seconds` what of it was no
     wait for others (0 where that was not measured), `memory_bytes` its peak until now, `stall_seconds` its wait for
     data, `checksums` that of its parameters before the step (0 where they were not checked). `layer_squares`: the
     squared norm of the gradient of each layer, before clipping, in the order of `Layers.names`. `batch_losses`: the

@@ -34,9 +34,9 @@ class PeerError(Exception):
 
 @dataclass(frozen=True)
 class Peers:
-    """What a rank knows of the copies on other nodes. `host`, `port`: of its own agent's server. `held`: what its agent
-    has in memory, (rank, copy); `held_bytes`: the memory that this takes. `domains`: of all nodes, by node rank; empty
-    but on the first node."""
+    """What a rank knows of the copies on other nodes. `host`, `port`: of its own agent's server; port 0 if it cannot
+    listen. `held`: what its agent has in memory, (rank, copy). `held_bytes`: the memory for copies that other nodes
+    have sent. `domains`: of all nodes, by node rank, what may fail together with each; empty but on the first node."""
 
     host: str
     port: int
@@ -142,7 +142,9 @@ def _connect(address: tuple[str, int], secret: bytes) -> Iterator[socket.socket]
         set_limits(connection)
         challenge, nonce = _receive_bytes(connection, _NONCE_BYTES), secrets.token_bytes(_NONCE_BYTES)
         connection.sendall(nonce + _proof(secret, b"client", challenge, nonce))
-        if not hmac.compare_digest(_receive_bytes(connection, _PROOF_BYTES), _proof(secret, b"server", challenge, nonce)):
+        if not hmac.compare_digest(
+            _receive_bytes(connection, _PROOF_BYTES), _proof(secret, b"server", challenge, nonce)
+        ):
             raise PeerError("it does not know the secret of this attempt")
         yield connection
 
