@@ -64,8 +64,8 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         "The workers continue from a checkpoint.",
         {
             "step": "Steps done at that checkpoint.",
-            "tier": "`shadow`: copies in the memory of the ranks' own nodes. `peer`: some of them in that of other nodes. "
-            "`stored`: the object store.",
+            "tier": "`shadow`: copies in the memory of the ranks' own nodes. `peer`: some of them in that of other "
+            "nodes. `stored`: the object store.",
             "seconds": "Time to read it, in seconds.",
             "ranks": "The ranks that fetched their copy from another node, as text.",
         },
