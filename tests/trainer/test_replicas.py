@@ -6,8 +6,11 @@ from itertools import product
 
 import pytest
 
+from deploy.local.handle import wait_until
 from trainer.agent import replica_server
 from trainer.agent.replica_server import ReplicaServer
+from trainer.checkpoint import replicator
+from trainer.checkpoint.replicator import Replicator
 from trainer.resilience.peer_link import PeerError, fetch, push, secret_of
 from trainer.resilience.replicas import Choice, CopyId, RankCopies, choose_copy, place_replicas
 from trainer.resilience.shadow_memory import PAGE, ShadowMemory, digest_of
@@ -186,6 +189,35 @@ def test_a_node_without_memory_refuses(server: ReplicaServer, monkeypatch: pytes
     with pytest.raises(PeerError, match="2 copies need 0.0 GiB, and the node has 0.0 GiB available"):
         send(server, 5)
     assert server.held_bytes == 0
+
+
+class Events:
+    """Stands in for a reporter."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, object]] = []
+
+    def event(self, kind: str, **data: object) -> None:
+        self.seen.append((kind, data["because"]))
+
+
+def test_a_copy_that_is_refused_is_sent_again_until_it_arrives(
+    server: ReplicaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = iter([0, 0])
+    monkeypatch.setattr(replica_server, "available_memory", lambda: next(refusals, None))
+    monkeypatch.setattr(replicator, "_MIN_PAUSE_SECONDS", 0.01)
+    events, (memory, header) = Events(), filled(5)
+    sender = Replicator((server.host, server.port), SECRET, memory, SIZE, 3, events)
+    assert not sender.has_arrived(5)
+    sender.send(0, 5, header)
+    wait_until(lambda: sender.has_arrived(5), "the copy has not arrived", 30)
+    assert server.held() == [(3, copy(5))]
+    assert [kind for kind, _ in events.seen] == ["replica.failed"], "once, however often it was refused"
+    server.close()
+    sender.send(0, 7, header | {"copy": [7, 0]})
+    wait_until(lambda: len(events.seen) == 2, "the failure is not reported", 30)
+    assert not sender.has_arrived(7)
 
 
 def test_a_rank_that_has_moved_to_another_node_fetches_from_the_memory_that_it_left(server: ReplicaServer) -> None:

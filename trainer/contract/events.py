@@ -67,7 +67,7 @@ AGENT_EVENTS: Mapping[str, EventType] = {
             "tier": "`shadow`: copies in the memory of the ranks' own nodes. `peer`: some of them in that of other "
             "nodes. `stored`: the object store.",
             "seconds": "Time to read it, in seconds.",
-            "ranks": "The ranks that fetched their copy from another node, as text.",
+            "ranks": "The ranks that fetched their copy from another node, as text; empty if none did.",
         },
     ),
     "cuda_graphs.unused": EventType(
