@@ -160,7 +160,6 @@ class ShadowCheckpoints:
 
         Reports why copies are not taken, and why an existing one is not used.
         """
-        begin = time.monotonic()
         problem = self._open()
         found, skipped = self._candidates(stored) if problem is None else ([], [])
         mine = RankReport(
@@ -168,13 +167,13 @@ class ShadowCheckpoints:
         )
         agreement = Agreement(self._mesh, self._run, self._reporter, stored.step if stored is not None else 0)
         agreement.report(mine, self._peers)
-        is_final = False
+        decision, begin, is_final = agreement.decide(), time.monotonic(), False
         while not is_final:
-            decision = agreement.decide()
             source = decision.sources.get(self._mesh.rank)
             if source is not None and decision.copy is not None:
                 agreement.report_fetched(self._fetch(decision.copy, source, found, stored))
             is_final = agreement.is_final()
+            decision = decision if is_final else agreement.decide()
         self.is_used = decision.is_used
         if self.is_used:
             used_slots = self._opened.slots if decision.is_replicated else SLOTS
@@ -416,10 +415,9 @@ class ShadowCheckpoints:
             text = fetch(source, self._peers.secret, self._mesh.rank, copy, self._memory.data(slot)[: self._size])
             self._memory.finish(slot, copy.step, text)
             found.append(self._check(self._memory.headers()[slot], stored))
-        except (PeerError, Unusable) as error:
-            return str(error)
-        except OSError as error:
-            return f"it could not be fetched from {source[0]}: {error}"
+        except (PeerError, Unusable, OSError) as error:
+            self._memory.clear(slot)
+            return f"it could not be fetched from {source[0]}: {error}" if isinstance(error, OSError) else str(error)
         return ""
 
     def _prepare(self, slot: int) -> None:

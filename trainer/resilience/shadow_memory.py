@@ -139,10 +139,14 @@ class ShadowMemory:
             if of_step == step and state != _EMPTY:
                 _LOSS.pack_into(self._mapped, at + _SLOT.size, 1, loss)
 
+    def clear(self, slot: int) -> None:
+        """Declare that a slot has no copy."""
+        _SLOT.pack_into(self._mapped, self._header_at(slot), -1, _EMPTY, 0, 0)
+
     def discard(self) -> None:
-        """Declare that no slot is complete."""
+        """Declare that no slot has a copy."""
         for slot in range(self.slots):
-            _SLOT.pack_into(self._mapped, self._header_at(slot), -1, _EMPTY, 0, 0)
+            self.clear(slot)
 
     def report_restored(self, step: int | None) -> None:
         """Report to the agent from which step this group of workers was restored; None: not from here."""
