@@ -5,7 +5,8 @@
 - `transport`: MB/s of a copy sent over the loopback interface to the server of an agent in another process, its digest
   verified there; and of one fetched.
 - `step`: a run of two agents with one process each, on this machine, with and without a spare node, which is what makes
-  it send copies; shadow checkpoints after each step in both. In turns.
+  it send copies; shadow checkpoints after each step, and `auto`. In turns. CPU seconds say more than the clock where
+  the machine has other work; sender and receiver share its cores here.
 - `loss`: three agents, of which one is spare; one of the two that train is killed with SIGKILL. Seconds until the first
   step that its successor and the other node have finished, and the finished steps that were taken again.
 """
@@ -26,6 +27,8 @@ from datetime import datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tests.bench.trainer_throughput import SHAPE
 from tests.trainer.agent_api import AgentApi
@@ -85,12 +88,14 @@ def transport(megabytes: int) -> dict[str, list[float]]:
     return found
 
 
-def run_of(steps: int, tokens: int, spare_nodes: int) -> tuple[RunConfig, Any, dict[str, bytes]]:
+def run_of(
+    steps: int, tokens: int, spare_nodes: int, interval: int | str = 1
+) -> tuple[RunConfig, Any, dict[str, bytes]]:
     training = tiny_training(
         steps=steps, model={"shape": SHAPE}, tokens_per_step=tokens, sequence_length=256,
         tokenizer={"vocab_size": 2048}, evaluation={"every_steps": 100_000, "sequences": 1},
     )  # fmt: skip
-    run, keys, objects = platform_run(training, checkpoint={"every_steps": 100_000, "shadow_every_steps": 1})
+    run, keys, objects = platform_run(training, checkpoint={"every_steps": 100_000, "shadow_every_steps": interval})
     changes = {"layout": ProcessLayout(nodes=2), "spare_nodes": spare_nodes, "max_restarts_in_place": 1}
     return RunConfig.model_validate({**run.model_dump(), **changes}), keys, objects
 
@@ -99,21 +104,37 @@ def values_of(api: AgentApi) -> list[dict[str, float]]:
     return [point["values"] for point in api.points() if "train/loss" in point["values"]]
 
 
-def cost(steps: int, tokens: int, spare_nodes: int) -> dict[str, list[float]]:
-    """Return the seconds of each step, of what training waited for shadow checkpoints, and how old the replica was."""
-    run, keys, objects = run_of(steps + WARM_UP_STEPS, tokens, spare_nodes)
+def cost(steps: int, tokens: int, spare_nodes: int, interval: int | str) -> dict[str, float]:
+    """Return medians of the seconds of a step and of what training waited for its shadow checkpoint, the CPU seconds of
+    all processes for each step, and the median age of the replica in steps."""
+    run, keys, objects = run_of(100_000, tokens, spare_nodes, interval)
     with tempfile.TemporaryDirectory() as name, AgentApi(run, keys, objects) as api:
         agents = [agent(api, Path(name), index) for index in range(2 + spare_nodes)]
         try:
-            assert [each.wait(SECONDS) for each in agents] == [0] * len(agents)
+            api.wait_for(lambda: len(values_of(api)) >= WARM_UP_STEPS, SECONDS)
+            first, before = len(values_of(api)), cpu_seconds(agents)
+            api.wait_for(lambda: len(values_of(api)) >= first + steps, SECONDS)
+            last, after = len(values_of(api)), cpu_seconds(agents)
         finally:
             end(agents)
-        values = values_of(api)[WARM_UP_STEPS:]
+        values = values_of(api)[first:last]
+    ages = [each["checkpoint/replica_age_steps"] for each in values if "checkpoint/replica_age_steps" in each]
     return {
-        "seconds": [each["time/step_seconds"] for each in values],
-        "waits": [each["time/shadow_seconds"] for each in values],
-        "ages": [each["checkpoint/replica_age_steps"] for each in values if "checkpoint/replica_age_steps" in each],
+        "seconds": statistics.median(each["time/step_seconds"] for each in values),
+        "waits": statistics.mean(each["time/shadow_seconds"] for each in values),
+        "cpu_seconds": (after - before) / (last - first),
+        "age_steps": statistics.median(ages) if ages else -1.0,
     }
+
+
+def cpu_seconds(agents: list[Any]) -> float:
+    """Return the CPU seconds that agents and their processes have taken."""
+    total = 0.0
+    for each in agents:
+        for process in (psutil.Process(each.pid), *psutil.Process(each.pid).children(recursive=True)):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
 
 
 def lose_a_node(tokens: int, lost: int) -> Loss:
@@ -157,17 +178,17 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=512)
     arguments = parser.parse_args()
     results: dict[str, Any] = {}
+    taken: dict[str, list[dict[str, float]]]
     if arguments.megabytes:
         results["transport"] = found = transport(arguments.megabytes)
         for kind, rates in found.items():
             print(f"{kind}: {statistics.median(rates[1:]):,.0f} MB/s (the first {rates[0]:,.0f})", flush=True)
-    taken: dict[str, dict[str, list[float]]] = {}
-    for spare_nodes in [0, 1] * arguments.rounds:
-        for kind, values in cost(arguments.steps, arguments.tokens, spare_nodes).items():
-            taken.setdefault("with copies" if spare_nodes else "without", {}).setdefault(kind, []).extend(values)
-    results["steps"] = {label: {kind: statistics.median(v) for kind, v in f.items() if v} for label, f in taken.items()}
-    for label, medians in results["steps"].items():
-        print(label, {kind: round(value, 4) for kind, value in medians.items()}, flush=True)
+    results["steps"] = taken = {}
+    for interval, spare_nodes in [(interval, spare) for interval in (1, "auto") for spare in (0, 1)] * arguments.rounds:
+        label = f"interval {interval}, {'with' if spare_nodes else 'without'} copies on other nodes"
+        taken.setdefault(label, []).append(cost(arguments.steps, arguments.tokens, spare_nodes, interval))
+        shown = ", ".join(f"{kind} {value:.4f}" for kind, value in taken[label][-1].items())
+        print(f"{label}: {shown}; load {os.getloadavg()[0]:.1f}", flush=True)
     results["losses"] = [asdict(lose_a_node(arguments.tokens, 1 - number % 2)) for number in range(arguments.losses)]
     for each in results["losses"]:
         print(each, flush=True)

@@ -1,7 +1,8 @@
 """`python -m tests.trainer.replica_agent KIND`: the agent of a node whose ranks wait until their copies have arrived.
 
 So a step takes as long as a transfer, as in a larger run, and how many steps are lost does not depend on the machine.
-KIND `altered`: the newest copy of each rank of another node is changed in memory before the second round.
+KIND `altered`: the newest copy of each rank of another node is changed in memory before the second round. `stuck`:
+this node never answers one that sends it a copy, and its ranks do not wait.
 """
 
 import sys
@@ -52,7 +53,10 @@ def alter_before_second_round() -> None:
 
 
 if __name__ == "__main__":
-    worker_group.run_worker = work_when_replicated
+    if sys.argv[1] == "stuck":
+        ReplicaServer._receive = lambda *_: threading.Event().wait()
+    else:
+        worker_group.run_worker = work_when_replicated
     if sys.argv[1] == "altered":
         alter_before_second_round()
     sys.exit(agent.main())

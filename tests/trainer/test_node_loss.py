@@ -79,6 +79,21 @@ def test_a_lost_node_costs_at_most_a_step_and_changes_no_number(
     assert not holders() & set(started), "nothing is left in memory"
 
 
+@pytest.mark.slow
+def test_training_does_not_wait_for_a_node_that_takes_no_copies(undisturbed: dict[int, float], tmp_path: Path) -> None:
+    run, keys, objects = two_nodes(spare_nodes=1)
+    with AgentApi(run, keys, objects) as api:
+        agents = [agent(api, tmp_path, index, ("tests.trainer.replica_agent", "stuck")) for index in range(3)]
+        try:
+            assert [each.wait(120) for each in agents] == [0, 0, 0], log(api)
+        finally:
+            for process in agents:
+                process.kill()
+                process.wait()
+        assert api.losses() == undisturbed
+        assert not any("checkpoint/replica_age_steps" in point["values"] for point in api.points()), "none has arrived"
+
+
 def processes_of_tree(pid: int) -> list[psutil.Process]:
     """Return a process and all that it has started."""
     return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]

@@ -1,6 +1,7 @@
 """Copies on other nodes: where they are placed, which ones a resume uses, and how they are sent and fetched."""
 
 import socket
+import threading
 from collections.abc import Iterator
 from itertools import product
 
@@ -11,6 +12,7 @@ from trainer.agent import replica_server
 from trainer.agent.replica_server import ReplicaServer
 from trainer.checkpoint import replicator
 from trainer.checkpoint.replicator import Replicator
+from trainer.resilience import peer_link
 from trainer.resilience.peer_link import PeerError, fetch, push, secret_of
 from trainer.resilience.replicas import Choice, CopyId, RankCopies, choose_copy, place_replicas
 from trainer.resilience.shadow_memory import PAGE, ShadowMemory, digest_of
@@ -238,6 +240,15 @@ def test_a_closed_server_is_not_reachable_and_its_memory_is_freed() -> None:
     assert server.held_bytes == 0
     with pytest.raises(ConnectionError):
         send(server, 7)
+
+
+def test_a_node_that_does_not_answer_is_given_up(server: ReplicaServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_link, "SILENCE_SECONDS", 1)
+    released = threading.Event()
+    monkeypatch.setattr(server, "_receive", lambda *_: released.wait(60))
+    with pytest.raises(TimeoutError, match="the other node has sent or taken nothing for 1 s"):
+        send(server, 5)
+    released.set()
 
 
 def test_a_client_that_sends_nothing_holds_up_nobody_else(server: ReplicaServer) -> None:

@@ -140,13 +140,15 @@ def _connect(address: tuple[str, int], secret: bytes) -> Iterator[socket.socket]
     with socket.create_connection(address, timeout=SILENCE_SECONDS) as connection:
         connection.settimeout(None)
         set_limits(connection)
-        challenge, nonce = _receive_bytes(connection, _NONCE_BYTES), secrets.token_bytes(_NONCE_BYTES)
-        connection.sendall(nonce + _proof(secret, b"client", challenge, nonce))
-        if not hmac.compare_digest(
-            _receive_bytes(connection, _PROOF_BYTES), _proof(secret, b"server", challenge, nonce)
-        ):
-            raise PeerError("it does not know the secret of this attempt")
-        yield connection
+        try:
+            challenge, nonce = _receive_bytes(connection, _NONCE_BYTES), secrets.token_bytes(_NONCE_BYTES)
+            connection.sendall(nonce + _proof(secret, b"client", challenge, nonce))
+            proof = _receive_bytes(connection, _PROOF_BYTES)
+            if not hmac.compare_digest(proof, _proof(secret, b"server", challenge, nonce)):
+                raise PeerError("it does not know the secret of this attempt")
+            yield connection
+        except BlockingIOError as error:
+            raise TimeoutError(f"the other node has sent or taken nothing for {SILENCE_SECONDS} s") from error
 
 
 def _proof(secret: bytes, role: bytes, challenge: bytes, nonce: bytes) -> bytes:
