@@ -59,6 +59,7 @@ TRAINER = {
     "trainer scale": ["trainer_scale"],
     "trainer saves": ["trainer_saves"],
     "trainer shadow checkpoints": ["trainer_shadow"],
+    "trainer copies on other nodes": ["trainer_replicas"],
     "trainer preparation": ["trainer_preparation"],
     "trainer loss": ["trainer_loss"],
 }

@@ -17,8 +17,8 @@ from tests.gpu_kit.kernels import seconds_of
 from tests.gpu_kit.schedule import descendants
 from tests.gpu_kit.speed import Speed, share_datasets, training
 from tests.trainer.runs import FinishedRun, lines_of
-from trainer.checkpoint.shadow import allocate, digest_of, pin
-from trainer.resilience.shadow_memory import ShadowMemory
+from trainer.checkpoint.shadow import allocate, pin
+from trainer.resilience.shadow_memory import ShadowMemory, digest_of
 
 Figures = dict[str, Any]
 LARGE = {"hidden_size": 1024, "num_layers": 20, "num_heads": 16, "num_kv_heads": 8, "intermediate_size": 2816}
@@ -145,8 +145,8 @@ def host_copies(device: Device) -> Figures:
         found["pinning"] = size / (time.perf_counter() - begin)
     found["copy, pinned"] = size / seconds_of(lambda: slots[0].copy_(state, non_blocking=True), device, rounds=5)
     found["restore, pinned"] = size / seconds_of(lambda: state.copy_(slots[0], non_blocking=True), device, rounds=5)
-    found["digest"] = size / seconds_of(lambda: digest_of(slots[0]), device, rounds=2)
-    assert digest_of(slots[0]) == digest_of(slots[1]), "copies of one state have different digests"
+    found["digest"] = size / seconds_of(lambda: digest_of(memory.data(0)), device, rounds=2)
+    assert digest_of(memory.data(0)) == digest_of(memory.data(1)), "copies of one state have different digests"
     left = torch.randn(8192, 8192, device=device).bfloat16() if device == "cuda" else torch.randn(256, 256)
     alone = seconds_of(lambda: torch.mm(left, left), device)
     if device == "cuda":

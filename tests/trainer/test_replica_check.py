@@ -44,11 +44,11 @@ def test_the_rank_that_differs_from_the_majority_is_named_once() -> None:
     assert check.replicas == (0, 1, 2)
     assert check.find_difference(8, (7.0, 7.0, 7.0, 9.0)) is None
     assert check.find_difference(9, (0.0, 0.0, 0.0, 0.0)) is None
-    assert check.find_difference(10, (7.0, 8.0, 7.0, 9.0)) == Difference(10, [1], (0, 1, 2), intact_step=8)
+    assert check.find_difference(10, (7.0, 8.0, 7.0, 9.0)) == Difference(10, [1], (0, 1, 2))
     assert check.find_difference(11, (7.0, 8.0, 7.0, 9.0)) is None
     assert check.find_difference(12, (6.0, 6.0, 6.0, 9.0)) is None
     without_majority = check.find_difference(16, (1.0, 2.0, 3.0, 9.0))
-    assert without_majority == Difference(16, [0, 1, 2], (0, 1, 2), intact_step=12)
+    assert without_majority == Difference(16, [0, 1, 2], (0, 1, 2))
 
 
 def test_a_rank_without_replicas_has_nothing_to_check() -> None:
@@ -61,9 +61,9 @@ def test_a_rank_without_replicas_has_nothing_to_check() -> None:
 
 
 def test_what_differs_again_soon_is_not_repaired_again() -> None:
-    check = ReplicaCheck(weights_of(0, one=(0, 1, 2)), first_step=30, corrupted_step=40)
+    check = ReplicaCheck(weights_of(0, one=(0, 1, 2)), corrupted=(40, 0))
     soon = check.find_difference(40 + RECURRENCE_STEPS, (1.0, 2.0, 2.0))
-    assert soon == Difference(104, [0], (0, 1, 2), intact_step=30)
+    assert soon == Difference(104, [0], (0, 1, 2))
     assert check.is_recurrence(soon)
     assert check.find_difference(120, (2.0, 2.0, 2.0)) is None
     later = check.find_difference(136, (2.0, 2.0, 1.0))
@@ -80,7 +80,7 @@ def test_what_differs_again_soon_is_not_repaired_again() -> None:
     ],
 )
 def test_a_difference_names_ranks_and_step(ranks: list[int], text: str) -> None:
-    assert str(Difference(16, ranks, (0, 1, 2, 3), 0)) == text
+    assert str(Difference(16, ranks, (0, 1, 2, 3))) == text
 
 
 @pytest.mark.parametrize("bit", [0, 13, 30, 31])
@@ -108,7 +108,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     ("options", "intact"),
     [
         pytest.param({"every_steps": 8}, 8, id="stored"),  # that of step 16 is not stored
-        pytest.param({"shadow": 2}, 14, id="copied"),  # that of step 16 is dropped
+        pytest.param({"shadow": 2}, 14, id="copied"),  # that of step 16 is skipped
     ],
 )
 def test_a_run_with_a_flipped_bit_goes_back_to_what_was_intact(
@@ -156,7 +156,9 @@ def test_a_fault_that_lasts_is_repaired_once(tmp_path: Path, monkeypatch: pytest
     training = tiny_training(steps=40, parallelism={"zero": 0})
     run = run_alone(tmp_path / "run", training, processes=3, restarts=3)
     assert run.end_class is EndClass.COMPLETED, run.end
-    assert [each["step"] for each in run.events("replicas.differ")] == ["16", "30"]
+    first, second = run.events("replicas.differ")
+    assert first["step"] == "16"
+    assert int(second["step"]) in (16, 30), "15 steps after the start, or after the checkpoint of step 10"
     assert len(run.events("generation.started")) == 1
 
 

@@ -64,6 +64,15 @@ def test_a_writer_knows_whether_the_platform_has_what_it_wrote(api: AgentApi, tm
     assert writer.wait_until_delivered(0)
 
 
+def test_a_writer_counts_what_is_on_disk_and_not_delivered(api: AgentApi, tmp_path: Path) -> None:
+    writer = SpoolWriter(tmp_path, "metrics", "rank0")
+    write_points(writer, range(3))
+    assert writer.num_spooled() == 3
+    shipper_to(api, tmp_path).deliver_all()
+    write_points(writer, range(3, 5))
+    assert writer.num_spooled() == 2
+
+
 def test_a_writer_waits_for_what_it_wrote_before_and_not_for_what_follows(
     api: AgentApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

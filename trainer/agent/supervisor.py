@@ -13,6 +13,7 @@ import httpx
 
 from trainer.agent.base_model import fetch_base_model
 from trainer.agent.cache import team_cache
+from trainer.agent.copies import NodeCopies
 from trainer.agent.dataset import DatasetPreparer, NodeProcesses
 from trainer.agent.hang_watch import Stall
 from trainer.agent.interruption import read_interruption_notice
@@ -55,7 +56,6 @@ from trainer.resilience.memory import (
     reduce_micro_batch,
     store_micro_batch,
 )
-from trainer.resilience.shadow_memory import ShadowMemory
 from trainer.resilience.store_server import StoreAddress, start_store
 from trainer.storage.cached import delete_abandoned, delete_cached
 
@@ -115,8 +115,8 @@ class Supervisor:
         self._store_port = 0
         self._profiles: ProfileUploader | None = None
         self._resumed: CheckpointManifest | None = None
-        self._shadows: dict[int, ShadowMemory | None] = {}
-        self._corrupted_step: int | None = None
+        self._copies = NodeCopies(config.node)
+        self._corrupted: tuple[int, int] | None = None
 
     def request_stop(self, stop: StopRequest | None) -> None:
         """Save a checkpoint and end the attempt. `stop` None: a signal requested it, not the platform."""
@@ -148,7 +148,7 @@ class Supervisor:
             if failure.end_class is EndClass.INTERNAL_ERROR:
                 logger.exception("internal error in the agent")
             outcome = Outcome(failure.end_class, failure.message, self._last_step(run), {})
-        self._drop_shadows()
+        self._copies.close()
         if self._store is not None:
             self._store.process.kill()
         return self._report_end(run, keys, outcome)
@@ -211,6 +211,8 @@ class Supervisor:
                     message = f"{outcome.message}; the next attempt uses micro-batches of {smaller} sequences"
                     return replace(outcome, message=message)
                 largest = smaller
+            elif rung is Rung.DROP_COPIES:
+                self._copies.drop()
             elif rung is Rung.SKIP_CHECKPOINT:
                 assert run.resume is not None, "it was read"
                 self._report_damaged(run.resume, outcome.message)
@@ -235,7 +237,7 @@ class Supervisor:
             restarts=restarts,
             max_restarts=run.max_restarts_in_place + run.spare_nodes,
             is_round_outdated=self._rendezvous.is_round_outdated,
-            was_copy_restored=self._was_shadow_restored(),
+            was_copy_restored=self._copies.was_restored,
             has_checkpoint=run.resume is not None,
             has_spares=run.spare_nodes > 0,
         )
@@ -255,6 +257,7 @@ class Supervisor:
             return None
         self._logs.write_line(f"{outcome.end_class}: {outcome.message}; a spare node takes the place of this one")
         self._report_restart(outcome)
+        self._copies.close()
         self._rendezvous.wait_until_over(because)
         self._was_spare = True
         return Outcome(EndClass.COMPLETED, "", self._last_step(run), {})
@@ -284,7 +287,7 @@ class Supervisor:
         rollback = self._platform.roll_back(request)
         if rollback is not None:
             self._resumed = None  # it is followed by an older one
-            self._drop_shadows()
+            self._copies.drop()
             if self._config.node.index == 0:
                 before = first_sequence(rollback.from_step, training.batch_size_schedule, past)
                 self._report_event(
@@ -390,7 +393,9 @@ class Supervisor:
         reply: JoinReply,
         largest_micro_batch: int | None,
     ) -> Outcome:
-        first = reply.node_rank * run.layout.processes_per_node
+        first, local_ranks = reply.node_rank * run.layout.processes_per_node, range(run.layout.processes_per_node)
+        shadows = [self._copies.shadow_of(run, local_rank, first + local_rank) for local_rank in local_ranks]
+        peers = self._copies.peers(run, keys.job, reply)
         model_folder = None
         if isinstance(self._connection, FolderConnection):
             model_folder = self._connection.output / "model"
@@ -412,11 +417,12 @@ class Supervisor:
                 secrets=keys.secrets,
                 largest_micro_batch=largest_micro_batch,
                 profile=self._config.profile,
-                shadow=self._shadow_of(run, local_rank),
-                corrupted_step=self._corrupted_step,
+                shadow=shadows[local_rank],
+                peers=peers,
+                corrupted=self._corrupted,
                 spare_nodes=reply.spares,
             )
-            for local_rank in range(run.layout.processes_per_node)
+            for local_rank in local_ranks
         ]
         store = self._store.process.pid if self._store is not None else None
         self.worker_group = WorkerGroup(assignments, self._logs, self._report_stall, store)
@@ -427,27 +433,11 @@ class Supervisor:
             lambda: self._attempt_over.is_set() or self._rendezvous.is_round_outdated,
         )
         if outcome.corrupted_step is not None:
-            self._corrupted_step = outcome.corrupted_step
+            self._corrupted = outcome.corrupted_step, reply.round - 1
         if self.worker_group.has_lost_fork_server and self._store is not None:
             self._store.process.kill()  # it ends with the fork server, but may not have yet
             self._store = None
         return outcome
-
-    def _shadow_of(self, run: RunConfig, local_rank: int) -> ShadowMemory | None:
-        """Return the memory for shadow checkpoints of a local rank; None if the run takes none."""
-        if run.checkpoint.shadow_every_steps == "none" or not run.max_restarts_in_place + run.spare_nodes:
-            return None
-        if local_rank not in self._shadows:
-            self._shadows[local_rank] = ShadowMemory.create(f"{run.job_id}-{local_rank}")
-        return self._shadows[local_rank]
-
-    def _drop_shadows(self) -> None:
-        for shadow in filter(None, self._shadows.values()):
-            shadow.close()
-        self._shadows = {}
-
-    def _was_shadow_restored(self) -> bool:
-        return any(shadow.restored_step() is not None for shadow in self._shadows.values() if shadow is not None)
 
     def _chosen_micro_batch(self) -> int | None:
         assert self.worker_group is not None, "called after a worker group has ended"

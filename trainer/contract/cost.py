@@ -26,6 +26,10 @@ MAX_UNREDUCED_GRADIENT_BYTES = 4 * 2**30
 gradients are reduced after each micro-batch, as ZeRO 2 does: that sends more and stores only shards."""
 SHADOW_COPIES = 2
 """Copies of a rank's state that shadow checkpoints hold: one is whole while the other is being made."""
+REPLICATED_SHADOW_COPIES = 4
+"""Of a run that sends copies to another node: also the newest that all ranks have sent, and that being sent."""
+REPLICAS = 2
+"""Copies of another rank's state that a node holds: one is whole while the other arrives."""
 MAX_OFFLOAD_BUCKET_ELEMENTS = 2**24
 """Maximum number of parameters in a bucket of offloaded optimizer state; two buckets are on the device at a time."""
 COMMUNICATOR_BYTES = 2 * 32 * 4 * 2**20

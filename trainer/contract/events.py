@@ -64,8 +64,10 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         "The workers continue from a checkpoint.",
         {
             "step": "Steps done at that checkpoint.",
-            "tier": "`shadow`: copies in the memory of the nodes. `stored`: the object store.",
+            "tier": "`shadow`: copies in the memory of the ranks' own nodes. `peer`: some of them in that of other "
+            "nodes. `stored`: the object store.",
             "seconds": "Time to read it, in seconds.",
+            "ranks": "The ranks that fetched their copy from another node, as text; empty if none did.",
         },
     ),
     "cuda_graphs.unused": EventType(
@@ -175,6 +177,14 @@ AGENT_EVENTS: Mapping[str, EventType] = {
             "replicas": "All ranks that must have the same parameters, as text.",
         },
     ),
+    "replica.failed": EventType(
+        "A rank cannot send its copies to another node. It tries again; reported once until it succeeds.",
+        {"step": "Steps done at that copy.", "rank": "The rank.", "because": _BECAUSE},
+    ),
+    "replica.unused": EventType(
+        "Shadow checkpoints are not sent to other nodes, though the run has spare nodes.",
+        {"rank": "The first rank that cannot send them.", "because": _BECAUSE},
+    ),
     "training.rolled_back": EventType(
         "The loss diverged, and the run goes back to an earlier checkpoint and continues with other data.",
         {
@@ -214,7 +224,8 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         },
     ),
     "shadow.skipped": EventType(
-        "A shadow checkpoint is not used. Once for each step, with the first rank that cannot use its copy.",
+        "A shadow checkpoint is not used. Once for each step, with the first rank that has no usable copy of it, "
+        "neither in its own memory nor in that of another node.",
         {"step": "Steps done at that checkpoint.", "rank": "The rank.", "because": _BECAUSE},
     ),
     "shadow.unused": EventType(

@@ -27,12 +27,11 @@ _VALUES = 2**24
 @dataclass(frozen=True)
 class Difference:
     """Replicas of the same parameters that differ. `ranks`: those that differ from the majority, all of them if there
-    is none. `replicas`: all ranks that should have the same. `intact_step`: the newest step after which they agreed."""
+    is none. `replicas`: all ranks that should have the same."""
 
     step: int
     ranks: list[int]
     replicas: tuple[int, ...]
-    intact_step: int
 
     def __str__(self) -> str:
         """Return what differs, as a sentence without a full stop."""
@@ -46,9 +45,8 @@ class Difference:
 class ReplicaCheck:
     """Compares what this rank shares with most others. `replicas`: the ranks that have it, itself alone if none do."""
 
-    def __init__(self, weights: Weights, first_step: int = 0, corrupted_step: int | None = None) -> None:
-        """`first_step`: steps of the state at the start, which is intact. `corrupted_step`: at which they differed
-        before the last restart."""
+    def __init__(self, weights: Weights, corrupted: tuple[int, int] | None = None) -> None:
+        """`corrupted`: steps of the last state in which they differed, and the restart count of its workers."""
         sizes: Counter[tuple[int, ...]] = Counter()
         parameters: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
         for name, parameter in weights.trainable.items():
@@ -60,8 +58,7 @@ class ReplicaCheck:
         self.replicas = max(sizes, key=lambda each: (sizes[each], each), default=(self._rank,))
         self._parameters = parameters[self.replicas] if len(self.replicas) > 1 else []
         self._differed = False
-        self._intact_step = first_step
-        self._recurs_until = -1 if corrupted_step is None else corrupted_step + RECURRENCE_STEPS
+        self._recurs_until = -1 if corrupted is None else corrupted[0] + RECURRENCE_STEPS
 
     def is_due(self, step: int, copied_step: int) -> bool:
         """Return whether the parameters are checked before the update of `step` (from 0). `copied_step`: of the
@@ -88,13 +85,11 @@ class ReplicaCheck:
         common, count = Counter(mine.values()).most_common(1)[0]
         differs = count < len(mine)
         is_new, self._differed = differs and not self._differed, differs
-        if not differs:
-            self._intact_step = step
         if not is_new:
             return None
         is_majority = 2 * count > len(mine)
         odd = [rank for rank, checksum in mine.items() if checksum != common] if is_majority else list(mine)
-        return Difference(step, odd, self.replicas, self._intact_step)
+        return Difference(step, odd, self.replicas)
 
     def is_recurrence(self, difference: Difference) -> bool:
         """Return whether a restart has not repaired it."""

@@ -57,19 +57,20 @@ class Reporter:
             if self._log_formatter is not None:
                 self._log_formatter.point(point)
 
-    def unflushed_metrics(self) -> list[MetricPoint]:
-        """Return the points that would be lost with this process, and with them all points of the first one's step: a
-        later worker group that reports a step again hides what an earlier one has reported of it."""
+    def unsaved_metrics(self, *, with_spooled: bool) -> list[MetricPoint]:
+        """Return the points that would be lost with this process, or with its node, if `with_spooled`; and with them
+        all points of the first one's step: a later worker group that reports a step again hides what an earlier one has
+        reported of it. At most those that are held in memory, if the platform has been unreachable for long."""
         if self._metrics is None:
             return []
         if self._metrics.num_waiting > MAX_BATCH_RECORDS:
             self._metrics.flush()
-        count = self._metrics.num_waiting
+        count = self._metrics.num_waiting + (self._metrics.num_spooled() if with_spooled else 0)
         recent = list(self._recent)
-        first = len(recent) - count
+        first = max(0, len(recent) - count)
         while 0 < first < len(recent) and recent[first - 1].step == recent[first].step:
             first -= 1
-        return recent[max(first, 0) :]
+        return recent[first:]
 
     def flush_events(self) -> None:
         """Write spooled events to disk."""

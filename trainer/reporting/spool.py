@@ -7,6 +7,7 @@ deletes those that were acknowledged. Writers and shipper share only these files
 import logging
 import threading
 import time
+from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -22,6 +23,7 @@ MAX_BATCH_TEXT_CHARACTERS = 500_000  # characters of log text: servers refuse bo
 # Of waiting log lines: on disk, and in memory while the disk refuses writes. Metrics and progress are never dropped.
 MAX_SPOOLED_LOG_BYTES = 64 * 2**20
 MAX_LOG_CHARACTERS_IN_MEMORY = 8 * 2**20
+_MAX_KNOWN_BATCHES = 1000
 _POLL_SECONDS = 0.05
 _FIELDS: dict[Kind, str] = {"metrics": "points", "logs": "lines", "progress": "events"}
 
@@ -41,6 +43,7 @@ class SpoolWriter:
         self._writer = f"{kind}-{name}"
         self._records: list[MetricPoint | LogLine | ProgressEvent] = []
         self._sequence = 0
+        self._written: deque[tuple[int, int]] = deque(maxlen=_MAX_KNOWN_BATCHES)  # (sequence, records)
         self._dropped = 0
         self._is_refused = False
         self._lock = threading.Lock()
@@ -54,6 +57,13 @@ class SpoolWriter:
     def num_waiting(self) -> int:
         """Return the number of records that wait in memory."""
         return len(self._records)
+
+    def num_spooled(self) -> int:
+        """Return the number of records that are on disk, and not delivered yet; of the last 1,000 batches."""
+        with self._lock:
+            while self._written and not self._path_of(self._written[0][0]).exists():  # they are delivered in order
+                self._written.popleft()
+            return sum(count for _, count in self._written)
 
     def flush(self) -> bool:
         """Write everything added until now to files. Return False if the disk refused a part, which is kept."""
@@ -129,6 +139,7 @@ class SpoolWriter:
         partial = final.with_suffix(".partial")
         partial.write_text(batch.model_dump_json())
         partial.replace(final)
+        self._written.append((self._sequence, len(records)))
         self._sequence += 1
         self._dropped = 0
 

@@ -15,8 +15,9 @@ class StepStats:
     """Statistics of one step (counted from 0), reduced over all ranks and therefore equal on every rank.
 
     `is_applied`: whether the step has updated the parameters. `save_due` and `shadow_due`: above 0 if it was time
-    for a checkpoint of this kind, and no rank was still making its last shadow checkpoint. Five have a figure of each
-    rank: `pass_seconds` is the duration of its forward and backward passes, `compute_seconds` what of it was no
+    for a checkpoint of this kind, and no rank was still making its last shadow checkpoint. `ranks_replicated`: those
+    that could send another shadow checkpoint to another node, because the last one has arrived. Five have a figure of
+    each rank: `pass_seconds` is the duration of its forward and backward passes, `compute_seconds` what of it was no
     wait for others (0 where that was not measured), `memory_bytes` its peak until now, `stall_seconds` its wait for
     data, `checksums` that of its parameters before the step (0 where they were not checked). `layer_squares`: the
     squared norm of the gradient of each layer, before clipping, in the order of `Layers.names`. `batch_losses`: the
@@ -33,6 +34,7 @@ class StepStats:
     profile_steps: float
     save_due: float
     shadow_due: float
+    ranks_replicated: float
     pass_seconds: tuple[float, ...]
     compute_seconds: tuple[float, ...]
     memory_bytes: tuple[float, ...]
@@ -42,6 +44,7 @@ class StepStats:
     batch_losses: tuple[float, ...]
 
 
+NUM_SINGLE = 10  # fields after `step` that are one number
 RANK_FIGURES = 5
 
 
@@ -76,7 +79,8 @@ class StatsPipe:
         step, values, event = self._waiting.popleft()
         if event is not None:
             event.synchronize()
-        loss, norm, finite, stopping, skipped, number, steps, save, shadow, *rest = values.tolist()
+        loss, norm, finite, *flags = values[:NUM_SINGLE].tolist()
+        rest = values[NUM_SINGLE:].tolist()
         ends = list(accumulate(self._sizes, initial=0))
         parts = (tuple(rest[begin:end]) for begin, end in pairwise([*ends, len(rest)]))
-        return StepStats(step, loss, norm, bool(finite), stopping, skipped, number, steps, save, shadow, *parts)
+        return StepStats(step, loss, norm, bool(finite), *flags, *parts)

@@ -12,6 +12,7 @@ from trainer.client.platform import Platform
 from trainer.contract.run import RunConfig
 from trainer.contract.training import TrainingSpec
 from trainer.data.source import PreparedSource
+from trainer.resilience.peer_link import Peers
 from trainer.resilience.shadow_memory import ShadowMemory
 from trainer.resilience.store_server import StoreAddress
 from trainer.storage.base import Storage
@@ -74,8 +75,9 @@ class Assignment:
     largest_micro_batch: int | None = None  # in sequences, where memory has no room for what was planned
     profile: tuple[int, int] | None = None  # first and last step of a trace, from 1
     shadow: ShadowMemory | None = None  # for copies of this rank's state, from which the next process continues
-    corrupted_step: int | None = None  # at which an earlier worker group was found to be corrupted, the last time
+    corrupted: tuple[int, int] | None = None  # steps and restart count of the last state in which replicas differed
     spare_nodes: int = 0  # that wait, and may take the place of a slow one
+    peers: Peers | None = None  # for copies on other nodes, in a run with spare nodes
 
     def with_training(self, training: TrainingSpec) -> "Assignment":
         """Return the assignment with another training part of the spec."""

@@ -178,6 +178,7 @@ def reduce_statistics(
     flags = [
         float(reporter.stop_requested()), state.loader.skipped_sequences, *reporter.profile_requested(),
         float(state.writer.is_due), float(state.shadows.is_due) - float(state.shadows.is_copying),
+        float(state.shadows.is_replicated),
     ]  # fmt: skip
     mine = torch.zeros(RANK_FIGURES, mesh.world_size)  # the others' places are 0, so that the sum has each rank's
     mine[: len(figures), mesh.rank] = torch.tensor(figures)
@@ -267,7 +268,7 @@ class Monitor:
             ComputeSampler(state.mesh.device, state.mesh.sizes, state.first_step),
         )
         self._skew = SkewDetector(SLOW_SAMPLES if self.sampler.is_needed else SLOW_STEPS)
-        self.replicas = ReplicaCheck(state.model.weights, state.first_step, state.assignment.corrupted_step)
+        self.replicas = ReplicaCheck(state.model.weights, state.assignment.corrupted)
         self.layers = Layers(state.model.weights, state.training.model.resolve().num_layers)
         self._loader = state.loader
         watch = state.training.optimizer.gradient_watch
@@ -302,7 +303,7 @@ class Monitor:
 
     def unsaved_progress(self, last_saved: int) -> Progress:
         """Return what a shadow checkpoint records. `last_saved`: step of the newest checkpoint that was begun."""
-        points = self._reporter.unflushed_metrics()
+        points = self._reporter.unsaved_metrics(with_spooled=self._shadows.is_sent_to_nodes)
         return self.progress.model_copy(update={"last_saved": last_saved, "metrics": self.latest, "points": points})
 
     def report_steps(self, finished: list[StepStats]) -> None:
@@ -339,6 +340,10 @@ class Monitor:
         if self._shadows.is_used:
             values["time/shadow_seconds"] = self._shadows.pop_stall()
             self._shadows.report_loss(stats.step, stats.loss)
+            self._shadows.report_replicated(stats.step, stats.ranks_replicated)
+            age = self._shadows.replica_age(stats.step + 1)
+            if age is not None:
+                values["checkpoint/replica_age_steps"] = float(age)
         if self._training.data.on_corrupt == "skip":
             values["data/skipped_sequences"] = stats.skipped_sequences
         if self._sent:
@@ -380,8 +385,8 @@ class Monitor:
         self._compare_replicas(step, all_reduce_world(checksums, self._mesh).tolist())
 
     def _compare_replicas(self, step: int, checksums: Sequence[float]) -> None:
-        """Report replicas that differ, drop the copies since they last agreed, and raise CorruptionError, so that the
-        run continues from there; unless that has not helped before."""
+        """Report replicas that differ, and raise CorruptionError, so that the run continues from the newest state in
+        which they agreed; unless that has not helped before."""
         difference = self.replicas.find_difference(step, checksums)
         if difference is None:
             return
@@ -392,7 +397,6 @@ class Monitor:
             )
         if self.replicas.is_recurrence(difference):
             return
-        self._shadows.discard(after=difference.intact_step)
         is_here = self._mesh.rank in difference.ranks
         raise CorruptionError(str(difference), step, is_here=is_here)
 

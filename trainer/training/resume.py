@@ -1,4 +1,5 @@
-"""Where a worker group begins: from its shadow checkpoints, the stored checkpoint that it was given, or the start."""
+"""Where a worker group begins: from shadow checkpoints, its own or those on other nodes, from the stored checkpoint
+that it was given, or from the start."""
 
 import time
 from collections.abc import Sequence
@@ -81,7 +82,7 @@ def resume(
                 EndClass.CHECKPOINT_DAMAGED, f"the checkpoint of step {stored.step} is damaged: {error}"
             ) from error
         weights.sync_compute_copies()
-    reporter.event("checkpoint.restored", step=stored.step, tier="stored", seconds=time.monotonic() - begin)
+    reporter.event("checkpoint.restored", step=stored.step, tier="stored", seconds=time.monotonic() - begin, ranks="")
     progress = Progress.model_validate_json(stored.progress) if stored.progress else Progress()
     known = {"last_saved": stored.step, "metrics": stored.metrics}
     return Resumed(stored.data_position, progress=progress.model_copy(update=known))

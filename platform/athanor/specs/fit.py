@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from athanor.core.errors import FieldProblem
 from athanor.specs.v1 import JobSpec
-from trainer.contract.cost import RankCost
+from trainer.contract.cost import REPLICAS, REPLICATED_SHADOW_COPIES, SHADOW_COPIES, RankCost
 from trainer.contract.launch_plan import micro_batch_size, plan_mesh
 from trainer.contract.mesh_choice import resolve_parallelism
 from trainer.contract.micro_batch import PROCESS_BYTES, find_largest_micro_batch
@@ -51,7 +51,8 @@ class Estimate:
 
     `memory_bytes_per_process`: memory of the accelerator, or host memory in a pool without accelerators, of the
     pipeline stage that needs most. `host_bytes_per_process`: host memory of the stage that needs most.
-    `shadow_bytes_per_process`: what shadow checkpoints take of host memory beyond that, if they are made.
+    `shadow_bytes_per_process`: what shadow checkpoints take of host memory beyond that, if they are made, with those of
+    another node in a run with spare nodes.
     `pool_memory_bytes_per_process` is None if the memory of the pool's accelerators is not known. `tokens_total` is
     over all steps.
     """
@@ -95,8 +96,14 @@ def estimate(spec: JobSpec, pool: PoolShape, *, with_smallest_micro_batches: boo
         memory_bytes_per_process=device,
         pool_memory_bytes_per_process=available,
         host_bytes_per_process=device if on_host else PROCESS_BYTES + max(each.host + each.saves for each in memories),
-        shadow_bytes_per_process=max(each.shadows for each in memories),
+        shadow_bytes_per_process=max(each.shadows for each in memories) * _shadow_copies(spec) // SHADOW_COPIES,
     )
+
+
+def _shadow_copies(spec: JobSpec) -> int:
+    """Return how many copies of a process's state its node holds, and of a process of another node beside it."""
+    has_replicas = spec.resources.nodes > 1 and spec.resources.spare_nodes > 0
+    return REPLICATED_SHADOW_COPIES + REPLICAS if has_replicas else SHADOW_COPIES
 
 
 def rejections(spec: JobSpec, pool: PoolShape) -> list[FieldProblem]:

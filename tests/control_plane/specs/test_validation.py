@@ -272,6 +272,17 @@ def test_shadow_checkpoints_that_the_nodes_have_no_memory_for_are_warned_of(spec
         assert ("shadows_do_not_fit" in found) == is_warned, (interval, memory, found)
 
 
+def test_copies_for_spare_nodes_count_as_shadow_checkpoints(spec: dict[str, Any]) -> None:
+    sizes = []
+    for nodes, spare_nodes in ((2, 0), (2, 1), (1, 0)):
+        parsed = on_one_gpu_node(spec)
+        resources = parsed.resources.model_copy(update={"nodes": nodes, "spare_nodes": spare_nodes})
+        parsed = parsed.model_copy(update={"resources": resources})
+        sizes.append(fit.estimate(parsed, H100_NODES).shadow_bytes_per_process)
+    assert sizes[1] == 3 * sizes[0]
+    assert sizes[2] > 0
+
+
 def test_micro_batches_of_automatic_size_fill_the_share_of_an_accelerator(spec: dict[str, Any]) -> None:
     parsed = on_one_gpu_node(spec, "llama-1b")
     small, large = (

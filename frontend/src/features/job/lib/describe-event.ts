@@ -23,6 +23,11 @@ function statusTone(status: string): Tone {
   return STATUSES.has(status) ? tone(status as Parameters<typeof tone>[0]) : "muted";
 }
 
+const TIERS: Record<string, string> = {
+  shadow: "copies in the nodes' memory",
+  peer: "copies in the memory of other nodes",
+};
+
 const WORDS: Record<string, string> = {
   admitted: "Admitted",
   dispatching: "Sent to the cluster",
@@ -120,7 +125,11 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(`Checkpoints at least every ${duration(60 * (number("minutes") ?? NaN))}, as a save costs ${duration(cost)}`);
     }
     case "checkpoint.restored":
-      return described(`Continues after step ${step ?? "?"}, from ${word("tier") === "shadow" ? "copies in the nodes' memory" : "a stored checkpoint"}`);
+      return described(`Continues after step ${step ?? "?"}, from ${TIERS[word("tier")] ?? "a stored checkpoint"}`);
+    case "replica.failed":
+      return described(`Copies of rank ${number("rank") ?? "?"} do not reach another node: ${word("because")}`, "waiting");
+    case "replica.unused":
+      return described(`No copies on other nodes: ${word("because")}`);
     case "shadow.skipped":
       return described(`The shadow checkpoint of step ${step ?? "?"} is not used: rank ${number("rank") ?? "?"}: ${word("because")}`, "waiting");
     case "shadow.unused":

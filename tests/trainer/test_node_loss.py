@@ -1,0 +1,99 @@
+"""A node is lost with all that it had in memory, and a spare one continues from the copies on another node."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.trainer.agent_api import AgentApi
+from tests.trainer.runs import platform_run, tiny_training
+from tests.trainer.test_nodes import agent, log
+from tests.trainer.test_shadow import holders
+from trainer.contract.run import ProcessLayout, RunConfig
+
+STEPS, KILLED_AT = 400, 20
+
+
+def two_nodes(spare_nodes: int) -> tuple[Any, ...]:
+    """A run without stored checkpoints: (its configuration, keys, objects)."""
+    run, keys, objects = platform_run(
+        tiny_training(steps=STEPS), checkpoint={"every_steps": 1000, "shadow_every_steps": 1}
+    )
+    layout = ProcessLayout(nodes=2, processes_per_node=1)
+    changes = {"layout": layout, "spare_nodes": spare_nodes, "heartbeat_seconds": 0.5}
+    return RunConfig.model_validate({**run.model_dump(), **changes}), keys, objects
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, float]]:
+    """The losses of the run on two nodes without spare ones, which sends no copies."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    run, keys, objects = two_nodes(spare_nodes=0)
+    with AgentApi(run, keys, objects) as api:
+        agents = [agent(api, folder, index) for index in range(2)]
+        try:
+            assert [each.wait(120) for each in agents] == [0, 0], log(api)
+        finally:
+            for process in agents:
+                process.kill()
+                process.wait()
+        assert not any("checkpoint/replica_age_steps" in point["values"] for point in api.points())
+        yield api.losses()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lost", "kind"), [(1, "plain"), (0, "plain"), (1, "altered")])
+def test_a_lost_node_costs_at_most_a_step_and_changes_no_number(
+    undisturbed: dict[int, float], tmp_path: Path, lost: int, kind: str
+) -> None:
+    """If the first node is lost, the second gets its rank, and the spare one the rank of the second."""
+    run, keys, objects = two_nodes(spare_nodes=1)
+    with AgentApi(run, keys, objects) as api:
+        program = ("tests.trainer.replica_agent", kind)
+        agents = [agent(api, tmp_path, index, program) for index in range(3)]
+        try:
+            api.wait_for(lambda: any(beat["step"] >= KILLED_AT for beat in api.heartbeats), 120)
+            started = [process.pid for each in agents for process in processes_of_tree(each.pid)]
+            agents[lost].send_signal(signal.SIGKILL)
+            assert [agents[index].wait(120) for index in range(3) if index != lost] == [0, 0], log(api)
+        finally:
+            for process in agents:
+                process.kill()
+                process.wait()
+        (restored,) = api.events("checkpoint.restored")
+        (restart,) = api.events("generation.started")
+        assert (restored["tier"], restored["ranks"]) == ("peer", "1" if lost == 1 else "0, 1")
+        steps_lost = restart["step"] - restored["step"]
+        assert steps_lost in ((0, 1) if kind == "plain" else (1, 2)), "with the newest copy altered, one more"
+        reasons = {event["because"] for event in api.events("shadow.skipped")}
+        assert ("its content does not have its digest" in reasons) == (kind == "altered")
+        assert api.checkpoints == api.checkpoints[-1:], "only that at the end"
+        assert {end["end_class"] for end in api.ends} == {"completed"}
+        assert {step: loss for step, loss in undisturbed.items() if api.losses().get(step) != loss} == {}
+        ages = [point["values"].get("checkpoint/replica_age_steps") for point in api.points()]
+        assert min(age for age in ages if age is not None) <= 2
+    psutil.wait_procs([psutil.Process(pid) for pid in started if psutil.pid_exists(pid)], timeout=60)
+    assert not holders() & set(started), "nothing is left in memory"
+
+
+@pytest.mark.slow
+def test_training_does_not_wait_for_a_node_that_takes_no_copies(undisturbed: dict[int, float], tmp_path: Path) -> None:
+    run, keys, objects = two_nodes(spare_nodes=1)
+    with AgentApi(run, keys, objects) as api:
+        agents = [agent(api, tmp_path, index, ("tests.trainer.replica_agent", "stuck")) for index in range(3)]
+        try:
+            assert [each.wait(120) for each in agents] == [0, 0, 0], log(api)
+        finally:
+            for process in agents:
+                process.kill()
+                process.wait()
+        assert api.losses() == undisturbed
+        assert not any("checkpoint/replica_age_steps" in point["values"] for point in api.points()), "none has arrived"
+
+
+def processes_of_tree(pid: int) -> list[psutil.Process]:
+    """Return a process and all that it has started."""
+    return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
