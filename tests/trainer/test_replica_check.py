@@ -107,8 +107,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
 @pytest.mark.parametrize(
     ("options", "intact"),
     [
-        pytest.param({"every_steps": 8}, 8, id="stored"),  # that of step 16 is not stored
-        pytest.param({"shadow": 2}, 14, id="copied"),  # that of step 16 is skipped
+        pytest.param({"every_steps": 8}, [[8], []], id="stored"),  # if that was complete; that of step 16 is not stored
+        pytest.param({"shadow": 2}, [[14]], id="copied"),  # that of step 16 is skipped
     ],
 )
 def test_a_run_with_a_flipped_bit_goes_back_to_what_was_intact(
@@ -116,7 +116,7 @@ def test_a_run_with_a_flipped_bit_goes_back_to_what_was_intact(
     monkeypatch: pytest.MonkeyPatch,
     undisturbed: FinishedRun,
     options: dict[str, Any],
-    intact: int,
+    intact: list[list[int]],
 ) -> None:
     flip_bit(tmp_path, monkeypatch)
     run = run_alone(tmp_path / "run", REPLICATED, processes=3, restarts=1, **options)
@@ -125,7 +125,7 @@ def test_a_run_with_a_flipped_bit_goes_back_to_what_was_intact(
     (restarted,) = run.events("generation.started")
     assert restarted["end_class"] == EndClass.SILENT_CORRUPTION
     assert restarted["because"] == "rank 1 has other parameters after step 16 than ranks 0, 2: wrong values"
-    assert [each["step"] for each in run.events("checkpoint.restored")] == [intact]
+    assert [each["step"] for each in run.events("checkpoint.restored")] in intact
     assert run.series("train/loss") == undisturbed.series("train/loss")
 
 

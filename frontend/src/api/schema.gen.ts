@@ -8380,8 +8380,8 @@ export interface components {
             /**
              * Spare Nodes
              * @description Number of additional nodes that wait to replace a node that is lost, has a fault of its accelerator or disk, or
-             *     is much slower than the others, without a new attempt. They occupy slots like the other nodes. Refused for a job of one node, which is retried as a
-             *     new attempt.
+             *     is much slower than the others, without a new attempt. They occupy slots like the other nodes. Refused for a job of
+             *     one node, which is retried as a new attempt.
              * @default 0
              */
             spare_nodes: number;
