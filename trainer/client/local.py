@@ -117,7 +117,7 @@ class LocalPlatform:
 
     def deliver(self, kind: str, batch: Batch) -> BatchReply:
         """Append a batch to `KIND.jsonl` in the output folder."""
-        records = [*batch.points, *batch.lines, *batch.events]
+        records = [*batch.points, *batch.lines, *batch.events, *batch.samples]
         with (self.output / f"{kind}.jsonl").open("a") as file:
             file.writelines(record.model_dump_json() + "\n" for record in records)
         if self._on_batch is not None:

@@ -34,6 +34,7 @@ STEPS_RESOLVED = "steps.resolved"
 PROGRESS_STALLED = "progress.stalled"
 GENERATION_STARTED = "generation.started"
 CHECKPOINT_INTERVAL = "checkpoint.interval"
+GPU_ECC_UNCORRECTED = "gpu.ecc_uncorrected"
 
 AGENT_EVENTS: Mapping[str, EventType] = {
     CHECKPOINT_INTERVAL: EventType(
@@ -124,6 +125,29 @@ AGENT_EVENTS: Mapping[str, EventType] = {
     "gradient.large": EventType(
         "The norm of the gradient was above the limits of `optimizer.gradient_watch`. Once until it is below again.",
         {"step": _STEP, "norm": "The norm, before clipping.", "because": _BECAUSE, **_STEP_DETAILS},
+    ),
+    GPU_ECC_UNCORRECTED: EventType(
+        "The memory of a GPU had errors that ECC could not correct. The node gets an incident; the run continues if it "
+        "can.",
+        {
+            "node": "Name of the node.",
+            "gpu": "Number of the GPU on the node, from 0.",
+            "errors": "Number of new errors.",
+            "total": "Number of errors since the driver was loaded.",
+            "since": "Time of the last sample without the new ones.",
+            "because": _BECAUSE,
+        },
+    ),
+    "gpu.throttled": EventType(
+        "The clocks of a GPU have been held down by heat or a fault for three samples, about half a minute. Once until "
+        "they no longer are. A GPU at its power limit is not reported.",
+        {
+            "node": "Name of the node.",
+            "gpu": "Number of the GPU on the node, from 0.",
+            "because": "What holds the clocks down, as NVML reports it.",
+            "since": "Time of the first such sample.",
+            "megahertz": "Its clock (SM) now, in MHz.",
+        },
     ),
     "loss.large": EventType(
         "The loss was above the limit of `rollback.loss_sigma`. Once until it is below again.",

@@ -12,6 +12,7 @@ from trainer.contract.checkpoint_interval import SLOT_HOURS_BETWEEN_FAILURES
 from trainer.contract.data import PrepareSpec
 from trainer.contract.manifest import CheckpointId, CheckpointManifest, DatasetManifest, Sha256, StoredFile
 from trainer.contract.rollback import Rollback
+from trainer.contract.system import SystemSample
 from trainer.contract.telemetry import TelemetrySpec
 from trainer.contract.training import CheckpointPolicy, OneTask, ProcessLayout, TrainingSpec
 
@@ -177,7 +178,7 @@ class ProgressEvent(WireModel):
 
 
 class Batch(WireModel):
-    """Body of POST /metrics, /logs and /progress; exactly one of the lists is filled.
+    """Body of POST /metrics, /logs, /progress and /system; exactly one of the lists is filled.
 
     `sequence` counts a writer's batches from 0. The reply is `BatchReply`. A batch that is already stored is
     acknowledged and ignored; one that leaves a gap is refused with 409 and `next_sequence`. The platform limits each
@@ -189,6 +190,7 @@ class Batch(WireModel):
     points: list[MetricPoint] = []
     lines: list[LogLine] = []
     events: list[ProgressEvent] = []
+    samples: list[SystemSample] = []
 
 
 class BatchReply(WireModel):

@@ -25,7 +25,7 @@ from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import Reason
 from athanor.jobs.states import AttemptStatus, JobStatus
 from athanor.specs.v1 import JobSpec
-from athanor.telemetry.ingest import Clock
+from athanor.telemetry.clock import Clock
 from trainer.contract.checkpoint_interval import SLOT_HOURS_BETWEEN_FAILURES
 from trainer.contract.run import AttemptEnd, RunConfig, StopRequest, vagueness
 

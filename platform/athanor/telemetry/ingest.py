@@ -7,14 +7,12 @@ stored, and times are limited to between the attempt's creation and the present.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from math import isfinite
 from typing import Any, TypeGuard
 
 from django.db import connection, transaction
 from django.db.models import F
 from django.db.models.functions import Now
-from django.utils import timezone
 
 from athanor.clusters.services import record_incidents
 from athanor.core import task_triggers
@@ -23,9 +21,16 @@ from athanor.core.errors import Conflict, Invalid
 from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import Reason
-from athanor.telemetry import codec, compaction
+from athanor.telemetry import codec, compaction, system
+from athanor.telemetry.clock import Clock
 from athanor.telemetry.models import Heartbeat, LogChunk, MetricChunk, Progress, Writer
-from trainer.contract.events import AGENT_EVENT_TYPES, GENERATION_STARTED, PROGRESS_STALLED, STEPS_RESOLVED
+from trainer.contract.events import (
+    AGENT_EVENT_TYPES,
+    GENERATION_STARTED,
+    GPU_ECC_UNCORRECTED,
+    PROGRESS_STALLED,
+    STEPS_RESOLVED,
+)
 from trainer.contract.run import Batch, EndClass, LogLine, MetricPoint, ProgressEvent
 from trainer.contract.run import Heartbeat as HeartbeatMessage
 
@@ -51,14 +56,14 @@ MAX_DURATION_SECONDS = 10 * 365 * 86_400.0  # of what an event may say that some
 
 
 def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
-    """Store a batch of `kind` (metrics, logs, progress). Return the next expected sequence number.
+    """Store a batch of `kind` (metrics, logs, progress, system). Return the next expected sequence number.
 
-    A batch that was stored before is acknowledged; a batch that leaves a gap raises Conflict. Metrics and logs raise
-    Unavailable while a disk is full.
+    A batch that was stored before is acknowledged; a batch that leaves a gap raises Conflict. All but progress
+    raise Unavailable while a disk is full.
     """
-    filled = {"metrics": batch.points, "logs": batch.lines, "progress": batch.events}
+    filled = {"metrics": batch.points, "logs": batch.lines, "progress": batch.events, "system": batch.samples}
     if not filled[kind] or any(items for other, items in filled.items() if other != kind):
-        remedy = "send metrics as `points`, logs as `lines` and progress as `events`, each to its own address"
+        remedy = "send metrics as `points`, logs as `lines`, progress as `events` and system as `samples`, each to its address"
         raise Invalid("wrong_batch", f"a batch for /{kind} has none of its items, or others too", remedy=remedy)
     if kind != "progress":  # what happens to a job is always stored; the agent keeps the rest, and sends it again
         require_space()
@@ -69,6 +74,9 @@ def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
         job = Job.objects.select_for_update(no_key=True).get(pk=attempt.job_id) if kind == "progress" else attempt.job
         if (next_sequence := _take(attempt, kind, batch)) is not None:
             return next_sequence
+        if kind == "system":
+            system.store(attempt, batch.samples)
+            return batch.sequence + 1
         progress = _locked_progress(attempt.job_id)
         if kind == "metrics":
             _store_points(attempt, progress, batch.points)
@@ -78,19 +86,6 @@ def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
             _store_events(attempt, job, batch.events)
         progress.save()
     return batch.sequence + 1
-
-
-class Clock:
-    """Limits the times that an agent sends: its clock may be wrong, or the agent malicious."""
-
-    def __init__(self, attempt: Attempt) -> None:
-        self._latest = timezone.now()
-        self._earliest = min(attempt.created_at, self._latest)
-
-    def bounded(self, time: datetime) -> datetime:
-        """Return `time` (UTC, if it has no zone), or the nearer end of the span from the attempt's creation to now."""
-        aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-        return max(self._earliest, min(aware, self._latest))
 
 
 def heartbeat(attempt: Attempt, message: HeartbeatMessage) -> None:
@@ -297,6 +292,8 @@ def _store_events(attempt: Attempt, job: Job, items: list[ProgressEvent]) -> Non
             _resolve_steps(job, item.data)
         elif item.type == PROGRESS_STALLED and item.data.get("is_hang") is True and item.data.get("ranks"):
             _record_incident(attempt, item.data, Reason.HANG)
+        elif item.type == GPU_ECC_UNCORRECTED:
+            _record_incident(attempt, item.data, Reason.GPU_FAULT)
         elif item.type == GENERATION_STARTED and (fault := FAULTS_OF_DEVICES.get(str(item.data.get("end_class")))):
             _record_incident(attempt, item.data, fault)
     if refused:
