@@ -1488,6 +1488,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}/system": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read the system series of a job
+         * @description Returns load, memory, pressure, temperatures and the state of GPUs, sampled every ten seconds on each node of the job. A series has the mean, the lowest and the highest value over all nodes in each interval, with the node of the extremes. The newest sample of each node is beside them.
+         */
+        get: operations["jobs_system"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}/timeline": {
         parameters: {
             query?: never;
@@ -6922,6 +6942,20 @@ export interface components {
             /** @description Reason, for others to read. */
             reason: string;
         };
+        /** @description The newest sample of a node. */
+        NodeSample: {
+            /** @description Name of the node. */
+            node: string;
+            /**
+             * Format: date-time
+             * @description Time of the sample.
+             */
+            time: string;
+            /** @description By name of the series, one value for each GPU or thermal zone, else one; null if it was not read. */
+            values: {
+                [key: string]: (number | null)[];
+            };
+        };
         /** @enum {string} */
         NodeStateEnum: "ready" | "drained" | "down" | "unknown";
         /** @enum {string} */
@@ -9209,6 +9243,38 @@ export interface components {
             /** @description Send it as `cursor` for the next page. Null on the last page. */
             next_cursor: string | null;
         };
+        /** @description Load and health of the machines that a job has run on. */
+        System: {
+            /** @description Length of an interval, in seconds. */
+            interval_seconds: number;
+            /** @description Series with values, of all attempts. */
+            series: components["schemas"]["SystemSeries"][];
+            /** @description Nodes of the newest attempt with samples, by name. */
+            nodes: components["schemas"]["NodeSample"][];
+        };
+        /** @description A series over all nodes of the job, or all their GPUs: arrays of equal length, one entry for each interval. */
+        SystemSeries: {
+            /** @description Name of the series, such as `system/gpu_temperature`. */
+            name: string;
+            /** @description What it is, for people. */
+            title: string;
+            /** @description Unit of the values; `fraction` is from 0 to 1. */
+            unit: components["schemas"]["SystemUnitEnum"];
+            /** @description Starts of the intervals, ascending. */
+            times: string[];
+            /** @description Mean of the samples of all nodes. */
+            means: number[];
+            /** @description Lowest sample. */
+            lowest: number[];
+            /** @description Its node; NODE:NUMBER for a GPU or a thermal zone. */
+            lowest_at: string[];
+            /** @description Highest sample. */
+            highest: number[];
+            /** @description Its node; NODE:NUMBER for a GPU or a thermal zone. */
+            highest_at: string[];
+        };
+        /** @enum {string} */
+        SystemUnitEnum: "fraction" | "bytes" | "celsius" | "watts" | "megahertz" | "count";
         /** @enum {string} */
         TargetsEnum: "query" | "key" | "value" | "output" | "gate" | "up" | "down";
         /** @description A team with its limits. */
@@ -21841,6 +21907,149 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ProfilePage"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    jobs_system: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of intervals per series, about. */
+                points?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Load and health of the machines that a job has run on. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["System"];
                 };
             };
             /** @description The body is not what its Content-Type says. */

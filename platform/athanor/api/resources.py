@@ -34,7 +34,8 @@ RESOURCES = (
     _resource(
         "Metrics and logs",
         rf"metrics|{_JOB}/(metrics|logs|attempts|system)",
-        "Series that training reported, state of its machines, log lines of its processes, and what a cluster recorded of an attempt.",
+        "Series that training and its machines reported, log lines of its processes, and what a cluster recorded of an "
+        "attempt.",
     ),
     _resource("Profiles", rf"{_JOB}(:profile|/profiles)", "Traces of a running job's steps."),
     _resource(

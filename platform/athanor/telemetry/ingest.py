@@ -63,7 +63,7 @@ def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
     """
     filled = {"metrics": batch.points, "logs": batch.lines, "progress": batch.events, "system": batch.samples}
     if not filled[kind] or any(items for other, items in filled.items() if other != kind):
-        remedy = "send metrics as `points`, logs as `lines`, progress as `events` and system as `samples`, each to its address"
+        remedy = "send points to /metrics, lines to /logs, events to /progress and samples to /system"
         raise Invalid("wrong_batch", f"a batch for /{kind} has none of its items, or others too", remedy=remedy)
     if kind != "progress":  # what happens to a job is always stored; the agent keeps the rest, and sends it again
         require_space()

@@ -77,6 +77,10 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(
         `The vocabulary has ${number("made") ?? "?"} entries instead of ${number("asked") ?? "?"}: ${word("because")}`, "waiting",
       );
+    case "gpu.throttled":
+      return described(`GPU ${number("gpu") ?? "?"} of ${word("node")} is slowed down: ${word("because")}`, "waiting");
+    case "gpu.ecc_uncorrected":
+      return described(`${word("node")}: ${word("because")}`, "bad");
     case "steps.resolved":
       return described(
         `Trains for ${number("steps") ?? "?"} steps; ${number("epochs") ?? "?"} passes over ${number("sequences") ?? "?"} sequences at most`,
