@@ -412,6 +412,7 @@ class Supervisor:
                 secrets=keys.secrets,
                 largest_micro_batch=largest_micro_batch,
                 profile=self._config.profile,
+                node=self._config.node.name,
                 shadow=self._shadow_of(run, local_rank),
             )
             for local_rank in range(run.layout.processes_per_node)

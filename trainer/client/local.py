@@ -53,6 +53,7 @@ class LocalSettings:
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     max_restarts_in_place: int = 0
     telemetry: TelemetrySpec = TelemetrySpec()
+    preflight: bool = False
 
 
 class LocalPlatform:
@@ -90,6 +91,7 @@ class LocalPlatform:
             rollbacks=self._rollbacks(),
             max_restarts_in_place=self._settings.max_restarts_in_place,
             telemetry=self._settings.telemetry,
+            preflight=self._settings.preflight,
             outbound_allow=None,
         )
 

@@ -34,6 +34,7 @@ STEPS_RESOLVED = "steps.resolved"
 PROGRESS_STALLED = "progress.stalled"
 GENERATION_STARTED = "generation.started"
 CHECKPOINT_INTERVAL = "checkpoint.interval"
+PREFLIGHT_COMPLETED = "preflight.completed"
 GPU_ECC_UNCORRECTED = "gpu.ecc_uncorrected"
 
 AGENT_EVENTS: Mapping[str, EventType] = {
@@ -176,6 +177,14 @@ AGENT_EVENTS: Mapping[str, EventType] = {
     "precision.slow": EventType(
         "The run computes in fp32 on a GPU, which is slow.",
         {"because": _BECAUSE},
+    ),
+    PREFLIGHT_COMPLETED: EventType(
+        "Devices, network and storage were measured before the first step (`preflight`).",
+        {
+            "result": "`ok`, `slow` or `broken`: the worst finding.",
+            "seconds": "How long it took, in seconds.",
+            "report": "The figures and findings, as `GET /jobs/{job_id}/preflight` returns them.",
+        },
     ),
     "progress.stalled": EventType(
         "Ranks of a node have made no progress for longer than usual. The log has the stack of each.",

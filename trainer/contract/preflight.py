@@ -53,6 +53,12 @@ class PreflightReport(WireModel):
     findings: list[Finding] = []
     skipped: list[str] = []
 
+    @property
+    def result(self) -> Literal["ok", "slow", "broken"]:
+        """Return the worst severity of the findings."""
+        severities = {each.severity for each in self.findings}
+        return "broken" if "broken" in severities else "slow" if severities else "ok"
+
     def at_fault(self, severity: Severity) -> set[str]:
         """Return the nodes with a finding of this severity."""
         return {node for each in self.findings if each.severity == severity for node in each.nodes}

@@ -51,8 +51,9 @@ class RunConfig(OneTask, WireModel):
     chosen by users must be public (`trainer.contract.addresses`); None (standalone runs) exempts everything.
     `cache_scope`: the team, which has its own part of a node's cache; empty: the entire cache. `best`: the checkpoint
     with the lowest held-out loss, with `checkpoint.keep_best`. `rollbacks`: of all attempts, oldest first.
-    `hang_seconds`: None for `timeouts.HANG_SECONDS`. `slot_hours_between_failures`: of the pool, with
-    `checkpoint.every_minutes` `auto`; else, and in a standalone run, the published figure.
+    `preflight`: measure devices and network before the first step. `hang_seconds`: None for `timeouts.HANG_SECONDS`.
+    `slot_hours_between_failures`: of the pool, with `checkpoint.every_minutes` `auto`; else, and in a standalone run,
+    the published figure.
     """
 
     job_id: str
@@ -71,6 +72,7 @@ class RunConfig(OneTask, WireModel):
     rollbacks: list[Rollback] = []
     max_restarts_in_place: int = 0
     hang_seconds: float | None = None
+    preflight: bool = False
     spare_nodes: int = 0
     slot_hours_between_failures: Annotated[float, Field(gt=0.0)] = SLOT_HOURS_BETWEEN_FAILURES
     telemetry: TelemetrySpec = TelemetrySpec()
@@ -291,6 +293,7 @@ class EndClass(StrEnum):
     STORAGE_ERROR = "storage_error"
     CHECKPOINT_DAMAGED = "checkpoint_damaged"
     NODE_STORAGE_ERROR = "node_storage_error"
+    NODE_UNFIT = "node_unfit"
     COLLECTIVE_TIMEOUT = "collective_timeout"
     HANG = "hang"
     GPU_FAULT = "gpu_fault"
@@ -334,6 +337,7 @@ EXIT_STATUS: dict[EndClass, int] = {
     EndClass.GPU_FAULT: 77,
     EndClass.DEVICE_EXCEPTION: 78,
     EndClass.NETWORK_ERROR: 79,
+    EndClass.NODE_UNFIT: 80,
 }
 
 _VAGUE = {

@@ -94,7 +94,7 @@ def pair_rounds(count: int) -> list[list[tuple[int, int]]]:
     return [first, list(zip(ring[0 : count - 1 : 2], ring[1::2], strict=False))]
 
 
-def judge_pairs(places: Sequence[Place], pairs: Sequence[Pair]) -> list[Finding]:
+def judge_pairs(places: Sequence[Place], pairs: Sequence[Pair], worst: Severity = "broken") -> list[Finding]:
     """Return what makes pairs slow: a place that is slow with each of its partners, or else the link of a pair.
 
     A place with one fast pair is not at fault, so its partner in a slow one is, unless that has a fast pair too: then
@@ -124,7 +124,7 @@ def judge_pairs(places: Sequence[Place], pairs: Sequence[Pair]) -> list[Finding]
             f"sending between {places[place]} and each of its partners is slow: at most "
             f"{format_value(best, 'bytes_per_second')}, {best / middle:.0%} of the median of pairs"
         )
-        severity: Severity = "broken" if best < BROKEN * middle else "slow"
+        severity: Severity = worst if best < BROKEN * middle else "slow"
         findings.append(Finding(severity=severity, nodes=[places[place].node], because=because))
     for pair in pairs:
         if is_slow(pair) and not {pair.first, pair.second} & suspects:

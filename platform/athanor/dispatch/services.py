@@ -32,7 +32,7 @@ from trainer.contract.run import AttemptEnd, RunConfig, StopRequest, vagueness
 log = logging.getLogger(__name__)
 
 OFFENCES = 2
-FAULTS_OF_DEVICES = (Reason.GPU_FAULT, Reason.DEVICE_EXCEPTION, Reason.NODE_STORAGE_ERROR)
+FAULTS_OF_DEVICES = (Reason.GPU_FAULT, Reason.DEVICE_EXCEPTION, Reason.NODE_STORAGE_ERROR, Reason.NODE_UNFIT)
 """One is enough for a job to avoid the node."""
 
 

@@ -47,6 +47,7 @@ FAULTS_OF_DEVICES = {
         (EndClass.GPU_FAULT, Reason.GPU_FAULT),
         (EndClass.DEVICE_EXCEPTION, Reason.DEVICE_EXCEPTION),
         (EndClass.NODE_STORAGE_ERROR, Reason.NODE_STORAGE_ERROR),
+        (EndClass.NODE_UNFIT, Reason.NODE_UNFIT),
     )
 }
 """What ends the processes of a node by its fault, though the attempt continues there or on a spare node."""
