@@ -66,10 +66,9 @@ class PreflightReport(WireModel):
 
 def format_report(report: PreflightReport) -> list[str]:
     """Return the report as lines for people."""
-    lines = [
-        f"{report.ranks} ranks on {report.nodes} node{'' if report.nodes == 1 else 's'}, {report.device}, "
-        f"measured in {report.seconds:.1f} s"
-    ]
+    ranks = f"{report.ranks} rank{'' if report.ranks == 1 else 's'}"
+    nodes = f"{report.nodes} node{'' if report.nodes == 1 else 's'}"
+    lines = [f"{ranks} on {nodes}, {report.device}, measured in {report.seconds:.1f} s"]
     if report.measures:
         lines += ["", _row("measure", "median", "lowest", "at", "highest", "expected")]
     lines += [
@@ -112,5 +111,5 @@ def format_bytes(size: int) -> str:
 
 
 def _row(*cells: str) -> str:
-    widths = (26, 14, 14, 20, 14, 0)
+    widths = (24, 12, 12, 28, 13, 0)
     return " ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()

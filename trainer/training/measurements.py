@@ -19,6 +19,9 @@ from trainer.parallel.mesh import Mesh
 from trainer.resilience.preflight import Pair
 from trainer.storage.base import Storage
 
+_all_gather = (
+    dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
+)  # torch 2.13
 DEVICE_SECONDS = 0.5
 DISK_BYTES, DISK_SECONDS = 64 * 2**20, 2.0
 _BLOCK = 8 * 2**20
@@ -122,7 +125,7 @@ def gather(values: list[float], mesh: Mesh) -> list[list[float]]:
     mine = torch.tensor(values, dtype=torch.float64, device=mesh.device)
     found = torch.empty(mesh.world_size * len(values), dtype=torch.float64, device=mesh.device)
     if mesh.world_size > 1:
-        dist.all_gather_into_tensor(found, mine)
+        _all_gather(found, mine)
     else:
         found.copy_(mine)
     rows: list[list[float]] = found.view(mesh.world_size, len(values)).tolist()
@@ -141,7 +144,7 @@ def collective_seconds(name: str, size: int, mesh: Mesh) -> float:
         action = lambda: dist.all_reduce(whole)  # noqa: E731 - one of three
     elif name == "all_gather":
         part = torch.zeros(count // mesh.world_size, device=mesh.device)
-        action = lambda: dist.all_gather_into_tensor(whole, part)  # noqa: E731 - as above
+        action = lambda: _all_gather(whole, part)  # noqa: E731 - as above
     else:
         other = torch.zeros_like(whole)
         action = lambda: dist.all_to_all_single(other, whole)  # noqa: E731 - as above

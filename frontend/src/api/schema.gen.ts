@@ -1468,6 +1468,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}/preflights": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the preflights of a job
+         * @description Returns the measurements that its attempts have made before their first step, if its spec has `preflight`, the newest first.
+         */
+        get: operations["jobs_preflights"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}/profiles": {
         parameters: {
             query?: never;
@@ -5564,6 +5584,14 @@ export interface components {
              */
             retry: components["schemas"]["RetryPolicy"];
             /**
+             * Preflight
+             * @description Whether devices, network and storage are measured before the first step of each attempt, for at most a minute. A
+             *     node that is broken ends the attempt, and the next one avoids it; so does a slow node where a spare one can take its
+             *     place. Other slow nodes are reported. `athanor preflight JOB` shows the figures. Ignored with `prepare`.
+             * @default false
+             */
+            preflight: boolean;
+            /**
              * @description How often checkpoints are saved and how many are retained. Ignored with `prepare`.
              * @default {
              *       "every_steps": 100,
@@ -7574,6 +7602,108 @@ export interface components {
         };
         /** @enum {string} */
         PrecisionEnum: "auto" | "fp32" | "bf16" | "fp8";
+        /** @description What was measured before the first step of an attempt. */
+        Preflight: {
+            /** @description Number of the attempt. */
+            attempt: number;
+            /**
+             * Format: date-time
+             * @description When it was completed.
+             */
+            time: string;
+            /** @description The worst finding. */
+            result: components["schemas"]["ResultEnum"];
+            /** @description Number of ranks. */
+            ranks: number;
+            /** @description Number of nodes. */
+            nodes: number;
+            /** @description Name of the devices. */
+            device: string;
+            /**
+             * Format: double
+             * @description How long it took, in seconds.
+             */
+            seconds: number;
+            /** @description Figures of devices, disks, the store and the network. */
+            measures: components["schemas"]["PreflightMeasure"][];
+            /** @description Collectives by size. */
+            collectives: components["schemas"]["PreflightCollective"][];
+            /** @description What is slow or broken, broken first. */
+            findings: components["schemas"]["PreflightFinding"][];
+            /** @description What was not measured, each with the reason. */
+            skipped: string[];
+        };
+        /** @description A collective of all ranks. */
+        PreflightCollective: {
+            /** @description `all_reduce`, `all_gather` or `all_to_all`. */
+            name: string;
+            /** @description Size, as nccl-tests counts it, in bytes. */
+            bytes: number;
+            /**
+             * Format: double
+             * @description Mean time on the slowest rank, in seconds.
+             */
+            seconds: number;
+            /**
+             * Format: double
+             * @description Bus bandwidth, as nccl-tests defines it.
+             */
+            bus_bytes_per_second: number;
+            /**
+             * Format: double
+             * @description Published bus bandwidth of such a machine; null if it is not known.
+             */
+            expected: number | null;
+        };
+        /** @description Something slow or broken. */
+        PreflightFinding: {
+            /** @description `slow` or `broken`. */
+            severity: components["schemas"]["SeverityEnum"];
+            /** @description Nodes at fault. Empty for a link, or if it cannot be attributed. */
+            nodes: string[];
+            /** @description What was found, with the figures. */
+            because: string;
+        };
+        /** @description One figure of all ranks, nodes or pairs that have it. */
+        PreflightMeasure: {
+            /** @description What was measured. */
+            name: string;
+            /** @description Unit of the values. */
+            unit: components["schemas"]["PreflightUnitEnum"];
+            /** @description Number of ranks, nodes or pairs. */
+            count: number;
+            /**
+             * Format: double
+             * @description Median value.
+             */
+            median: number;
+            /**
+             * Format: double
+             * @description Lowest value.
+             */
+            lowest: number;
+            /** @description Node and rank of the lowest value; of a pair, both. */
+            lowest_at: string;
+            /**
+             * Format: double
+             * @description Highest value.
+             */
+            highest: number;
+            /**
+             * Format: double
+             * @description Peak of such a device in its data sheet; null if it is not known.
+             */
+            expected: number | null;
+        };
+        /** @description One page of a list of Preflight objects. */
+        PreflightPage: {
+            /** @description Objects of this page. */
+            items: components["schemas"]["Preflight"][];
+            /** @description Send it as `cursor` for the next page. Null on the last page. */
+            next_cursor: string | null;
+        };
+        /** @enum {string} */
+        PreflightUnitEnum: "flop_per_second" | "bytes_per_second" | "seconds";
         /** @description How tokenising a data set goes. */
         Preparation: {
             /** @description `none`: the first job that trains on it tokenises it. `running`: a job tokenises it now. `ready`: at least one tokenised form is stored. `failed`: the latest job that tokenised it failed. */
@@ -8452,6 +8582,8 @@ export interface components {
              */
             max_switches: number | null;
         };
+        /** @enum {string} */
+        ResultEnum: "ok" | "slow" | "broken";
         /**
          * RetryPolicy
          * @description How often a job is retried after a failure. A retry is a new attempt that resumes from the newest checkpoint.
@@ -8866,6 +8998,8 @@ export interface components {
             /** @description Pools that its nodes suggest and that do not exist. */
             proposed_pools: components["schemas"]["Proposal"][];
         };
+        /** @enum {string} */
+        SeverityEnum: "slow" | "broken";
         /** @description Quota and use of one accelerator in a node's subtree. */
         Share: {
             /** @description The accelerator, or `cpu`. */
@@ -21767,6 +21901,146 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Metrics"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    jobs_preflights: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One page of a list of Preflight objects. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PreflightPage"];
                 };
             };
             /** @description The body is not what its Content-Type says. */

@@ -14,6 +14,7 @@ from django.db import connection, transaction
 from django.db.models import F
 from django.db.models.functions import Now
 
+from athanor.clusters.node_score import SLOW_IN_PREFLIGHT
 from athanor.clusters.services import record_incidents
 from athanor.core import task_triggers
 from athanor.core.disks import require_space
@@ -24,10 +25,12 @@ from athanor.jobs.reasons import Reason
 from athanor.telemetry import codec, compaction, system
 from athanor.telemetry.clock import Clock
 from athanor.telemetry.models import Heartbeat, LogChunk, MetricChunk, Progress, Writer
+from athanor.telemetry.preflights import read_report
 from trainer.contract.events import (
     AGENT_EVENT_TYPES,
     GENERATION_STARTED,
     GPU_ECC_UNCORRECTED,
+    PREFLIGHT_COMPLETED,
     PROGRESS_STALLED,
     STEPS_RESOLVED,
 )
@@ -293,6 +296,8 @@ def _store_events(attempt: Attempt, job: Job, items: list[ProgressEvent]) -> Non
             _resolve_steps(job, item.data)
         elif item.type == PROGRESS_STALLED and item.data.get("is_hang") is True and item.data.get("ranks"):
             _record_incident(attempt, item.data, Reason.HANG)
+        elif item.type == PREFLIGHT_COMPLETED:
+            _record_slow_nodes(attempt, item.data)
         elif item.type == GPU_ECC_UNCORRECTED:
             _record_incident(attempt, item.data, Reason.GPU_FAULT)
         elif item.type == GENERATION_STARTED and (fault := FAULTS_OF_DEVICES.get(str(item.data.get("end_class")))):
@@ -312,6 +317,17 @@ def _record_incident(attempt: Attempt, data: Mapping[str, Any], reason: Reason) 
     nodes = [name for name in names if len(names) == 1 or name == data.get("node")]
     facts = {"job_id": attempt.job_id, "attempt_id": attempt.id, "detail": str(data.get("because", ""))}
     record_incidents(attempt.job.pool.cluster, nodes, reason.value, **facts)
+
+
+def _record_slow_nodes(attempt: Attempt, data: Mapping[str, Any]) -> None:
+    """Record an incident of each node of the attempt that its preflight found slow: the attempt may continue there."""
+    report = read_report(data)
+    if report is None:
+        return
+    own = set(attempt.native_nodes or attempt.nodes.values_list("name", flat=True))
+    for finding in report.findings:
+        facts = {"job_id": attempt.job_id, "attempt_id": attempt.id, "detail": finding.because}
+        record_incidents(attempt.job.pool.cluster, own & set(finding.nodes), SLOW_IN_PREFLIGHT, **facts)
 
 
 def _resolve_steps(job: Job, data: Mapping[str, Any]) -> None:
