@@ -74,7 +74,8 @@ def memory_rate(device: torch.device) -> float:
     """Return bytes per second, read and written, of a copy within the memory of the device."""
     source = torch.zeros((256 if device.type == "cuda" else 64) * 2**20, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    return 2 * source.numel() / _best_seconds(device, lambda: target.copy_(source))
+    num_bytes: int = 2 * source.numel()
+    return num_bytes / _best_seconds(device, lambda: target.copy_(source))
 
 
 def disk_rate(folder: Path) -> float:

@@ -638,8 +638,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Release a node from quarantine
-         * @description Ends the quarantine. A cluster that drained the node is asked to return it to service. For platform administrators.
+         * Release a node from quarantine, or clear its score
+         * @description Ends the quarantine; incidents before it no longer count. A node that is avoided or on probation for its score can be released as well. A cluster that drained the node is asked to return it to service. For platform administrators.
          */
         post: operations["nodes_release"];
         delete?: never;
@@ -3141,6 +3141,8 @@ export interface components {
             quarantine_reason: string;
             /** @description Number of jobs that an incident affected within the last 24 hours. */
             readonly recent_jobs_hit: number;
+            /** @description Score of its incidents, which decides about new attempts. */
+            readonly score: components["schemas"]["NodeScore"];
             /** @description Why the cluster did not follow. Empty if it did, or was not asked. */
             readonly notice: string;
         };
@@ -6862,6 +6864,8 @@ export interface components {
             quarantine_reason: string;
             /** @description Number of jobs that an incident affected within the last 24 hours. */
             readonly recent_jobs_hit: number;
+            /** @description Score of its incidents, which decides about new attempts. */
+            readonly score: components["schemas"]["NodeScore"];
         };
         /**
          * NodeChange
@@ -6983,6 +6987,35 @@ export interface components {
             values: {
                 [key: string]: (number | null)[];
             };
+        };
+        /** @description How far a node's past speaks against it. */
+        NodeScore: {
+            /**
+             * Format: double
+             * @description Sum over its incidents, each of which halves within 7 days.
+             */
+            value: number;
+            /** @description `avoided` from a score of 1: new attempts run elsewhere, as long as their pool has enough other nodes. `probation` from 0.5. Else `good`. */
+            standing: components["schemas"]["StandingEnum"];
+            /** @description What the score is made of, the gravest first. */
+            reasons: components["schemas"]["NodeScoreReason"][];
+        };
+        /** @description Incidents of one kind that count against a node. */
+        NodeScoreReason: {
+            /** @description Kind of the incidents, such as `gpu_fault` or `preflight_slow`. */
+            kind: string;
+            /** @description Number of jobs that they affected. */
+            jobs: number;
+            /**
+             * Format: date-time
+             * @description Time of the newest one, ISO 8601 in UTC.
+             */
+            newest: string;
+            /**
+             * Format: double
+             * @description What they add to the score now.
+             */
+            score: number;
         };
         /** @enum {string} */
         NodeStateEnum: "ready" | "drained" | "down" | "unknown";
@@ -9300,6 +9333,8 @@ export interface components {
             /** @description Number of the attempt. Null while the job had none, as in the queue. */
             attempt: number | null;
         };
+        /** @enum {string} */
+        StandingEnum: "good" | "probation" | "avoided";
         /** @description When a job would start, and why not now. */
         StartOutlook: {
             /** @description Whether the next admission cycle would start the job. */

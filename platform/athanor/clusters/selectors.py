@@ -136,8 +136,9 @@ def scores_of(cluster: Cluster) -> dict[str, NodeScore]:
     now = timezone.now()
     rows = NodeIncident.objects.filter(node__cluster=cluster, kind__in=list(WEIGHTS), time__gte=now - COUNTED_FOR)
     by_node: dict[tuple[str, datetime | None], list[Incident]] = defaultdict(list)
-    for name, released_at, *incident in rows.values_list("node__name", "node__released_at", "kind", "time", "job_id"):
-        by_node[name, released_at].append(Incident(*incident))
+    columns = ("node__name", "node__released_at", "kind", "time", "job_id")
+    for name, released_at, kind, time, job_id in rows.values_list(*columns):
+        by_node[name, released_at].append(Incident(kind, time, job_id))
     return {name: score(incidents, released_at, now) for (name, released_at), incidents in by_node.items()}
 
 

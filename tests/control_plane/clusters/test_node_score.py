@@ -133,7 +133,7 @@ def test_an_administrator_sees_the_score_and_clears_it(api: Api, user: User, clu
     client = Api()
     client.force_login(User.objects.get(pk=user.pk))
     fault(cluster, "n1", "job1")
-    path = f"clusters/{cluster.name}/nodes"
+    path = f"clusters/{cluster.id}/nodes"
     shown = client.send("get", path).json()["items"][0]["score"]
     assert (shown["standing"], [reason["kind"] for reason in shown["reasons"]]) == ("avoided", ["gpu_fault"])
     answer = client.send("post", f"{path}/n1:release", {})
