@@ -17,7 +17,12 @@ from trainer.resilience.stop_signals import on_stop_signal
 
 def main() -> int:
     """Run `python -m trainer`. Return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m trainer", description="Train as a job file says, on this machine.")
+    if sys.argv[1:2] == ["preflight"]:
+        return measure_nodes(sys.argv[2:])
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer",
+        description="Train as a job file says, on this machine. `python -m trainer preflight` measures it instead.",
+    )
     parser.add_argument(
         "job", type=Path, help="job spec (YAML); its fields training, checkpoint, resources, retry and telemetry apply"
     )
@@ -127,6 +132,14 @@ def run_under_torchrun(arguments: argparse.Namespace) -> int:
     output = (arguments.output or Path(name)).absolute()
     sinks = StandaloneSinkConfig(output / "tensorboard" if arguments.tensorboard else None, mlflow_variables)
     return run_rank(place, settings, output, [path.absolute() for path in arguments.data], arguments.profile, sinks)
+
+
+def measure_nodes(arguments: list[str]) -> int:
+    """Run `python -m trainer preflight`. Return the exit code."""
+    set_allocator_default()
+    from trainer.standalone.preflight import preflight_command  # noqa: PLC0415 - loads torch, after its variables
+
+    return preflight_command(arguments)
 
 
 def read_size(text: str) -> int:

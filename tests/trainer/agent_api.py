@@ -103,7 +103,7 @@ class AgentApi:
             return 200, {"stop": self.stop, "profile": self.profile, "round": max(self.placed, default=0)}
         if path == "/rendezvous":
             return 200, self._place(JoinRequest.model_validate(content)).model_dump(mode="json")
-        if path in ("/metrics", "/logs", "/progress"):
+        if path in ("/metrics", "/logs", "/progress", "/system"):
             return self._take_batch(path[1:], content)
         if path == "/storage:presign":
             expires = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()

@@ -112,6 +112,7 @@ def run_alone(
     keep_best: bool = False,
     keep_every_steps: int | None = None,
     restarts: int = 0,
+    preflight: bool = False,
     data: Path | None = None,
     files: list[Path] | None = None,
     at_first_checkpoint: Callable[[Supervisor], None] | None = None,
@@ -138,6 +139,7 @@ def run_alone(
             keep_every_steps=keep_every_steps,
         ),
         restarts,
+        preflight=preflight,
     )
     place = NodeConfig(output / "work", local_files=files or [data])
     supervisor = Supervisor(FolderConnection(output, settings), LocalPlatform(output, settings), place)

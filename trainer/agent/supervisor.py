@@ -47,6 +47,7 @@ from trainer.data.source import PreparedSource
 from trainer.errors import TrainerError
 from trainer.reporting.sinks.choice import StandaloneSinkConfig, start_sinks
 from trainer.reporting.spool import SpoolWriter
+from trainer.reporting.system_monitor import SystemMonitor
 from trainer.resilience.assignment import Assignment, FolderConnection, HttpConnection
 from trainer.resilience.failures import classify_exception
 from trainer.resilience.forking import ForkedProcess
@@ -100,6 +101,9 @@ class Supervisor:
         spool = config.work / "spool"
         self._events = SpoolWriter(spool, "progress", f"agent{config.node.index}-{self._stamp}")
         self._logs = LogFollower(SpoolWriter(spool, "logs", f"agent{config.node.index}-{self._stamp}"))
+        self._monitor = SystemMonitor.of_node(
+            spool, f"agent{config.node.index}-{self._stamp}", config.node.name or "node", self._report_event
+        )
         self._shipper = Shipper(spool, platform)
         self._stop: StopRequest | None = None
         self._stop_reported: StopRequest | None = None
@@ -140,6 +144,7 @@ class Supervisor:
                 run, keys, self._identity(run), self._config.sinks, self._report_sink_event
             )
         self._shipper.start()
+        self._monitor.start()
         threading.Thread(target=self._send_heartbeats, args=(run,), name="heartbeat", daemon=True).start()
         try:
             outcome = self._train(run, keys)
@@ -417,6 +422,7 @@ class Supervisor:
                 secrets=keys.secrets,
                 largest_micro_batch=largest_micro_batch,
                 profile=self._config.profile,
+                node=self._config.node.name,
                 shadow=shadows[local_rank],
                 peers=peers,
                 corrupted=self._corrupted,
@@ -520,6 +526,7 @@ class Supervisor:
         """Deliver all reports, then the end marker and the end of the attempt. Return the end class."""
         if outcome.end_class not in (EndClass.COMPLETED, EndClass.STOPPED):
             self._logs.write_line(f"{outcome.end_class}: {outcome.message}")
+        self._monitor.stop(DRAIN_SECONDS)
         self._logs.drain(DRAIN_SECONDS)
         self._events.flush_within(DRAIN_SECONDS)
         end = AttemptEnd(

@@ -89,7 +89,7 @@ class PlatformClient:
         return CheckpointManifest.model_validate_json(content)
 
     def deliver(self, kind: str, batch: Batch) -> BatchReply:
-        """Send a batch, without retries. `kind`: metrics, logs or progress.
+        """Send a batch, without retries. `kind`: metrics, logs, progress or system.
 
         Raises SequenceGap for a 409, httpx.HTTPError, AttemptOver.
         """

@@ -53,6 +53,7 @@ class LocalSettings:
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     max_restarts_in_place: int = 0
     telemetry: TelemetrySpec = TelemetrySpec()
+    preflight: bool = False
 
 
 class LocalPlatform:
@@ -90,6 +91,7 @@ class LocalPlatform:
             rollbacks=self._rollbacks(),
             max_restarts_in_place=self._settings.max_restarts_in_place,
             telemetry=self._settings.telemetry,
+            preflight=self._settings.preflight,
             outbound_allow=None,
         )
 
@@ -117,7 +119,7 @@ class LocalPlatform:
 
     def deliver(self, kind: str, batch: Batch) -> BatchReply:
         """Append a batch to `KIND.jsonl` in the output folder."""
-        records = [*batch.points, *batch.lines, *batch.events]
+        records = [*batch.points, *batch.lines, *batch.events, *batch.samples]
         with (self.output / f"{kind}.jsonl").open("a") as file:
             file.writelines(record.model_dump_json() + "\n" for record in records)
         if self._on_batch is not None:

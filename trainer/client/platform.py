@@ -66,7 +66,7 @@ class Platform(Protocol):
         ...
 
     def deliver(self, kind: str, batch: Batch) -> BatchReply:
-        """Send a batch of a writer. `kind`: metrics, logs or progress. Raises SequenceGap."""
+        """Send a batch of a writer. `kind`: metrics, logs, progress or system. Raises SequenceGap."""
         ...
 
     def register_checkpoint(self, manifest: CheckpointManifest) -> None:

@@ -34,6 +34,8 @@ STEPS_RESOLVED = "steps.resolved"
 PROGRESS_STALLED = "progress.stalled"
 GENERATION_STARTED = "generation.started"
 CHECKPOINT_INTERVAL = "checkpoint.interval"
+PREFLIGHT_COMPLETED = "preflight.completed"
+GPU_ECC_UNCORRECTED = "gpu.ecc_uncorrected"
 
 AGENT_EVENTS: Mapping[str, EventType] = {
     CHECKPOINT_INTERVAL: EventType(
@@ -127,6 +129,29 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         "The norm of the gradient was above the limits of `optimizer.gradient_watch`. Once until it is below again.",
         {"step": _STEP, "norm": "The norm, before clipping.", "because": _BECAUSE, **_STEP_DETAILS},
     ),
+    GPU_ECC_UNCORRECTED: EventType(
+        "The memory of a GPU had errors that ECC could not correct. The node gets an incident; the run continues if it "
+        "can.",
+        {
+            "node": "Name of the node.",
+            "gpu": "Number of the GPU on the node, from 0.",
+            "errors": "Number of new errors.",
+            "total": "Number of errors since the driver was loaded.",
+            "since": "Time of the last sample without the new ones.",
+            "because": _BECAUSE,
+        },
+    ),
+    "gpu.throttled": EventType(
+        "The clocks of a GPU have been held down by heat or a fault for three samples, about half a minute. Once until "
+        "they no longer are. A GPU at its power limit is not reported.",
+        {
+            "node": "Name of the node.",
+            "gpu": "Number of the GPU on the node, from 0.",
+            "because": "What holds the clocks down, as NVML reports it.",
+            "since": "Time of the first such sample.",
+            "megahertz": "Its clock (SM) now, in MHz.",
+        },
+    ),
     "loss.large": EventType(
         "The loss was above the limit of `rollback.loss_sigma`. Once until it is below again.",
         {"step": _STEP, "loss": "The loss.", "limit": "The limit.", **_STEP_DETAILS},
@@ -154,6 +179,14 @@ AGENT_EVENTS: Mapping[str, EventType] = {
     "precision.slow": EventType(
         "The run computes in fp32 on a GPU, which is slow.",
         {"because": _BECAUSE},
+    ),
+    PREFLIGHT_COMPLETED: EventType(
+        "Devices, network and storage were measured before the first step (`preflight`).",
+        {
+            "result": "`ok`, `slow` or `broken`: the worst finding.",
+            "seconds": "How long it took, in seconds.",
+            "report": "The figures and findings, as `GET /jobs/{job_id}/preflight` returns them.",
+        },
     ),
     "progress.stalled": EventType(
         "Ranks of a node have made no progress for longer than usual. The log has the stack of each.",

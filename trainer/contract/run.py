@@ -12,6 +12,7 @@ from trainer.contract.checkpoint_interval import SLOT_HOURS_BETWEEN_FAILURES
 from trainer.contract.data import PrepareSpec
 from trainer.contract.manifest import CheckpointId, CheckpointManifest, DatasetManifest, Sha256, StoredFile
 from trainer.contract.rollback import Rollback
+from trainer.contract.system import SystemSample
 from trainer.contract.telemetry import TelemetrySpec
 from trainer.contract.training import CheckpointPolicy, OneTask, ProcessLayout, TrainingSpec
 
@@ -50,8 +51,9 @@ class RunConfig(OneTask, WireModel):
     chosen by users must be public (`trainer.contract.addresses`); None (standalone runs) exempts everything.
     `cache_scope`: the team, which has its own part of a node's cache; empty: the entire cache. `best`: the checkpoint
     with the lowest held-out loss, with `checkpoint.keep_best`. `rollbacks`: of all attempts, oldest first.
-    `hang_seconds`: None for `timeouts.HANG_SECONDS`. `slot_hours_between_failures`: of the pool, with
-    `checkpoint.every_minutes` `auto`; else, and in a standalone run, the published figure.
+    `preflight`: measure devices and network before the first step. `hang_seconds`: None for `timeouts.HANG_SECONDS`.
+    `slot_hours_between_failures`: of the pool, with `checkpoint.every_minutes` `auto`; else, and in a standalone run,
+    the published figure.
     """
 
     job_id: str
@@ -70,6 +72,7 @@ class RunConfig(OneTask, WireModel):
     rollbacks: list[Rollback] = []
     max_restarts_in_place: int = 0
     hang_seconds: float | None = None
+    preflight: bool = False
     spare_nodes: int = 0
     slot_hours_between_failures: Annotated[float, Field(gt=0.0)] = SLOT_HOURS_BETWEEN_FAILURES
     telemetry: TelemetrySpec = TelemetrySpec()
@@ -177,7 +180,7 @@ class ProgressEvent(WireModel):
 
 
 class Batch(WireModel):
-    """Body of POST /metrics, /logs and /progress; exactly one of the lists is filled.
+    """Body of POST /metrics, /logs, /progress and /system; exactly one of the lists is filled.
 
     `sequence` counts a writer's batches from 0. The reply is `BatchReply`. A batch that is already stored is
     acknowledged and ignored; one that leaves a gap is refused with 409 and `next_sequence`. The platform limits each
@@ -189,6 +192,7 @@ class Batch(WireModel):
     points: list[MetricPoint] = []
     lines: list[LogLine] = []
     events: list[ProgressEvent] = []
+    samples: list[SystemSample] = []
 
 
 class BatchReply(WireModel):
@@ -289,6 +293,7 @@ class EndClass(StrEnum):
     STORAGE_ERROR = "storage_error"
     CHECKPOINT_DAMAGED = "checkpoint_damaged"
     NODE_STORAGE_ERROR = "node_storage_error"
+    NODE_UNFIT = "node_unfit"
     COLLECTIVE_TIMEOUT = "collective_timeout"
     HANG = "hang"
     GPU_FAULT = "gpu_fault"
@@ -336,6 +341,7 @@ EXIT_STATUS: dict[EndClass, int] = {
     EndClass.NETWORK_ERROR: 79,
     EndClass.SILENT_CORRUPTION: 80,
     EndClass.SLOW_NODE: 81,
+    EndClass.NODE_UNFIT: 82,
 }
 
 _VAGUE = {

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
+from pydantic import JsonValue
+
 from trainer.contract.run import MetricPoint, ProgressEvent
 from trainer.reporting.log_format import LogFormatter
 from trainer.reporting.spool import MAX_BATCH_RECORDS, SpoolWriter
@@ -77,7 +79,7 @@ class Reporter:
         if self._events is not None:
             self._events.flush()
 
-    def event(self, kind: str, *, at: datetime | None = None, **data: float | str | None) -> None:
+    def event(self, kind: str, *, at: datetime | None = None, **data: JsonValue) -> None:
         """Spool an event of the time `at`, by default now."""
         if self._events is not None:
             rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in data.items()}

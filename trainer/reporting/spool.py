@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Literal
 
 from trainer.contract.run import Batch, LogLine, MetricPoint, ProgressEvent
+from trainer.contract.system import SystemSample
 
 logger = logging.getLogger(__name__)
 
-Kind = Literal["metrics", "logs", "progress"]
-KINDS: tuple[Kind, ...] = ("progress", "metrics", "logs")
+Kind = Literal["metrics", "logs", "progress", "system"]
+KINDS: tuple[Kind, ...] = ("progress", "metrics", "logs", "system")
+Record = MetricPoint | LogLine | ProgressEvent | SystemSample
 MAX_BATCH_RECORDS = 500  # records
 MAX_BATCH_TEXT_CHARACTERS = 500_000  # characters of log text: servers refuse bodies of a few megabytes
 # Of waiting log lines: on disk, and in memory while the disk refuses writes. Metrics and progress are never dropped.
@@ -25,7 +27,7 @@ MAX_SPOOLED_LOG_BYTES = 64 * 2**20
 MAX_LOG_CHARACTERS_IN_MEMORY = 8 * 2**20
 _MAX_KNOWN_BATCHES = 1000
 _POLL_SECONDS = 0.05
-_FIELDS: dict[Kind, str] = {"metrics": "points", "logs": "lines", "progress": "events"}
+_FIELDS: dict[Kind, str] = {"metrics": "points", "logs": "lines", "progress": "events", "system": "samples"}
 
 
 class SpoolWriter:
@@ -41,14 +43,14 @@ class SpoolWriter:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._kind: Kind = kind
         self._writer = f"{kind}-{name}"
-        self._records: list[MetricPoint | LogLine | ProgressEvent] = []
+        self._records: list[Record] = []
         self._sequence = 0
         self._written: deque[tuple[int, int]] = deque(maxlen=_MAX_KNOWN_BATCHES)  # (sequence, records)
         self._dropped = 0
         self._is_refused = False
         self._lock = threading.Lock()
 
-    def add(self, record: MetricPoint | LogLine | ProgressEvent) -> None:
+    def add(self, record: Record) -> None:
         """Add a record to the next batch."""
         with self._lock:
             self._records.append(record)
@@ -126,7 +128,7 @@ class SpoolWriter:
                 return count
         return min(len(self._records), MAX_BATCH_RECORDS)
 
-    def _write(self, records: list[MetricPoint | LogLine | ProgressEvent]) -> None:
+    def _write(self, records: list[Record]) -> None:
         if self._kind == "logs" and self._waiting_bytes() > MAX_SPOOLED_LOG_BYTES:
             self._dropped += len(records)
             return

@@ -74,6 +74,7 @@ class Assignment:
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     largest_micro_batch: int | None = None  # in sequences, where memory has no room for what was planned
     profile: tuple[int, int] | None = None  # first and last step of a trace, from 1
+    node: str = ""  # name of the node
     shadow: ShadowMemory | None = None  # for copies of this rank's state, from which the next process continues
     corrupted: tuple[int, int] | None = None  # steps and restart count of the last state in which replicas differed
     spare_nodes: int = 0  # that wait, and may take the place of a slow one
@@ -82,6 +83,11 @@ class Assignment:
     def with_training(self, training: TrainingSpec) -> "Assignment":
         """Return the assignment with another training part of the spec."""
         return replace(self, training=training, run=self.run.model_copy(update={"training": training}))
+
+    @property
+    def node_rank(self) -> int:
+        """Return the rank of the node."""
+        return self.rank // self.run.layout.processes_per_node
 
     @property
     def dataset_folder(self) -> Path:

@@ -43,13 +43,16 @@ def read_job(path: Path, base: Path | None = None, *, allow_multi_node: bool = F
     restarts = retry.get("restarts_in_place", 1)
     if not isinstance(restarts, int) or restarts < 0:
         problems.append(f"retry.restarts_in_place: {restarts!r} must be a whole number, 0 or more")
+    preflight = job.get("preflight", False)
+    if not isinstance(preflight, bool):
+        problems.append(f"preflight: {preflight!r} must be true or false")
     if problems:
         raise _bad("\n".join([f"{path} cannot be run:", *(f"  {problem}" for problem in problems)]))
     assert training is not None and layout is not None and checkpoint is not None and telemetry is not None
     if training.model.base is not None:
         training = with_base(training, path.absolute().parent / training.model.base)
     name = str(job.get("name") or path.stem)
-    return name, LocalSettings(training, layout, checkpoint, restarts, telemetry.named(name))
+    return name, LocalSettings(training, layout, checkpoint, restarts, telemetry.named(name), preflight)
 
 
 def _mapping(job: dict[str, Any], name: str, problems: list[str]) -> dict[str, Any]:

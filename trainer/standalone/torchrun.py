@@ -5,6 +5,7 @@ ranks continue from the newest checkpoint, use new key prefixes in the store, an
 out-of-memory error.
 """
 
+import socket
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -156,6 +157,7 @@ def _prepare_assignment(
         model_folder=output / "model",
         base_folder=base,
         largest_micro_batch=largest,
+        node=socket.gethostname(),
     )
     if place.local_rank == 0:
         SharedStatus(assignment.shared_status, place.layout.processes_per_node, create=True)

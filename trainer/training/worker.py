@@ -2,6 +2,7 @@
 
 from torch.distributed import PrefixStore, TCPStore
 
+from trainer.contract.encryption import Encryptor
 from trainer.contract.mesh_choice import resolve_parallelism
 from trainer.contract.run import EXIT_STATUS, EndClass
 from trainer.contract.timeouts import EXPORT_TIMEOUT
@@ -26,6 +27,8 @@ from trainer.training.device import (
 from trainer.training.export import export_model
 from trainer.training.loop import train
 from trainer.training.numa import bind_to_gpu
+from trainer.training.preflight import Preflight, StoreTarget, check_fitness
+from trainer.training.versions import compare_versions, versions_here
 
 
 def work(assignment: Assignment) -> EndClass:
@@ -42,7 +45,10 @@ def work(assignment: Assignment) -> EndClass:
         if phase != "import" or assignment.restart_count == 0:  # paid once, by the fork server
             reporter.phase_finished(phase, seconds, finished_at)
     with reporter.phase("rendezvous", heartbeat_phase="rendezvous"):
-        mesh = _join(assignment)
+        mesh, nodes = _join(assignment)
+    if run.preflight and assignment.restart_count == 0:
+        with reporter.phase("preflight", heartbeat_phase="rendezvous"):
+            _run_preflight(assignment, mesh, nodes, reporter)
     if mesh.device.type == "cpu":
         reuse_freed_memory()
     allow_tf32(mesh.device)
@@ -64,15 +70,36 @@ def work(assignment: Assignment) -> EndClass:
     return end_class
 
 
-def _join(assignment: Assignment) -> Mesh:
+def _join(assignment: Assignment) -> tuple[Mesh, list[str]]:
+    """Join the other ranks. Return the mesh, and the names of the nodes by their ranks."""
     store = TCPStore(assignment.store.host, assignment.store.port, is_master=False, timeout=STORE_TIMEOUT)
-    return join(
+    layout, prefix = assignment.run.layout, f"generation{assignment.restart_count}/"
+    nodes = [assignment.node or "node 0"]
+    if layout.nodes > 1:
+        versions = versions_here() if assignment.local_rank == 0 else None
+        of_versions = PrefixStore(f"{prefix}versions/", store)
+        nodes = compare_versions(of_versions, assignment.node, assignment.node_rank, layout.nodes, versions)
+    mesh = join(
         assignment.rank,
-        assignment.run.layout.world_size,
+        layout.world_size,
         assignment.local_rank,
-        PrefixStore(f"generation{assignment.restart_count}/", store),
-        single_node=assignment.run.layout.nodes == 1,
+        PrefixStore(prefix, store),
+        single_node=layout.nodes == 1,
     )
+    return mesh, nodes
+
+
+def _run_preflight(assignment: Assignment, mesh: Mesh, nodes: list[str], reporter: Reporter) -> None:
+    """Report the preflight of these ranks. Raise TrainerError (NODE_UNFIT) on a node that must not train."""
+    run = assignment.run
+    _, storage = assignment.connection.connect(run)
+    target = StoreTarget(storage, Encryptor(assignment.job_key), f"{run.prefix}preflight/{run.attempt_number}")
+    report = Preflight(mesh, nodes, assignment.work, target).run()
+    reporter.event(
+        "preflight.completed", result=report.result, seconds=report.seconds, report=report.model_dump(mode="json")
+    )
+    reporter.flush_events()
+    check_fitness(report, nodes[assignment.node_rank], has_spare=run.spare_nodes > 0)
 
 
 def _train_and_export(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> EndClass:

@@ -638,8 +638,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Release a node from quarantine
-         * @description Ends the quarantine. A cluster that drained the node is asked to return it to service. For platform administrators.
+         * Release a node from quarantine, or clear its score
+         * @description Ends the quarantine; incidents before it no longer count. A node that is avoided or on probation for its score can be released as well. A cluster that drained the node is asked to return it to service. For platform administrators.
          */
         post: operations["nodes_release"];
         delete?: never;
@@ -1468,6 +1468,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}/preflights": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the preflights of a job
+         * @description Returns the measurements that its attempts have made before their first step, if its spec has `preflight`, the newest first.
+         */
+        get: operations["jobs_preflights"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}/profiles": {
         parameters: {
             query?: never;
@@ -1480,6 +1500,26 @@ export interface paths {
          * @description Returns every profile that was requested of the job, with its state. The traces are an artifact and are downloaded as one.
          */
         get: operations["jobs_profiles"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/jobs/{job_id}/system": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read the system series of a job
+         * @description Returns load, memory, pressure, temperatures and the state of GPUs, sampled every ten seconds on each node of the job. A series has the mean, the lowest and the highest value over all nodes in each interval, with the node of the extremes. The newest sample of each node is beside them.
+         */
+        get: operations["jobs_system"];
         put?: never;
         post?: never;
         delete?: never;
@@ -3101,6 +3141,8 @@ export interface components {
             quarantine_reason: string;
             /** @description Number of jobs that an incident affected within the last 24 hours. */
             readonly recent_jobs_hit: number;
+            /** @description Score of its incidents, which decides about new attempts. */
+            readonly score: components["schemas"]["NodeScore"];
             /** @description Why the cluster did not follow. Empty if it did, or was not asked. */
             readonly notice: string;
         };
@@ -5545,6 +5587,14 @@ export interface components {
              */
             retry: components["schemas"]["RetryPolicy"];
             /**
+             * Preflight
+             * @description Whether devices, network and storage are measured before the first step of each attempt, for at most a minute. A
+             *     node that is broken ends the attempt, and the next one avoids it; so does a slow node where a spare one can take its
+             *     place. Other slow nodes are reported. `athanor preflight JOB` shows the figures. Ignored with `prepare`.
+             * @default false
+             */
+            preflight: boolean;
+            /**
              * @description How often checkpoints are saved and how many are retained. Ignored with `prepare`.
              * @default {
              *       "every_steps": 100,
@@ -6815,6 +6865,8 @@ export interface components {
             quarantine_reason: string;
             /** @description Number of jobs that an incident affected within the last 24 hours. */
             readonly recent_jobs_hit: number;
+            /** @description Score of its incidents, which decides about new attempts. */
+            readonly score: components["schemas"]["NodeScore"];
         };
         /**
          * NodeChange
@@ -6922,6 +6974,49 @@ export interface components {
         NodeReasonRequest: {
             /** @description Reason, for others to read. */
             reason: string;
+        };
+        /** @description The newest sample of a node. */
+        NodeSample: {
+            /** @description Name of the node. */
+            node: string;
+            /**
+             * Format: date-time
+             * @description Time of the sample.
+             */
+            time: string;
+            /** @description By name of the series, one value for each GPU or thermal zone, else one; null if it was not read. */
+            values: {
+                [key: string]: (number | null)[];
+            };
+        };
+        /** @description How far a node's past speaks against it. */
+        NodeScore: {
+            /**
+             * Format: double
+             * @description Sum over its incidents, each of which halves within 7 days.
+             */
+            value: number;
+            /** @description `avoided` from a score of 1: new attempts run elsewhere, as long as their pool has enough other nodes. `probation` from 0.5. Else `good`. */
+            standing: components["schemas"]["StandingEnum"];
+            /** @description What the score is made of, the gravest first. */
+            reasons: components["schemas"]["NodeScoreReason"][];
+        };
+        /** @description Incidents of one kind that count against a node. */
+        NodeScoreReason: {
+            /** @description Kind of the incidents, such as `gpu_fault` or `preflight_slow`. */
+            kind: string;
+            /** @description Number of jobs that they affected. */
+            jobs: number;
+            /**
+             * Format: date-time
+             * @description Time of the newest one, ISO 8601 in UTC.
+             */
+            newest: string;
+            /**
+             * Format: double
+             * @description What they add to the score now.
+             */
+            score: number;
         };
         /** @enum {string} */
         NodeStateEnum: "ready" | "drained" | "down" | "unknown";
@@ -7541,6 +7636,108 @@ export interface components {
         };
         /** @enum {string} */
         PrecisionEnum: "auto" | "fp32" | "bf16" | "fp8";
+        /** @description What was measured before the first step of an attempt. */
+        Preflight: {
+            /** @description Number of the attempt. */
+            attempt: number;
+            /**
+             * Format: date-time
+             * @description When it was completed.
+             */
+            time: string;
+            /** @description The worst finding. */
+            result: components["schemas"]["ResultEnum"];
+            /** @description Number of ranks. */
+            ranks: number;
+            /** @description Number of nodes. */
+            nodes: number;
+            /** @description Name of the devices. */
+            device: string;
+            /**
+             * Format: double
+             * @description How long it took, in seconds.
+             */
+            seconds: number;
+            /** @description Figures of devices, disks, the store and the network. */
+            measures: components["schemas"]["PreflightMeasure"][];
+            /** @description Collectives by size. */
+            collectives: components["schemas"]["PreflightCollective"][];
+            /** @description What is slow or broken, broken first. */
+            findings: components["schemas"]["PreflightFinding"][];
+            /** @description What was not measured, each with the reason. */
+            skipped: string[];
+        };
+        /** @description A collective of all ranks. */
+        PreflightCollective: {
+            /** @description `all_reduce`, `all_gather` or `all_to_all`. */
+            name: string;
+            /** @description Size, as nccl-tests counts it, in bytes. */
+            bytes: number;
+            /**
+             * Format: double
+             * @description Mean time on the slowest rank, in seconds.
+             */
+            seconds: number;
+            /**
+             * Format: double
+             * @description Bus bandwidth, as nccl-tests defines it.
+             */
+            bus_bytes_per_second: number;
+            /**
+             * Format: double
+             * @description Published bus bandwidth of such a machine; null if it is not known.
+             */
+            expected: number | null;
+        };
+        /** @description Something slow or broken. */
+        PreflightFinding: {
+            /** @description `slow` or `broken`. */
+            severity: components["schemas"]["SeverityEnum"];
+            /** @description Nodes at fault. Empty for a link, or if it cannot be attributed. */
+            nodes: string[];
+            /** @description What was found, with the figures. */
+            because: string;
+        };
+        /** @description One figure of all ranks, nodes or pairs that have it. */
+        PreflightMeasure: {
+            /** @description What was measured. */
+            name: string;
+            /** @description Unit of the values. */
+            unit: components["schemas"]["PreflightUnitEnum"];
+            /** @description Number of ranks, nodes or pairs. */
+            count: number;
+            /**
+             * Format: double
+             * @description Median value.
+             */
+            median: number;
+            /**
+             * Format: double
+             * @description Lowest value.
+             */
+            lowest: number;
+            /** @description Node and rank of the lowest value; of a pair, both. */
+            lowest_at: string;
+            /**
+             * Format: double
+             * @description Highest value.
+             */
+            highest: number;
+            /**
+             * Format: double
+             * @description Peak of such a device in its data sheet; null if it is not known.
+             */
+            expected: number | null;
+        };
+        /** @description One page of a list of Preflight objects. */
+        PreflightPage: {
+            /** @description Objects of this page. */
+            items: components["schemas"]["Preflight"][];
+            /** @description Send it as `cursor` for the next page. Null on the last page. */
+            next_cursor: string | null;
+        };
+        /** @enum {string} */
+        PreflightUnitEnum: "flop_per_second" | "bytes_per_second" | "seconds";
         /** @description How tokenising a data set goes. */
         Preparation: {
             /** @description `none`: the first job that trains on it tokenises it. `running`: a job tokenises it now. `ready`: at least one tokenised form is stored. `failed`: the latest job that tokenised it failed. */
@@ -8419,6 +8616,8 @@ export interface components {
              */
             max_switches: number | null;
         };
+        /** @enum {string} */
+        ResultEnum: "ok" | "slow" | "broken";
         /**
          * RetryPolicy
          * @description How often a job is retried after a failure. A retry is a new attempt that resumes from the newest checkpoint.
@@ -8833,6 +9032,8 @@ export interface components {
             /** @description Pools that its nodes suggest and that do not exist. */
             proposed_pools: components["schemas"]["Proposal"][];
         };
+        /** @enum {string} */
+        SeverityEnum: "slow" | "broken";
         /** @description Quota and use of one accelerator in a node's subtree. */
         Share: {
             /** @description The accelerator, or `cpu`. */
@@ -9133,6 +9334,8 @@ export interface components {
             /** @description Number of the attempt. Null while the job had none, as in the queue. */
             attempt: number | null;
         };
+        /** @enum {string} */
+        StandingEnum: "good" | "probation" | "avoided";
         /** @description When a job would start, and why not now. */
         StartOutlook: {
             /** @description Whether the next admission cycle would start the job. */
@@ -9210,6 +9413,38 @@ export interface components {
             /** @description Send it as `cursor` for the next page. Null on the last page. */
             next_cursor: string | null;
         };
+        /** @description Load and health of the machines that a job has run on. */
+        System: {
+            /** @description Length of an interval, in seconds. */
+            interval_seconds: number;
+            /** @description Series with values, of all attempts. */
+            series: components["schemas"]["SystemSeries"][];
+            /** @description Nodes of the newest attempt with samples, by name. */
+            nodes: components["schemas"]["NodeSample"][];
+        };
+        /** @description A series over all nodes of the job, or all their GPUs: arrays of equal length, one entry for each interval. */
+        SystemSeries: {
+            /** @description Name of the series, such as `system/gpu_temperature`. */
+            name: string;
+            /** @description What it is, for people. */
+            title: string;
+            /** @description Unit of the values; `fraction` is from 0 to 1. */
+            unit: components["schemas"]["SystemUnitEnum"];
+            /** @description Starts of the intervals, ascending. */
+            times: string[];
+            /** @description Mean of the samples of all nodes. */
+            means: number[];
+            /** @description Lowest sample. */
+            lowest: number[];
+            /** @description Its node; NODE:NUMBER for a GPU or a thermal zone. */
+            lowest_at: string[];
+            /** @description Highest sample. */
+            highest: number[];
+            /** @description Its node; NODE:NUMBER for a GPU or a thermal zone. */
+            highest_at: string[];
+        };
+        /** @enum {string} */
+        SystemUnitEnum: "fraction" | "bytes" | "celsius" | "watts" | "megahertz" | "count";
         /** @enum {string} */
         TargetsEnum: "query" | "key" | "value" | "output" | "gate" | "up" | "down";
         /** @description A team with its limits. */
@@ -21823,6 +22058,146 @@ export interface operations {
             };
         };
     };
+    jobs_preflights: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One page of a list of Preflight objects. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PreflightPage"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     jobs_profiles: {
         parameters: {
             query?: never;
@@ -21842,6 +22217,149 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ProfilePage"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    jobs_system: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of intervals per series, about. */
+                points?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Load and health of the machines that a job has run on. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["System"];
                 };
             };
             /** @description The body is not what its Content-Type says. */

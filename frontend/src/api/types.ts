@@ -23,6 +23,7 @@ export type Job = Omit<Schemas["Job"], "spec" | "resolved_spec"> & {
   resolved_spec: JsonObject;
 };
 export type Timeline = Schemas["Timeline"];
+export type SystemState = Schemas["System"];
 export type Goodput = Schemas["Goodput"];
 export type Timings = Schemas["Timings"];
 export type FieldProblem = Schemas["FieldProblem"];

@@ -1,7 +1,7 @@
 import { bytes, count, duration, loss, NOTHING, percent } from "@/lib/format";
 
 /** What a chart's values are: how they are written in its legend, and (shorter) along its axis. */
-export type Unit = "loss" | "count" | "bytes" | "seconds" | "fraction" | "plain";
+export type Unit = "loss" | "count" | "bytes" | "seconds" | "fraction" | "celsius" | "watts" | "megahertz" | "plain";
 
 /** Four significant digits; exponents for learning rates. */
 export function plainNumber(value: number): string {
@@ -17,6 +17,9 @@ const WRITTEN: Record<Unit, (value: number) => string> = {
   bytes,
   seconds: duration,
   fraction: percent,
+  celsius: (value) => `${plainNumber(value)} °C`,
+  watts: (value) => `${plainNumber(value)} W`,
+  megahertz: (value) => `${Math.round(value)} MHz`,
   plain: plainNumber,
 };
 

@@ -33,8 +33,9 @@ RESOURCES = (
     _resource("Events", rf"events|{_JOB}/events", "What happened to jobs: pages, long polls and event streams."),
     _resource(
         "Metrics and logs",
-        rf"metrics|{_JOB}/(metrics|logs|attempts)",
-        "Series that training reported, log lines of its processes, and what a cluster recorded of an attempt.",
+        rf"metrics|{_JOB}/(metrics|logs|attempts|system|preflights)",
+        "Series that training and its machines reported, log lines of its processes, and what a cluster recorded of an "
+        "attempt.",
     ),
     _resource("Profiles", rf"{_JOB}(:profile|/profiles)", "Traces of a running job's steps."),
     _resource(

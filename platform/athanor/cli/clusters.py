@@ -167,7 +167,7 @@ def nodes(
     if as_json:
         print_json(found)
         return
-    table = columns("name", "state", "accelerator", "used", "memory", "groups", "jobs hit", "why")
+    table = columns("name", "state", "accelerator", "used", "memory", "groups", "score", "why")
     for node in found:
         quarantine = f"quarantine by {node['quarantined_by']}: {node['quarantine_reason']}"
         table.add_row(
@@ -177,10 +177,23 @@ def nodes(
             f"{node['slots_used']}/{node['slots']}",
             size(node["memory_bytes"]),
             escape(",".join(node["pools"])),
-            str(node["recent_jobs_hit"] or ""),
-            escape(quarantine if node["quarantined_at"] else node["reason"]),
+            _score_of(node),
+            escape(quarantine if node["quarantined_at"] else node["reason"] or _reasons_of(node)),
         )
     console.print(table)
+
+
+def _score_of(node: Any) -> str:
+    found = node.get("score")  # an older server has none
+    if not found or not found["reasons"]:
+        return ""
+    standing = "" if found["standing"] == "good" else f" {found['standing']}"
+    return f"{found['value']:.2f}{standing}"
+
+
+def _reasons_of(node: Any) -> str:
+    reasons = (node.get("score") or {"reasons": []})["reasons"]
+    return ", ".join(f"{each['kind']} of {each['jobs']} job{'' if each['jobs'] == 1 else 's'}" for each in reasons)
 
 
 @app.command("drain")

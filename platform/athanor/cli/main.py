@@ -19,6 +19,7 @@ from athanor.cli import (
     goodput,
     jobs,
     models,
+    preflight,
     profiles,
     projects,
     quotas,
@@ -66,6 +67,7 @@ app.command("submit")(jobs.submit)
 app.command("list")(jobs.list_jobs)
 app.command("show")(jobs.show)
 app.command("goodput")(goodput.goodput)
+app.command("preflight")(preflight.preflight)
 app.command("cancel")(jobs.cancel)
 app.command("pause")(jobs.pause)
 app.command("resume")(jobs.resume)

@@ -778,6 +778,7 @@ class JobSpecRequest(TypedDict):
     wait_limit_seconds: NotRequired[int | str | None]
     schedule: NotRequired[Schedule]
     retry: NotRequired[RetryPolicy]
+    preflight: NotRequired[bool]
     checkpoint: NotRequired[CheckpointPolicy]
     telemetry: NotRequired[TelemetrySpec]
     training: NotRequired[TrainingSpec | None]

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 
 from django.db.models import Count, F, Q, QuerySet, Sum
@@ -11,6 +11,7 @@ from django.utils.text import slugify
 
 from athanor.backends.facts import NodeState
 from athanor.clusters.models import Cluster, ClusterHealthCheck, InventorySync, Node, NodeIncident, Pool
+from athanor.clusters.node_score import COUNTED_FOR, WEIGHTS, Incident, NodeScore, score
 from athanor.core.errors import FieldProblem, Invalid, NotFound
 from athanor.core.rows import columns_of, loaded, select
 
@@ -128,6 +129,17 @@ def recent_hits(cluster: Cluster) -> dict[int, int]:
     for node_id, job_id in recent.values_list("node_id", "job_id"):
         jobs.setdefault(node_id, set()).add(job_id)
     return {node_id: len(job_ids) for node_id, job_ids in jobs.items()}
+
+
+def scores_of(cluster: Cluster) -> dict[str, NodeScore]:
+    """Return the scores of the nodes with incidents that count, by name of the node."""
+    now = timezone.now()
+    rows = NodeIncident.objects.filter(node__cluster=cluster, kind__in=list(WEIGHTS), time__gte=now - COUNTED_FOR)
+    by_node: dict[tuple[str, datetime | None], list[Incident]] = defaultdict(list)
+    columns = ("node__name", "node__released_at", "kind", "time", "job_id")
+    for name, released_at, kind, time, job_id in rows.values_list(*columns):
+        by_node[name, released_at].append(Incident(kind, time, job_id))
+    return {name: score(incidents, released_at, now) for (name, released_at), incidents in by_node.items()}
 
 
 def enabled_pools() -> QuerySet[Pool]:

@@ -26,7 +26,7 @@ from athanor.core import ids
 from athanor.jobs.states import AttemptStatus
 from athanor.scheduling import stored_cycles
 from athanor.scheduling.models import AdmissionCycle, Simulation, StartEstimate
-from athanor.telemetry.models import Heartbeat, Writer
+from athanor.telemetry.models import Heartbeat, NodeSample, Writer
 
 ROWS = 500  # in one transaction
 A_DAY = timedelta(days=1)
@@ -58,7 +58,7 @@ def overdue(now: datetime | None = None) -> list[Rule]:
         attempt__status=AttemptStatus.ENDED.value,
         attempt__ended_at__lt=now - OF_ENDED_ATTEMPTS,
     )
-    of_attempts = (Heartbeat, Writer, PreparationClaim)
+    of_attempts = (Heartbeat, NodeSample, Writer, PreparationClaim)
     rules += [Rule(model._default_manager.filter(ended), "attempt__ended_at") for model in of_attempts]
     rules.append(Rule(AdmissionCycle.objects.filter(stored_cycles.is_expired(now)), "time"))
     if days := settings.ATHANOR.history_days:

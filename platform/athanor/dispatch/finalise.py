@@ -37,16 +37,10 @@ log = logging.getLogger(__name__)
 LEASE_SECONDS = 30.0  # renewed while a long log is put away
 BATCH = 20
 # By what one node reports of itself; without its report, nobody knows which it was.
-FAULTS_OF_ONE_NODE = frozenset(
-    {
-        Reason.GPU_FAULT,
-        Reason.DEVICE_EXCEPTION,
-        Reason.NODE_STORAGE_ERROR,
-        Reason.HANG,
-        Reason.SILENT_CORRUPTION,
-        Reason.SLOW_NODE,
-    }  # fmt: skip
-)
+FAULTS_OF_ONE_NODE = frozenset({
+    Reason.GPU_FAULT, Reason.DEVICE_EXCEPTION, Reason.NODE_STORAGE_ERROR, Reason.NODE_UNFIT, Reason.HANG,
+    Reason.SILENT_CORRUPTION, Reason.SLOW_NODE,
+})  # fmt: skip
 FAULTS_OF_NODES = FAULTS_OF_ONE_NODE | {
     Reason.NODE_LOST, Reason.PROCESS_KILLED, Reason.COLLECTIVE_TIMEOUT, Reason.NETWORK_ERROR, Reason.LAUNCH_FAILED,
 }  # fmt: skip

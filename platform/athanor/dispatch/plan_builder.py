@@ -86,6 +86,7 @@ def run_config(
         rollbacks=rollbacks,
         max_restarts_in_place=spec.retry.restarts_in_place,
         hang_seconds=spec.retry.hang_seconds,
+        preflight=spec.preflight,
         spare_nodes=spec.resources.spare_nodes,
         slot_hours_between_failures=slot_hours_between_failures,
         telemetry=spec.telemetry.named(spec.name),

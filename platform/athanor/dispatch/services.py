@@ -16,6 +16,8 @@ from athanor.backends.base import Backend, Handle
 from athanor.budgets.failure_rate import slot_hours_between_failures_of
 from athanor.clusters import server_config
 from athanor.clusters.models import Cluster
+from athanor.clusters.node_score import avoided_names
+from athanor.clusters.selectors import scores_of
 from athanor.clusters.services import offending_names, quarantined_names
 from athanor.core import leases
 from athanor.core.leases import Lease
@@ -25,14 +27,14 @@ from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import Reason
 from athanor.jobs.states import AttemptStatus, JobStatus
 from athanor.specs.v1 import JobSpec
-from athanor.telemetry.ingest import Clock
+from athanor.telemetry.clock import Clock
 from trainer.contract.checkpoint_interval import SLOT_HOURS_BETWEEN_FAILURES
 from trainer.contract.run import AttemptEnd, RunConfig, StopRequest, vagueness
 
 log = logging.getLogger(__name__)
 
 OFFENCES = 2
-FAULTS_OF_DEVICES = (Reason.GPU_FAULT, Reason.DEVICE_EXCEPTION, Reason.NODE_STORAGE_ERROR)
+FAULTS_OF_DEVICES = (Reason.GPU_FAULT, Reason.DEVICE_EXCEPTION, Reason.NODE_STORAGE_ERROR, Reason.NODE_UNFIT)
 """One is enough for a job to avoid the node."""
 
 
@@ -75,14 +77,16 @@ def backend_of(cluster: Cluster) -> Backend:
 
 
 def nodes_to_avoid(job: Job) -> tuple[str, ...]:
-    """Return the nodes in quarantine, and of the rest those on which a device or the disk failed this job, or on which
-    it failed more than once, as long as its pool has enough others."""
+    """Return the nodes in quarantine, and as long as its pool has enough others, those on which a device or the disk
+    failed this job, or on which it failed more than once, then those with the highest scores of incidents."""
     cluster = job.pool.cluster
     quarantined = quarantined_names(cluster)
     asked = spec_of(job).resources
     to_spare = job.pool.nodes - len(quarantined) - asked.nodes - asked.spare_nodes
-    offenders = offending_names(cluster, job.id, OFFENCES, FAULTS_OF_DEVICES)[: max(to_spare, 0)]
-    return tuple(sorted({*quarantined, *offenders}))
+    offenders = offending_names(cluster, job.id, OFFENCES, FAULTS_OF_DEVICES)
+    candidates = dict.fromkeys([*offenders, *avoided_names(scores_of(cluster))])
+    avoided = [name for name in candidates if name not in quarantined][: max(to_spare, 0)]
+    return tuple(sorted({*quarantined, *avoided}))
 
 
 def spec_of(job: Job) -> JobSpec:

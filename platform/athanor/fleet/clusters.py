@@ -30,6 +30,8 @@ from athanor.backends.base import (
 from athanor.backends.facts import HealthCheck, NodeState
 from athanor.clusters import server_config, services
 from athanor.clusters.models import Cluster, ClusterHealthCheck, InventorySync, Node, Pool
+from athanor.clusters.node_score import NodeScore, Standing
+from athanor.clusters.selectors import scores_of
 from athanor.core import task_triggers, tenancy
 from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound, Unavailable
 from athanor.dispatch.services import backend_of
@@ -276,19 +278,21 @@ def quarantine(cluster_id: str, name: str, reason: str, actor: User) -> tuple[No
 
 
 def release(cluster_id: str, name: str, actor: User) -> tuple[Node, str]:
-    """End a quarantine, and ask the backend to undrain the node."""
+    """End a quarantine, and ask the backend to undrain the node. Incidents before no longer count: a node with a bad
+    score that is not in quarantine can be released, too."""
     cluster = find(cluster_id)
     with transaction.atomic():
         node = _lock_node(cluster, name)
-        if node.quarantined_at is None:
+        was_quarantined = node.quarantined_at is not None
+        if not was_quarantined and scores_of(cluster).get(name, NodeScore()).standing is Standing.GOOD:
             remedy = "undrain it, if its cluster drained it"
-            raise Conflict("not_quarantined", f"node {name} is not in quarantine", remedy=remedy)
+            raise Conflict("not_quarantined", f"node {name} is neither in quarantine nor avoided", remedy=remedy)
         node.quarantined_at, node.quarantined_by, node.quarantine_reason = None, "", ""
         node.released_at = timezone.now()
         node.save(update_fields=["quarantined_at", "quarantined_by", "quarantine_reason", "released_at"])
         services.note(node, "released", actor=actor.username)
         _record("node.release", actor, node, None)
-    return _apply_drain(cluster, node, "", drained=False)
+    return _apply_drain(cluster, node, "", drained=False) if was_quarantined else (node, "")
 
 
 def set_drained(cluster_id: str, name: str, reason: str, actor: User, *, drained: bool) -> Node:

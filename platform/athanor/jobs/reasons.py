@@ -69,6 +69,7 @@ class Reason(StrEnum):
     STORAGE_ERROR = "storage_error"
     CHECKPOINT_DAMAGED = "checkpoint_damaged"
     NODE_STORAGE_ERROR = "node_storage_error"
+    NODE_UNFIT = "node_unfit"
     BACKEND_REJECTED = "backend_rejected"
     LAUNCH_FAILED = "launch_failed"
     PLATFORM_ERROR = "platform_error"
@@ -294,6 +295,15 @@ MEANINGS: dict[Reason, Meaning] = {
         "A node could not write files: its disk is full or read-only, or too many files are open.",
         "Free space on the node, or raise its limit of open files.",
     ),
+    R.NODE_UNFIT: Meaning(
+        F,
+        Retry.FREE,
+        Blame.INFRASTRUCTURE,
+        "The preflight found a node that is broken or slow, or its programs have other versions than those of the "
+        "other nodes.",
+        "Have the node checked, or install the same versions on all nodes. Where its pool has other nodes, the job "
+        "does not return to the node.",
+    ),
     R.BACKEND_REJECTED: Meaning(
         F, N, Blame.USER, "The cluster refused the job.", "Fix what the cluster's message names."
     ),
@@ -347,6 +357,7 @@ REASON_OF_END: dict[EndClass, Reason] = {
     EndClass.STORAGE_ERROR: Reason.STORAGE_ERROR,
     EndClass.CHECKPOINT_DAMAGED: Reason.CHECKPOINT_DAMAGED,
     EndClass.NODE_STORAGE_ERROR: Reason.NODE_STORAGE_ERROR,
+    EndClass.NODE_UNFIT: Reason.NODE_UNFIT,
     EndClass.COLLECTIVE_TIMEOUT: Reason.COLLECTIVE_TIMEOUT,
     EndClass.HANG: Reason.HANG,
     EndClass.GPU_FAULT: Reason.GPU_FAULT,

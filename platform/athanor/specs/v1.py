@@ -166,6 +166,10 @@ class JobSpec(OneTask, CheckedModel):
     """Earliest start, deadline, and ceilings for price and carbon intensity."""
     retry: RetryPolicy = RetryPolicy()
     """How often the job is retried after a failure."""
+    preflight: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Whether devices, network and storage are measured before the first step of each attempt, for at most a minute. A
+    node that is broken ends the attempt, and the next one avoids it; so does a slow node where a spare one can take its
+    place. Other slow nodes are reported. `athanor preflight JOB` shows the figures. Ignored with `prepare`."""
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     """How often checkpoints are saved and how many are retained. Ignored with `prepare`."""
     telemetry: TelemetrySpec = TelemetrySpec()

@@ -7,15 +7,14 @@ stored, and times are limited to between the attempt's creation and the present.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from math import isfinite
 from typing import Any, TypeGuard
 
 from django.db import connection, transaction
 from django.db.models import F
 from django.db.models.functions import Now
-from django.utils import timezone
 
+from athanor.clusters.node_score import SLOW_IN_PREFLIGHT
 from athanor.clusters.services import record_incidents
 from athanor.core import task_triggers
 from athanor.core.disks import require_space
@@ -23,9 +22,18 @@ from athanor.core.errors import Conflict, Invalid
 from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import Reason
-from athanor.telemetry import codec, compaction
+from athanor.telemetry import codec, compaction, system
+from athanor.telemetry.clock import Clock
 from athanor.telemetry.models import Heartbeat, LogChunk, MetricChunk, Progress, Writer
-from trainer.contract.events import AGENT_EVENT_TYPES, GENERATION_STARTED, PROGRESS_STALLED, STEPS_RESOLVED
+from athanor.telemetry.preflights import read_report
+from trainer.contract.events import (
+    AGENT_EVENT_TYPES,
+    GENERATION_STARTED,
+    GPU_ECC_UNCORRECTED,
+    PREFLIGHT_COMPLETED,
+    PROGRESS_STALLED,
+    STEPS_RESOLVED,
+)
 from trainer.contract.run import Batch, EndClass, LogLine, MetricPoint, ProgressEvent
 from trainer.contract.run import Heartbeat as HeartbeatMessage
 
@@ -44,6 +52,7 @@ FAULTS_OF_DEVICES = {
         (EndClass.NODE_STORAGE_ERROR, Reason.NODE_STORAGE_ERROR),
         (EndClass.SILENT_CORRUPTION, Reason.SILENT_CORRUPTION),
         (EndClass.SLOW_NODE, Reason.SLOW_NODE),
+        (EndClass.NODE_UNFIT, Reason.NODE_UNFIT),
     )
 }
 """What ends the processes of a node by its fault, though the attempt continues there or on a spare node."""
@@ -53,14 +62,14 @@ MAX_DURATION_SECONDS = 10 * 365 * 86_400.0  # of what an event may say that some
 
 
 def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
-    """Store a batch of `kind` (metrics, logs, progress). Return the next expected sequence number.
+    """Store a batch of `kind` (metrics, logs, progress, system). Return the next expected sequence number.
 
-    A batch that was stored before is acknowledged; a batch that leaves a gap raises Conflict. Metrics and logs raise
-    Unavailable while a disk is full.
+    A batch that was stored before is acknowledged; a batch that leaves a gap raises Conflict. All but progress
+    raise Unavailable while a disk is full.
     """
-    filled = {"metrics": batch.points, "logs": batch.lines, "progress": batch.events}
+    filled = {"metrics": batch.points, "logs": batch.lines, "progress": batch.events, "system": batch.samples}
     if not filled[kind] or any(items for other, items in filled.items() if other != kind):
-        remedy = "send metrics as `points`, logs as `lines` and progress as `events`, each to its own address"
+        remedy = "send points to /metrics, lines to /logs, events to /progress and samples to /system"
         raise Invalid("wrong_batch", f"a batch for /{kind} has none of its items, or others too", remedy=remedy)
     if kind != "progress":  # what happens to a job is always stored; the agent keeps the rest, and sends it again
         require_space()
@@ -71,6 +80,9 @@ def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
         job = Job.objects.select_for_update(no_key=True).get(pk=attempt.job_id) if kind == "progress" else attempt.job
         if (next_sequence := _take(attempt, kind, batch)) is not None:
             return next_sequence
+        if kind == "system":
+            system.store(attempt, batch.samples)
+            return batch.sequence + 1
         progress = _locked_progress(attempt.job_id)
         if kind == "metrics":
             _store_points(attempt, progress, batch.points)
@@ -80,19 +92,6 @@ def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
             _store_events(attempt, job, batch.events)
         progress.save()
     return batch.sequence + 1
-
-
-class Clock:
-    """Limits the times that an agent sends: its clock may be wrong, or the agent malicious."""
-
-    def __init__(self, attempt: Attempt) -> None:
-        self._latest = timezone.now()
-        self._earliest = min(attempt.created_at, self._latest)
-
-    def bounded(self, time: datetime) -> datetime:
-        """Return `time` (UTC, if it has no zone), or the nearer end of the span from the attempt's creation to now."""
-        aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-        return max(self._earliest, min(aware, self._latest))
 
 
 def heartbeat(attempt: Attempt, message: HeartbeatMessage) -> None:
@@ -299,6 +298,10 @@ def _store_events(attempt: Attempt, job: Job, items: list[ProgressEvent]) -> Non
             _resolve_steps(job, item.data)
         elif item.type == PROGRESS_STALLED and item.data.get("is_hang") is True and item.data.get("ranks"):
             _record_incident(attempt, item.data, Reason.HANG)
+        elif item.type == PREFLIGHT_COMPLETED:
+            _record_slow_nodes(attempt, item.data)
+        elif item.type == GPU_ECC_UNCORRECTED:
+            _record_incident(attempt, item.data, Reason.GPU_FAULT)
         elif item.type == GENERATION_STARTED and (fault := FAULTS_OF_DEVICES.get(str(item.data.get("end_class")))):
             _record_incident(attempt, item.data, fault)
     if refused:
@@ -316,6 +319,17 @@ def _record_incident(attempt: Attempt, data: Mapping[str, Any], reason: Reason) 
     nodes = [name for name in names if len(names) == 1 or name == data.get("node")]
     facts = {"job_id": attempt.job_id, "attempt_id": attempt.id, "detail": str(data.get("because", ""))}
     record_incidents(attempt.job.pool.cluster, nodes, reason.value, **facts)
+
+
+def _record_slow_nodes(attempt: Attempt, data: Mapping[str, Any]) -> None:
+    """Record an incident of each node of the attempt that its preflight found slow: the attempt may continue there."""
+    report = read_report(data)
+    if report is None:
+        return
+    own = set(attempt.native_nodes or attempt.nodes.values_list("name", flat=True))
+    for finding in report.findings:
+        facts = {"job_id": attempt.job_id, "attempt_id": attempt.id, "detail": finding.because}
+        record_incidents(attempt.job.pool.cluster, own & set(finding.nodes), SLOW_IN_PREFLIGHT, **facts)
 
 
 def _resolve_steps(job: Job, data: Mapping[str, Any]) -> None:

@@ -178,3 +178,37 @@ class LogChunk(Chunk):
 
     def __str__(self) -> str:
         return f"lines from {self.first_line} of {self.attempt_id}"
+
+
+class SystemInterval(models.Model):
+    """Samples of all nodes of an attempt in an interval, aggregated by series (system.py)."""
+
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="+")
+    time = models.DateTimeField(help_text="start of the interval")
+    seconds = models.PositiveIntegerField(help_text="length of the interval")
+    values = models.JSONField()
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["attempt", "seconds", "time"], name="one_row_per_system_interval")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.attempt_id} at {self.time}"
+
+
+class NodeSample(models.Model):
+    """The newest sample of a node of an attempt."""
+
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="+")
+    node = models.CharField(max_length=253)
+    time = models.DateTimeField()
+    values = models.JSONField()
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["attempt", "node"], name="one_sample_per_node")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.node} of {self.attempt_id} at {self.time}"

@@ -14,7 +14,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from athanor.telemetry import codec, rollups
+from athanor.telemetry import codec, rollups, system
 from athanor.telemetry.compaction import levels_of
 from athanor.telemetry.models import LogChunk, MetricBlock, MetricSeries
 
@@ -40,7 +40,8 @@ def policy() -> Policy:
 
 
 def sweep(seconds: float = 30.0, asked: Policy | None = None) -> tuple[int, int]:
-    """Remove expired data for at most `seconds`. Return (series thinned out, log chunks removed)."""
+    """Remove expired data for at most `seconds`. Return (series and system intervals
+    thinned out, log chunks removed)."""
     chosen, began, now = asked or policy(), time.monotonic(), timezone.now()
 
     def in_time() -> bool:
@@ -52,6 +53,8 @@ def sweep(seconds: float = 30.0, asked: Policy | None = None) -> tuple[int, int]
             thinned += count
     while chosen.logs and in_time() and (count := _remove_lines(now - timedelta(days=chosen.logs))):
         removed += count
+    while in_time() and (count := system.coarsen()):
+        thinned += count
     return thinned, removed
 
 
@@ -72,6 +75,7 @@ def overdue() -> list[tuple[QuerySet[Any], str]]:
         for level, days in enumerate(chosen.metrics)
         if days
     ]
+    rows.append((system.overdue(), "time"))
     if chosen.logs:
         rows.append((_old_lines(now - timedelta(days=chosen.logs)), "attempt__job__finished_at"))
     return rows

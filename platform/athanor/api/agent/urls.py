@@ -12,6 +12,7 @@ urlpatterns = [
     path("metrics", views.BatchView.as_view(kind="metrics")),
     path("logs", views.BatchView.as_view(kind="logs")),
     path("progress", views.BatchView.as_view(kind="progress")),
+    path("system", views.BatchView.as_view(kind="system")),
     path("storage:presign", views.PresignView.as_view()),
     path("checkpoints", views.CheckpointsView.as_view()),
     path("checkpoints:read", views.ReadCheckpointView.as_view()),

@@ -153,12 +153,12 @@ class RendezvousView(AgentView):
 
 
 class BatchView(AgentView):
-    """Requests to `/metrics`, `/logs` and `/progress`. `kind` is set in the URLs."""
+    """Requests to `/metrics`, `/logs`, `/progress` and `/system`. `kind` is set in the URLs."""
 
     kind = ""
 
     def post(self, request: Request) -> Response:
-        """Store a batch of metrics, log lines or progress. Return the next expected sequence number."""
+        """Store a batch of one kind of report. Return the next expected sequence number."""
         # Log lines are stored compressed and may contain NUL; names of metrics and texts of events go into columns.
         batch = parse_message(request, Batch, may_contain_nul=self.kind == "logs")
         next_sequence = ingest.ingest(self.attempt(request), self.kind, batch)

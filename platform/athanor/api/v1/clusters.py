@@ -321,7 +321,7 @@ class NodesView(APIView):
         nodes = selectors.nodes_of(row, name_part=asked.get("q", ""), state=asked.get("state", ""))
         limit, cursor = NODE_LIMIT.read(request), asked.get("cursor")
         found, next_cursor = read_page(nodes, limit, cursor, key="name", descending=False)
-        items = serialize_many(NodeSerializer, found, context={"hit": selectors.recent_hits(row)})
+        items = serialize_many(NodeSerializer, found, context=_node_context(row))
         return paginated_response(items, next_cursor)
 
 
@@ -401,9 +401,10 @@ class NodeReleaseView(APIView):
         responses={200: ActedNodeSerializer, **PROBLEMS},
     )
     def post(self, request: Request, cluster_id: str, node_name: str) -> Response:
-        """Release a node from quarantine.
+        """Release a node from quarantine, or clear its score.
 
-        Ends the quarantine. A cluster that drained the node is asked to return it to service. For platform
+        Ends the quarantine; incidents before it no longer count. A node that is avoided or on probation for its score
+        can be released as well. A cluster that drained the node is asked to return it to service. For platform
         administrators."""
         principal = operator(request)
         return _node_response(*clusters.release(cluster_id, node_name, principal.user))
@@ -426,7 +427,11 @@ def _settings_tag(row: Cluster) -> str:
     return f'W/"{hashlib.sha256(text.encode()).hexdigest()[:16]}-'
 
 
+def _node_context(cluster: Cluster) -> dict[str, Any]:
+    return {"hit": selectors.recent_hits(cluster), "scores": selectors.scores_of(cluster)}
+
+
 def _node_response(node: Node, notice: str = "") -> Response:
-    context: dict[str, Any] = {"hit": selectors.recent_hits(node.cluster), "notice": notice}
+    context = {**_node_context(node.cluster), "notice": notice}
     shown: serializers.Serializer[Any] = ActedNodeSerializer(node, context=context)
     return Response(shown.data)

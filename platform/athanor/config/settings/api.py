@@ -47,6 +47,9 @@ SPECTACULAR_SETTINGS = {
         "PriceSeriesKindEnum": ["price", "carbon"],
         "StateEnum": ["pending", "delivered", "failed"],  # of a delivery
         "SimulationStateEnum": ["waiting", "running", "done", "failed"],
+        "PreflightUnitEnum": ["flop_per_second", "bytes_per_second", "seconds"],
+        "SystemUnitEnum": ["fraction", "bytes", "celsius", "watts", "megahertz", "count"],
+        "UnitEnum": ["slot_hours", "money"],  # of a budget
         "CheckpointStateEnum": "athanor.artifacts.models.Checkpoint.State",
     },
 }

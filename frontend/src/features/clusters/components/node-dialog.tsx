@@ -11,7 +11,7 @@ import { ProblemNotice } from "@/components/problem-notice";
 import { TimeAgo } from "@/components/time-ago";
 import type { NodeAct } from "@/features/clusters/api/clusters";
 import { actOnNode, clusterKeys, incidentsQuery } from "@/features/clusters/api/clusters";
-import { nodeCondition } from "@/features/clusters/lib/condition";
+import { nodeCondition, scoreReasons, STANDINGS } from "@/features/clusters/lib/condition";
 import { label } from "@/lib/status";
 import { useNow } from "@/lib/use-now";
 
@@ -28,13 +28,14 @@ const EFFECTS: Record<NodeAct, string> = {
   drain: "The cluster starts nothing new on it. Running jobs continue.",
   undrain: "The cluster may use it again.",
   quarantine: "The platform starts no new attempts on it until it is released. Running attempts continue.",
-  release: "New attempts may use it again.",
+  release: "New attempts may use it again. Its incidents until now no longer count.",
 };
 const NEEDS_REASON = new Set<NodeAct>(["drain", "quarantine"]);
 
 function actsOf(node: ClusterNode | undefined, drains: boolean): NodeAct[] {
   if (node && node.quarantined_at !== null) return ["release"];
   const acts: NodeAct[] = ["quarantine"];
+  if (node && node.score.standing !== "good") acts.push("release");
   if (drains && node?.listed) acts.push(node.state === "drained" ? "undrain" : "drain");
   return acts;
 }
@@ -125,6 +126,11 @@ function NodeFacts({ node }: { node: ClusterNode }) {
         </Text>
       )}
       {node.reason ? <Text size="sm">Reason from the cluster: {node.reason}</Text> : null}
+      {node.score.reasons.length > 0 ? (
+        <Text size="sm">
+          Score {node.score.value.toFixed(2)}, {STANDINGS[node.score.standing].text.toLowerCase()}: {scoreReasons(node)}
+        </Text>
+      ) : null}
       {labels ? (
         <Text size="xs" c="dimmed" className="mono" style={{ overflowWrap: "anywhere" }}>
           {labels}

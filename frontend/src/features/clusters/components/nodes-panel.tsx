@@ -15,7 +15,7 @@ import { TimeAgo } from "@/components/time-ago";
 import type { NodeFilters } from "@/features/clusters/api/clusters";
 import { nodesQuery } from "@/features/clusters/api/clusters";
 import { NodeDialog } from "@/features/clusters/components/node-dialog";
-import { nodeCondition } from "@/features/clusters/lib/condition";
+import { nodeCondition, scoreReasons, STANDINGS } from "@/features/clusters/lib/condition";
 import { bytes } from "@/lib/format";
 import { useNow } from "@/lib/use-now";
 
@@ -68,6 +68,17 @@ function columnsOf(open: (name: string) => void, now: number): Column<ClusterNod
         <span className="numeric">
           {node.slots_used} of {node.slots}
         </span>
+      ),
+    },
+    {
+      name: "Score",
+      cell: (node) => (
+        <>
+          <Pill tone={STANDINGS[node.score.standing].tone}>{STANDINGS[node.score.standing].text}</Pill>
+          <Text size="xs" c="dimmed">
+            {scoreReasons(node)}
+          </Text>
+        </>
       ),
     },
     { name: "Memory", end: true, quiet: true, cell: (node) => bytes(node.memory_bytes) },

@@ -41,3 +41,19 @@ const WORST_FIRST = { error: 0, warning: 1, ok: 2 };
 export function worstFirst(findings: Finding[]): Finding[] {
   return [...findings].sort((a, b) => WORST_FIRST[a.level] - WORST_FIRST[b.level]);
 }
+
+type Standing = ClusterNode["score"]["standing"];
+
+/** What follows from the score of a node's incidents. */
+export const STANDINGS: Record<Standing, Condition> = {
+  good: { tone: "good", text: "Good" },
+  probation: { tone: "waiting", text: "On probation" },
+  avoided: { tone: "bad", text: "Avoided" },
+};
+
+/** The kinds of incidents that count against a node, the gravest first. */
+export function scoreReasons(node: ClusterNode): string {
+  return node.score.reasons
+    .map(({ kind, jobs }) => `${kind.replaceAll("_", " ")} of ${jobs} ${jobs === 1 ? "job" : "jobs"}`)
+    .join(", ");
+}

@@ -3,7 +3,7 @@ import { keepPreviousData, queryOptions } from "@tanstack/react-query";
 
 import { address, request } from "@/api/client";
 import { jobKeys } from "@/api/jobs";
-import type { Artifact, Checkpoint, EventPage, Goodput, Job, JobEvent, LogLine, LogPage, Metrics, Page, Profile, Timeline } from "@/api/types";
+import type { Artifact, Checkpoint, EventPage, Goodput, Job, JobEvent, LogLine, LogPage, Metrics, Page, Profile, SystemState, Timeline } from "@/api/types";
 import type { Zoom } from "@/charts/plot-options";
 import { pixels } from "@/lib/pixels";
 import { longest, spliceMetrics } from "@/lib/series";
@@ -36,6 +36,7 @@ const OVERLAP_STEPS = 20;
 const POLL_MS = 2_000;
 const LOG_POLL_MS = 1_500;
 const TIMELINE_POLL_MS = 5_000;
+const SYSTEM_POLL_MS = 15_000;
 const GOODPUT_POLL_MS = 15_000;
 const FOLLOWED_MS = 30_000;
 /** The last lines and values reach the server a little after the job's end. */
@@ -155,6 +156,15 @@ export function goodputQuery(job: Job) {
     queryKey: jobKeys.part(job.id, "goodput"),
     queryFn: ({ signal }) => request<Goodput>(path(job, "goodput"), { signal }),
     refetchInterval: () => (isSettling(job) ? GOODPUT_POLL_MS : false),
+  });
+}
+
+/** Load and health of the job's machines; a node sends its samples once a minute. */
+export function systemQuery(job: Job) {
+  return queryOptions({
+    queryKey: jobKeys.part(job.id, "system"),
+    queryFn: ({ signal }) => request<SystemState>(path(job, "system"), { signal }),
+    refetchInterval: () => (isSettling(job) ? SYSTEM_POLL_MS : false),
   });
 }
 

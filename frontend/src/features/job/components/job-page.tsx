@@ -14,6 +14,7 @@ import { LogsTab } from "@/features/job/components/logs-tab";
 import { OutputsTab } from "@/features/job/components/outputs-tab";
 import { OverviewTab } from "@/features/job/components/overview-tab";
 import { ProgressPanel } from "@/features/job/components/progress-panel";
+import { SystemTab } from "@/features/job/components/system-tab";
 import { WaitCard } from "@/features/job/components/wait-card";
 import { useTab } from "@/features/job/hooks/use-tab";
 import { chunk } from "@/lib/chunk";
@@ -23,7 +24,7 @@ const SpecTab = lazy(() =>
   chunk(async () => ({ default: (await import("@/features/job/components/spec-tab")).SpecTab })),
 );
 
-const LABELS = { overview: "Overview", logs: "Logs", outputs: "Outputs", spec: "Spec" };
+const LABELS = { overview: "Overview", logs: "Logs", outputs: "Outputs", system: "System", spec: "Spec" };
 
 export function JobPage() {
   const { jobId = "" } = useParams();
@@ -55,6 +56,9 @@ export function JobPage() {
           </Tabs.Panel>
           <Tabs.Panel value="outputs">
             <OutputsTab job={job} />
+          </Tabs.Panel>
+          <Tabs.Panel value="system">
+            <SystemTab job={job} />
           </Tabs.Panel>
           <Tabs.Panel value="spec">
             <Suspense fallback={<Skeleton height={320} aria-busy="true" />}>

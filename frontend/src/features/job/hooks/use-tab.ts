@@ -1,6 +1,6 @@
 import { useSearchParams } from "react-router";
 
-export const TABS = ["overview", "logs", "outputs", "spec"] as const;
+export const TABS = ["overview", "logs", "outputs", "system", "spec"] as const;
 export type Tab = (typeof TABS)[number];
 
 /** Which tab is open is part of the address: a link to a job's logs is a link to its logs. */

@@ -82,6 +82,16 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(
         `The vocabulary has ${number("made") ?? "?"} entries instead of ${number("asked") ?? "?"}: ${word("because")}`, "waiting",
       );
+    case "preflight.completed":
+      return described(
+        { ok: "Preflight: nothing is slow or broken", slow: "Preflight found slow nodes", broken: "Preflight found broken nodes" }[word("result")] ??
+          "Preflight completed",
+        { ok: "good" as const, slow: "waiting" as const, broken: "bad" as const }[word("result")] ?? "muted",
+      );
+    case "gpu.throttled":
+      return described(`GPU ${number("gpu") ?? "?"} of ${word("node")} is slowed down: ${word("because")}`, "waiting");
+    case "gpu.ecc_uncorrected":
+      return described(`${word("node")}: ${word("because")}`, "bad");
     case "steps.resolved":
       return described(
         `Trains for ${number("steps") ?? "?"} steps; ${number("epochs") ?? "?"} passes over ${number("sequences") ?? "?"} sequences at most`,

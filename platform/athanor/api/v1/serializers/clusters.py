@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from athanor.api.bodies import AmountField, RequestSerializer
@@ -10,6 +11,7 @@ from athanor.api.v1.serializers.common import FieldProblemSerializer
 from athanor.backends.facts import Level, NodeState
 from athanor.clusters import selectors, services
 from athanor.clusters.models import Cluster, ClusterHealthCheck, Node, NodeIncident, Pool
+from athanor.clusters.node_score import NodeScore, Standing
 from athanor.fleet import clusters
 from athanor.jobs.models import Attempt
 from athanor.jobs.selectors import slots_held
@@ -281,6 +283,27 @@ class IncidentSerializer(serializers.Serializer[NodeIncident]):
     )
 
 
+class NodeScoreReasonSerializer(serializers.Serializer[Any]):
+    """Incidents of one kind that count against a node."""
+
+    kind = serializers.CharField(help_text="Kind of the incidents, such as `gpu_fault` or `preflight_slow`.")
+    jobs = serializers.IntegerField(help_text="Number of jobs that they affected.")
+    newest = serializers.DateTimeField(help_text="Time of the newest one, ISO 8601 in UTC.")
+    score = serializers.FloatField(help_text="What they add to the score now.")
+
+
+class NodeScoreSerializer(serializers.Serializer[Any]):
+    """How far a node's past speaks against it."""
+
+    value = serializers.FloatField(help_text="Sum over its incidents, each of which halves within 7 days.")
+    standing = serializers.ChoiceField(
+        choices=[standing.value for standing in Standing],
+        help_text="`avoided` from a score of 1: new attempts run elsewhere, as long as their pool has enough other "
+        "nodes. `probation` from 0.5. Else `good`.",
+    )
+    reasons = NodeScoreReasonSerializer(many=True, help_text="What the score is made of, the gravest first.")
+
+
 class NodeSerializer(serializers.Serializer[Node]):
     """A machine of a cluster."""
 
@@ -327,6 +350,13 @@ class NodeSerializer(serializers.Serializer[Node]):
     recent_jobs_hit = serializers.SerializerMethodField(
         help_text="Number of jobs that an incident affected within the last 24 hours."
     )
+
+    score = serializers.SerializerMethodField(help_text="Score of its incidents, which decides about new attempts.")
+
+    @extend_schema_field(NodeScoreSerializer)
+    def get_score(self, node: Node) -> Any:
+        """Return the score of the node."""
+        return NodeScoreSerializer(self.context["scores"].get(node.name, NodeScore())).data
 
     def get_recent_jobs_hit(self, node: Node) -> int:
         """Return the number of jobs with a recent incident on the node."""

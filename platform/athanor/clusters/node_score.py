@@ -1,0 +1,105 @@
+"""How far a node's past speaks against it: a sum over its incidents that decays with time. Pure.
+
+An incident counts once for each job, by its gravest kind, and half as much after each HALF_LIFE. One that may have been
+any node's counts little, so that only a node that recurs reaches the limit. An administrator's release clears what was
+before it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+HALF_LIFE = timedelta(days=7)
+AVOIDED_FROM = 1.0
+PROBATION_FROM = 0.5
+COUNTED_FOR = 6 * HALF_LIFE  # afterwards an incident counts less than a fiftieth
+
+SLOW_IN_PREFLIGHT = "preflight_slow"
+WEIGHTS: Mapping[str, float] = {
+    "gpu_fault": 1.5,  # uncorrected ECC errors included
+    "node_unfit": 1.5,
+    "node_storage_error": 1.0,
+    "hang": 0.6,
+    "node_lost": 0.6,
+    "device_exception": 0.5,
+    SLOW_IN_PREFLIGHT: 0.4,
+    "launch_failed": 0.3,
+    "process_killed": 0.2,
+    "collective_timeout": 0.2,
+    "network_error": 0.2,
+}
+"""By the kind of an incident; other kinds, such as actions of administrators, do not count. One fault of a device is
+enough for the node to be avoided for four days; a lost connection, which is recorded at all nodes of an attempt, needs
+five jobs."""
+
+
+class Standing(StrEnum):
+    """What follows from a score. `good`: nothing. `probation`: the node is used, and its next incident may suffice.
+    `avoided`: new attempts run elsewhere, as long as their pool has enough other nodes."""
+
+    GOOD = "good"
+    PROBATION = "probation"
+    AVOIDED = "avoided"
+
+
+@dataclass(frozen=True)
+class Incident:
+    """An incident of a node. `job_id`: of the affected job, empty if none was."""
+
+    kind: str
+    time: datetime
+    job_id: str
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Incidents of one kind: of how many jobs, the newest, and what they add to the score."""
+
+    kind: str
+    jobs: int
+    newest: datetime
+    score: float
+
+
+@dataclass(frozen=True)
+class NodeScore:
+    """The score of a node, 0 without incidents, and its reasons, the gravest first."""
+
+    value: float = 0.0
+    reasons: list[Reason] = field(default_factory=list)
+
+    @property
+    def standing(self) -> Standing:
+        """Return what follows from the score."""
+        if self.value >= AVOIDED_FROM:
+            return Standing.AVOIDED
+        return Standing.PROBATION if self.value >= PROBATION_FROM else Standing.GOOD
+
+
+def score(incidents: Iterable[Incident], released_at: datetime | None, now: datetime) -> NodeScore:
+    """Return the score of a node by its incidents since its last release."""
+    gravest: dict[str, tuple[float, Incident]] = {}
+    for number, incident in enumerate(incidents):
+        weight = WEIGHTS.get(incident.kind)
+        if weight is None or (released_at is not None and incident.time <= released_at):
+            continue
+        counted = weight * 0.5 ** (max(now - incident.time, timedelta()) / HALF_LIFE)
+        key = incident.job_id or f"incident {number}"
+        if key not in gravest or gravest[key][0] < counted:
+            gravest[key] = (counted, incident)
+    of_kind: dict[str, list[tuple[float, Incident]]] = {}
+    for counted, incident in gravest.values():
+        of_kind.setdefault(incident.kind, []).append((counted, incident))
+    reasons = [
+        Reason(kind, len(rows), max(incident.time for _, incident in rows), sum(counted for counted, _ in rows))
+        for kind, rows in of_kind.items()
+    ]
+    reasons.sort(key=lambda reason: -reason.score)
+    return NodeScore(sum(reason.score for reason in reasons), reasons)
+
+
+def avoided_names(scores: Mapping[str, NodeScore]) -> list[str]:
+    """Return the nodes that new attempts avoid, the worst first."""
+    found = [(-each.value, name) for name, each in scores.items() if each.standing is Standing.AVOIDED]
+    return [name for _, name in sorted(found)]
