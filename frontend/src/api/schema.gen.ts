@@ -4801,7 +4801,7 @@ export interface components {
             charged: number;
             /** @description What the slots were held for. `share` is of `slot_seconds` without `uncounted`. */
             categories: components["schemas"]["GoodputCategory"][];
-            /** @description Usage that is not divided yet, such as the last minutes of running jobs, or that was not stored by job. */
+            /** @description Usage that is not divided yet, as of the last minutes of running jobs, or that was not stored by job. */
             uncounted: components["schemas"]["GoodputAmount"];
             /** @description What interrupted jobs, by reason, the most expensive first. */
             interruptions: components["schemas"]["GoodputCause"][];

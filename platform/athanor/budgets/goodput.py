@@ -14,7 +14,7 @@ from athanor.budgets.models import Meter, UsageHour
 from athanor.jobs import selectors
 from athanor.jobs.goodput import PRODUCTIVE, Entry, Interruption
 from athanor.jobs.models import Job
-from athanor.jobs.timeline import Activity, Span
+from athanor.jobs.timeline import Activity
 
 HOUR = timedelta(hours=1)
 _MICROSECOND = timedelta(microseconds=1)

@@ -1,8 +1,8 @@
 """The usage hours of jobs by what their slots were held for, stored, so that a statement of a team reads no events.
 
 A job's hours are divided by its ledger (goodput.py) and replaced each time, as a later attempt changes what an earlier
-one lost: while the job is unfinished after a twentieth of its age, within bounds, and once more after its end. The parts
-of an hour sum to its slot-seconds and cost at that time, whatever the events say.
+one lost: while the job is unfinished after a twentieth of its age, within bounds, and once more after its end. The
+parts of an hour sum to its slot-seconds and cost at that time, whatever the events say.
 """
 
 from collections import defaultdict
@@ -16,7 +16,7 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from athanor.accounts.failures import run_isolated
-from athanor.budgets.goodput import HOUR, by_hour, divide, hour_of
+from athanor.budgets.goodput import by_hour, divide, hour_of
 from athanor.budgets.models import JobGoodput, Meter, UsageHour, UsageInterruption, UsagePart
 from athanor.core import task_triggers
 from athanor.jobs import selectors
@@ -114,8 +114,9 @@ def _parts(usage: UsageHour, found: _Hour) -> Iterator[UsagePart]:
     for (activity, phase, cause), slot_seconds, cost in divided:
         if slot_seconds or cost:
             yield UsagePart(
-                usage=usage, activity=activity, phase=phase, cause=cause, slot_seconds=slot_seconds, cost=cost
-            )
+                usage=usage, team_id=usage.team_id, activity=activity, phase=phase, cause=cause,
+                slot_seconds=slot_seconds, cost=cost,
+            )  # fmt: skip
 
 
 def _interruptions(usage: UsageHour, found: _Hour) -> Iterator[UsageInterruption]:
@@ -127,6 +128,6 @@ def _interruptions(usage: UsageHour, found: _Hour) -> Iterator[UsageInterruption
         refunded = 0 if in_place else refunds.get(reason, 0)
         if own or refunded:
             yield UsageInterruption(
-                usage=usage, reason=reason, in_place=in_place, count=len(own), refunded=refunded,
+                usage=usage, team_id=usage.team_id, reason=reason, in_place=in_place, count=len(own), refunded=refunded,
                 steps_lost=sum(each.steps_lost or 0 for each in own),
             )  # fmt: skip

@@ -65,7 +65,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class JobRow:
-    """A job with much time that was not productive. `id` and `name`: None for one of a team that is not the caller's."""
+    """A job with much time that was not productive. `id` and `name`: None for one of a team that is not in `own`."""
 
     id: str | None
     name: str | None

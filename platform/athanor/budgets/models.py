@@ -323,7 +323,7 @@ class UsageHour(models.Model):
 
 
 class JobGoodput(models.Model):
-    """Until when the usage hours of a job are divided into parts (goodput_hours.py). Created with the job's first meter.
+    """Until when the usage hours of a job are divided (goodput_hours.py). Created with the job's first meter.
 
     `due_at`: when they are divided again. `final`: the job has ended and is divided completely.
     """
@@ -350,6 +350,8 @@ class UsagePart(models.Model):
     """
 
     usage = models.ForeignKey(UsageHour, on_delete=models.CASCADE, related_name="parts")
+    # That of the usage: a policy that reads it costs no join.
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+", db_index=False)
     activity = models.CharField(max_length=20)
     phase = models.CharField(max_length=60, blank=True, default="")
     cause = models.CharField(max_length=40, blank=True, null=True)  # noqa: DJ001 - not known is not none
@@ -368,6 +370,7 @@ class UsageInterruption(models.Model):
     """
 
     usage = models.ForeignKey(UsageHour, on_delete=models.CASCADE, related_name="interruptions")
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+", db_index=False)
     reason = models.CharField(max_length=40, blank=True)
     in_place = models.BooleanField()
     count = models.PositiveIntegerField()

@@ -19,7 +19,9 @@ NOT_SHOWN = "(not shown)"  # of teams that are not yours
 
 @reports_errors
 def goodput(
-    job: Annotated[str | None, typer.Argument(help="The job's name, or the beginning or end of its id.", metavar="JOB")] = None,
+    job: Annotated[
+        str | None, typer.Argument(help="The job's name, or the beginning or end of its id.", metavar="JOB")
+    ] = None,
     team: Annotated[str | None, typer.Option(help="Statement of the jobs of this team, by name or id.")] = None,
     project: Annotated[str | None, typer.Option(help="Statement of the jobs of this project.")] = None,
     after: Annotated[
@@ -42,8 +44,9 @@ def goodput(
             raise CliError(ExitCode.USAGE, "--team, --project, --from and --to are of a statement: leave JOB out")
         _show_job(client.get(f"/jobs/{find_job(client, job)}/goodput"), as_json)
         return
-    query = {"after": read_time("--from", after), "before": read_time("--to", before), "team": team, "project": project}
-    found = client.get("/goodput", **query)
+    found = client.get(
+        "/goodput", after=read_time("--from", after), before=read_time("--to", before), team=team, project=project
+    )
     if as_json:
         print_json(found)
         return
@@ -115,7 +118,16 @@ def _categories(found: Any) -> Table:
 
 def _causes(found: Any) -> Table:
     table = columns(
-        "reason", "blame", "attempts", "in place", "steps repeated", "lost", "no progress", "start-up", "cost", "refunded"
+        "reason",
+        "blame",
+        "attempts",
+        "in place",
+        "steps repeated",
+        "lost",
+        "no progress",
+        "start-up",
+        "cost",
+        "refunded",
     )
     for row in found["interruptions"]:
         reason = row["reason"] or {"code": NOT_KNOWN, "blame": NOT_KNOWN}
