@@ -182,7 +182,7 @@ class GoodputSumsSerializer(serializers.Serializer[Any]):
         many=True, help_text="What the slots were held for. `share` is of `slot_seconds` without `uncounted`."
     )
     uncounted = GoodputAmountSerializer(
-        help_text="Usage that is not divided yet, as of the last minutes of running jobs, or that was not stored by job."
+        help_text="Usage that is not divided yet, as of the last minutes of running jobs, or was not stored by job."
     )
     interruptions = GoodputCauseSerializer(
         many=True, help_text="What interrupted jobs, by reason, the most expensive first."
