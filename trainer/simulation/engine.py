@@ -73,7 +73,8 @@ class _Run:
     """
 
     def __init__(self, gpus: int, duration: int, inputs: Inputs, seed: int) -> None:
-        self._gpus, self._inputs, self._chance = gpus, inputs, random.Random(seed)
+        self._gpus, self._inputs = gpus, inputs
+        self._chance = random.Random(seed)  # noqa: S311 - a repeatable run, no secret
         mean_seconds = 3600.0 * inputs.hours_between_failures / gpus
         interval = inputs.interval or best_interval(inputs.save_cost, mean_seconds, inputs.save_seconds)
         self._result = Result(gpus, duration, interval)

@@ -70,9 +70,9 @@ class Inputs:
     `stall`: training waits while the state is copied; `slowdown`: of steps, while a checkpoint is written, as a share.
     `write_rate`, `read_rate`: of a rank to and from the store, in GB/s. `interval`: of stored checkpoints, None for the
     one that runs choose. `shadow_interval`: None without shadow checkpoints; `shadow_share`, `peer_share`: of the time,
-    what they take. `detect`: until a failure is known; `detect_hang`: until a hang is. `restart`: from there to the next
-    step, in place or with a spare node, without reading the state; `new_attempt`: the same with a new attempt; `repeat`:
-    restarts in place of each node in an attempt. `hours_between_failures`: of one GPU, the unexpected ones.
+    what they take. `detect`: until a failure is known; `detect_hang`: until a hang is. `restart`: from there to the
+    next step, in place or with a spare node, without reading the state; `new_attempt`: the same with a new attempt.
+    `repeat`: restarts in place of each node in an attempt. `hours_between_failures`: of one GPU, the unexpected ones.
     `planned_hours`: of one GPU, None for none.
     """
 
