@@ -1,8 +1,8 @@
 """The largest attention logit of each layer: of a query and a key that it attends to, scaled and, where the model caps
 its scores, capped, as it enters the softmax. Sinks are no logits of keys.
 
-It is exact: a forward pass without gradients hands queries and keys of each layer to a recorder, which multiplies blocks
-of queries with the keys that they see. The scores of all queries are never in memory together.
+It is no bound: a forward pass without gradients hands queries and keys of each layer to a recorder, which multiplies
+blocks of queries with the keys that they see, in fp32. The scores of all queries are never in memory together.
 
 Shape suffixes: B batch, H heads, K key-value heads, E head size, S this rank's part of the sequence, W the full one, q
 queries of a block, k keys that a block may see.
@@ -47,7 +47,8 @@ def largest_attention_logits(model: ParallelModel, batch: MicroBatch, num_layers
     if mesh.world_size > 1:
         dist.all_reduce(largest, dist.ReduceOp.MAX)
         dist.all_reduce(broken)
-    return largest.where(broken == 0, float("nan")).tolist()
+    found: list[float] = largest.where(broken == 0, float("nan")).tolist()
+    return found
 
 
 @dataclass(frozen=True)

@@ -4801,7 +4801,7 @@ export interface components {
             charged: number;
             /** @description What the slots were held for. `share` is of `slot_seconds` without `uncounted`. */
             categories: components["schemas"]["GoodputCategory"][];
-            /** @description Usage that is not divided yet, as of the last minutes of running jobs, or that was not stored by job. */
+            /** @description Usage that is not divided yet, as of the last minutes of running jobs, or was not stored by job. */
             uncounted: components["schemas"]["GoodputAmount"];
             /** @description What interrupted jobs, by reason, the most expensive first. */
             interruptions: components["schemas"]["GoodputCause"][];
@@ -4847,6 +4847,16 @@ export interface components {
              * @example 100
              */
             layers_every_steps: number | null;
+            /**
+             * Logits Every Steps
+             * @description Report, every so many steps, the largest attention logit of each layer
+             *     (`layers/blocks/N/attention/largest_logit`): of a query and a key that it attends to, scaled and, with
+             *     `attn_logit_softcapping`, capped, as it enters the softmax. It is that of the first micro-batch of each process
+             *     after the step, in another forward pass. Without it, none is reported.
+             * @default null
+             * @example 100
+             */
+            logits_every_steps: number | null;
         };
         /**
          * Grant
