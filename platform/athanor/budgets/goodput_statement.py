@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from django.db.models import F, Q, QuerySet, Sum
+from django.db.models import F, Q, Sum
 
 from athanor.accounts.models import Team
-from athanor.budgets.costs import visible_usage
+from athanor.budgets.costs import usage_within
 from athanor.budgets.models import UsageHour, UsageInterruption, UsagePart
 from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs.goodput import PRODUCTIVE
@@ -101,14 +101,17 @@ def statements(
     Covers `team_ids`, or all teams that the database session sees if it is None. Jobs of teams that are not in `own`
     are listed without their ids and names.
     """
-    usage = visible_usage(start, end, team_ids)
-    if project:
-        usage = usage.filter(project=project)
-    parts, interruptions = list(_parts(usage)), list(_interruptions(usage))
-    jobs = {currency: _worst(usage, currency, own) for currency in {row["currency"] for row in parts}}
+
+    def within(prefix: str = "") -> Q:
+        condition = usage_within(start, end, team_ids, prefix)
+        return condition & Q(**{f"{prefix}project": project}) if project else condition
+
+    of_usage = within("usage__")
+    parts, interruptions = list(_parts(of_usage)), list(_interruptions(of_usage))
+    jobs = {currency: _worst(of_usage, currency, own) for currency in {row["currency"] for row in parts}}
     found = {}
     # The totals last: usage only grows, so they have at least what the parts have.
-    for row in _totals(usage):
+    for row in _totals(within()):
         total = Amount(row["slots"], row["costs"])
         found[row["currency"]] = Statement(
             row["currency"], total, row["refunds"], replace(total), jobs=jobs.get(row["currency"], [])
@@ -136,20 +139,21 @@ def teams_named(name: str, team_ids: Collection[str] | None) -> Collection[str] 
     return found
 
 
-def _totals(usage: QuerySet[UsageHour]) -> Iterable[Any]:
+def _totals(within: Q) -> Iterable[Any]:
     sums = {"slots": Sum("slot_seconds"), "costs": Sum("cost"), "refunds": Sum("fault_cost")}
-    return usage.values(currency=F("pool__currency")).annotate(**sums).order_by("currency")
+    groups = UsageHour.objects.filter(within).values(currency=F("pool__currency"))
+    return groups.annotate(**sums).order_by("currency")
 
 
-def _parts(usage: QuerySet[UsageHour]) -> Iterable[Any]:
-    rows = UsagePart.objects.filter(usage__in=usage)
+def _parts(of_usage: Q) -> Iterable[Any]:
+    rows = UsagePart.objects.filter(of_usage)
     groups = rows.values("activity", "phase", "cause", currency=F("usage__pool__currency"))
     sums = {"slots": Sum("slot_seconds"), "costs": Sum("cost")}
     return groups.annotate(**sums).order_by("activity", "phase", "cause")
 
 
-def _interruptions(usage: QuerySet[UsageHour]) -> Iterable[Any]:
-    rows = UsageInterruption.objects.filter(usage__in=usage)
+def _interruptions(of_usage: Q) -> Iterable[Any]:
+    rows = UsageInterruption.objects.filter(of_usage)
     sums = {"number": Sum("count"), "steps": Sum("steps_lost"), "refunds": Sum("refunded")}
     return rows.values("reason", "in_place", currency=F("usage__pool__currency")).annotate(**sums).order_by("reason")
 
@@ -177,11 +181,11 @@ def _add_interruptions(statement: Statement, row: Any) -> None:
     cause.refunded += row["refunds"]
 
 
-def _worst(usage: QuerySet[UsageHour], currency: str, own: Collection[str]) -> list[JobRow]:
+def _worst(of_usage: Q, currency: str, own: Collection[str]) -> list[JobRow]:
     """Return the jobs with the most slot time that was not productive."""
     lost = ~Q(activity__in=[each.value for each in PRODUCTIVE])
     rows = list(
-        UsagePart.objects.filter(usage__in=usage.filter(pool__currency=currency))
+        UsagePart.objects.filter(of_usage, usage__pool__currency=currency)
         .values("usage__job_id", "usage__team_id")
         .annotate(
             slots=Sum("slot_seconds"), costs=Sum("cost"),
