@@ -1,4 +1,4 @@
-"""The largest attention logit of each layer is that of all scores at once, on every mesh, and costs no compilation."""
+"""The largest attention logit of each layer is that of the complete scores, on every mesh, without a compilation."""
 
 import math
 from collections.abc import Iterator

@@ -104,12 +104,9 @@ def train(state: TrainState) -> EndClass:
         if step == state.first_step:
             state.mesh.set_timeout(TRAINING_TIMEOUT)
         collect_garbage(done)
-        if monitor.updates.is_due(step):
+        if monitor.updates.is_due(step) or monitor.are_logits_due(done):
             monitor.report_steps(pipe.drain())
-            monitor.report_updates(done)
-        if monitor.are_logits_due(done):
-            monitor.report_steps(pipe.drain())
-            monitor.report_logits(done, batches[0])
+            monitor.report_layers(done, batches[0])
         if done % training.evaluation.every_steps == 0 or done == training.steps:
             monitor.report_steps(pipe.drain())
             run_evaluation(state, monitor, done)
@@ -399,22 +396,20 @@ class Monitor:
         self.latest.update(found.values | self.best.metrics)
         self.clock.resume()
 
-    def report_updates(self, step: int) -> None:
-        """Report the measured update, which was that of the last of `step` steps; a collective."""
-        ratios = self.updates.ratios().items()
-        self._reporter.metrics(step, {f"{_series(name)}/update_ratio": ratio for name, ratio in ratios})
-        self.clock.resume()
-
     def are_logits_due(self, step: int) -> bool:
         """Return whether the largest attention logits are measured after `step` steps."""
         return self._logits_every is not None and step % self._logits_every == 0
 
-    def report_logits(self, step: int, batch: MicroBatch) -> None:
-        """Report the largest attention logit of each layer after `step` steps; a collective."""
-        largest = largest_attention_logits(self._model, batch, self._num_layers)
-        self._reporter.metrics(
-            step, {f"{_series(f'blocks.{layer}.attention')}/largest_logit": each for layer, each in enumerate(largest)}
-        )
+    def report_layers(self, step: int, batch: MicroBatch) -> None:
+        """Report what is due after `step` steps, a collective: by layer the update, which was that of the last step,
+        and the largest attention logits. `batch`: a micro-batch of this rank."""
+        values: dict[str, float] = {}
+        if self.updates.is_due(step - 1):
+            values = {f"{_series(name)}/update_ratio": ratio for name, ratio in self.updates.ratios().items()}
+        if self.are_logits_due(step):
+            for layer, largest in enumerate(largest_attention_logits(self._model, batch, self._num_layers)):
+                values[f"{_series(f'blocks.{layer}.attention')}/largest_logit"] = largest
+        self._reporter.metrics(step, values)
         self.clock.resume()
 
     def report_save(self, step: int, stall_seconds: float) -> None:
