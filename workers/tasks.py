@@ -8,7 +8,7 @@ from celery import shared_task
 from athanor.accounts import idempotency, sign_on_checks
 from athanor.artifacts import deletions, scrub, unreferenced
 from athanor.artifacts import services as artifacts
-from athanor.budgets import metering_cycle, series_fetch
+from athanor.budgets import goodput_hours, metering_cycle, series_fetch
 from athanor.compliance import audit_anchors, erasure
 from athanor.compliance import retention as records
 from athanor.core import task_triggers
@@ -100,6 +100,12 @@ def sweep_storage() -> None:
 def sweep_unreferenced() -> None:
     """Count and delete objects that no manifest names."""
     unreferenced.sweep()
+
+
+@reconciler(task_triggers.GOODPUT)
+def divide_usage() -> None:
+    """Divide the usage of jobs by what their slots were held for."""
+    goodput_hours.count_due()
 
 
 @reconciler(task_triggers.SCRUB)

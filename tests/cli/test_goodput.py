@@ -72,3 +72,46 @@ def test_the_interval_of_checkpoints_is_printed_with_what_it_was_chosen_from(
     assert expected in lines(athanor("goodput", JOB).stdout)
     server.answer(PATH, answer({**FOUND, "checkpoint_interval": None}))
     assert "checkpoints: at least" not in athanor("goodput", JOB).stdout
+
+
+SUMS = {
+    "currency": "EUR", "slot_seconds": 500, "goodput": 0.7, "cost": 4_000_000, "refunded": 500_000,
+    "charged": 3_500_000, "categories": CATEGORIES, "uncounted": {"slot_seconds": 100, "cost": 360_000},
+    "interruptions": [
+        {
+            "reason": KILLED["reason"], "attempts": 0, "restarts": 12, "steps_lost": 1017, "lost_slot_seconds": 80,
+            "stalled_slot_seconds": 0, "startup_slot_seconds": 20, "cost": 620_000, "refunded": 500_000,
+        }
+    ],
+    "jobs": [
+        {
+            "id": JOB, "name": "tiny", "slot_seconds": 400, "cost": 3_640_000, "unproductive_slot_seconds": 120,
+            "unproductive_cost": 640_000,
+        },
+        {
+            "id": None, "name": None, "slot_seconds": 4, "cost": 0, "unproductive_slot_seconds": 3,
+            "unproductive_cost": 0,
+        },
+    ],
+}  # fmt: skip
+STATEMENT = {"after": "2026-03-01T00:00:00Z", "before": "2026-04-01T00:00:00Z", "items": [SUMS]}
+
+
+def test_the_statement_of_a_team_has_the_activities_the_reasons_and_the_jobs(
+    server: Any, athanor: Any, answer: Any
+) -> None:
+    server.answer("GET /api/v1/goodput", answer(STATEMENT))
+    wanted = ("--team", "red", "--project", "p", "--from", "2026-03-01T00:00:00Z", "--to", "2026-04-01T00:00:00Z")
+    output = lines(athanor("--utc", "goodput", *wanted).stdout)
+    for line in (
+        "2026-03-01 00:00:00+00:00 to 2026-04-01 00:00:00+00:00",
+        "goodput 70.0% of 8m 20s slot time; 3.50 EUR charged, 0.50 EUR refunded",
+        "not divided yet 1m 40s 0.36 EUR", "total 8m 20s 4.00 EUR",
+        "process_killed infrastructure 0 12 1,017 1m 20s 0.0 s 20 s 0.62 EUR 0.50 EUR",
+        f"{JOB} tiny 6m 40s 2m 00s 0.64 EUR", "(not shown) (not shown) 4.0 s 3.0 s 0.00 EUR",
+    ):  # fmt: skip
+        assert line in output, output
+    assert json.loads(athanor("goodput", "--json").stdout) == STATEMENT
+    server.answer("GET /api/v1/goodput", answer({**STATEMENT, "items": []}))
+    assert "No usage." in athanor("goodput").stdout
+    assert "leave JOB out" in athanor("goodput", JOB, "--team", "red").stderr

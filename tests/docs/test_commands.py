@@ -46,6 +46,7 @@ NOT_RUN = {
     "python -m deploy.local unit": "tests/deploy/test_systemd.py verifies what it prints",
     "systemctl --user": "needs systemd",
     "loginctl": "needs systemd",
+    "python -m trainer.simulation": "takes seconds each: tests/trainer/test_recovery_simulation.py runs it",
     "export ATHANOR_TEST_KUBECONFIG": "needs a Kubernetes cluster",
     ".venv/bin/python -m pytest tests/backends tests/kubernetes/test_real.py": "needs a Kubernetes cluster",
 }

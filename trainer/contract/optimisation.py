@@ -63,6 +63,13 @@ class GradientWatchSpec(SpecModel):
     """Report, every so many steps, the norm of each layer's gradient before clipping (`layers/NAME/gradient_norm`), and
     the norm of its update divided by that of its weights (`layers/NAME/update_ratio`). In these steps each process
     copies its part of the trained parameters to host memory and back. Without it, neither is reported."""
+    logits_every_steps: Annotated[
+        int | None, Field(ge=10, le=MAX_INT32, exclude_if=lambda value: value is None, examples=[100])
+    ] = None
+    """Report, every so many steps, the largest attention logit of each layer
+    (`layers/blocks/N/attention/largest_logit`): of a query and a key that it attends to, scaled and, with
+    `attn_logit_softcapping`, capped, as it enters the softmax. It is that of the first micro-batch of each process
+    after the step, in another forward pass. Without it, none is reported."""
 
 
 class OptimizerSpec(SpecModel):

@@ -44,7 +44,7 @@ class ContextParallel:
         them."""
         if self._group is None:
             return batch
-        mine_S = self._local_positions(batch.tokens_BS.shape[1], batch.tokens_BS.device)
+        mine_S = self.positions_of(self._rank, batch.tokens_BS.shape[1], batch.tokens_BS.device)
         positions_BS = batch.positions_BS
         if positions_BS is None:
             positions_BS = torch.arange(batch.tokens_BS.shape[1], device=batch.tokens_BS.device).expand_as(
@@ -67,12 +67,12 @@ class ContextParallel:
         for block in model.blocks.values():
             block.attention.attend = partial(method, window=block.attention.window, cap=block.attention.cap)
 
-    def _local_positions(self, length: int, device: torch.device) -> Tensor:
-        """Return the positions of this rank's tokens in the full sequence, [S], ascending."""
-        if not self._is_ring:
+    def positions_of(self, rank: int, length: int, device: torch.device) -> Tensor:
+        """Return the positions of a context rank's tokens in the full sequence of `length`, [S], ascending."""
+        if self._group is None or not self._is_ring:
             size = length // self._size
-            return torch.arange(self._rank * size, (self._rank + 1) * size, device=device)
-        return chunk_positions(self._rank, self._size, length, device)
+            return torch.arange(rank * size, (rank + 1) * size, device=device)
+        return chunk_positions(rank, self._size, length, device)
 
     def _ring_bounds(self, documents_BW: Tensor | None, _: Tensor, *, window: int | None) -> Tensor | None:
         """Return where documents begin among the queries and keys of each step of the ring and then, if there is a

@@ -21,6 +21,7 @@ from trainer.data.packing import IGNORED
 from trainer.errors import CorruptionError, PlaceError, TrainerError
 from trainer.models.lora import seed_dropout
 from trainer.optim.learning_rate import learning_rate
+from trainer.parallel.attention_logits import largest_attention_logits
 from trainer.parallel.mesh import all_reduce_sum, all_reduce_world
 from trainer.reporting.compute_time import ComputeSampler
 from trainer.reporting.gradient_watch import GradientWatch, OutlierLimit
@@ -107,9 +108,9 @@ def train(state: TrainState) -> EndClass:
         if step == state.first_step:
             state.mesh.set_timeout(TRAINING_TIMEOUT)
         collect_garbage(done)
-        if monitor.updates.is_due(step):
+        if monitor.updates.is_due(step) or monitor.are_logits_due(done):
             monitor.report_steps(pipe.drain())
-            monitor.report_updates(done)
+            monitor.report_layers(done, batches[0])
         if done % training.evaluation.every_steps == 0 or done == training.steps:
             monitor.report_steps(pipe.drain())
             run_evaluation(state, monitor, done)
@@ -269,10 +270,12 @@ class Monitor:
         )
         self._skew = SkewDetector(SLOW_SAMPLES if self.sampler.is_needed else SLOW_STEPS)
         self.replicas = ReplicaCheck(state.model.weights, state.assignment.corrupted)
-        self.layers = Layers(state.model.weights, state.training.model.resolve().num_layers)
+        self._model, self._num_layers = state.model, state.training.model.resolve().num_layers
+        self.layers = Layers(state.model.weights, self._num_layers)
         self._loader = state.loader
         watch = state.training.optimizer.gradient_watch
         self.updates = UpdateMeter(state.optimizer, self.layers, state.mesh, watch.layers_every_steps)
+        self._logits_every = watch.logits_every_steps
         self._resumed, self._shadows, self._writer = state.resumed, state.shadows, state.writer
         before = state.resumed.progress
         self._gradients = GradientWatch(watch, before.watch)
@@ -442,10 +445,20 @@ class Monitor:
         self.latest.update(found.values | self.best.metrics)
         self.clock.resume()
 
-    def report_updates(self, step: int) -> None:
-        """Report the measured update, which was that of the last of `step` steps; a collective."""
-        ratios = self.updates.ratios().items()
-        self._reporter.metrics(step, {f"{_series(name)}/update_ratio": ratio for name, ratio in ratios})
+    def are_logits_due(self, step: int) -> bool:
+        """Return whether the largest attention logits are measured after `step` steps."""
+        return self._logits_every is not None and step % self._logits_every == 0
+
+    def report_layers(self, step: int, batch: MicroBatch) -> None:
+        """Report what is due after `step` steps, a collective: by layer the update, which was that of the last step,
+        and the largest attention logits. `batch`: a micro-batch of this rank."""
+        values: dict[str, float] = {}
+        if self.updates.is_due(step - 1):
+            values = {f"{_series(name)}/update_ratio": ratio for name, ratio in self.updates.ratios().items()}
+        if self.are_logits_due(step):
+            for layer, largest in enumerate(largest_attention_logits(self._model, batch, self._num_layers)):
+                values[f"{_series(f'blocks.{layer}.attention')}/largest_logit"] = largest
+        self._reporter.metrics(step, values)
         self.clock.resume()
 
     def report_save(self, step: int, stall_seconds: float) -> None:

@@ -1120,6 +1120,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/goodput": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show what the slots of teams were held for
+         * @description Splits usage and cost of a time range, the totals of `GET /costs`, by what the slots were held for, and sums the interruptions by reason. Covers your teams; for platform administrators and auditors, all teams, without the jobs of teams that are not theirs. Divided last at most an hour ago while a job runs, and a minute after its end; what is not divided yet is in `uncounted`.
+         */
+        get: operations["goodput_statement"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/invitations": {
         parameters: {
             query?: never;
@@ -4678,6 +4698,13 @@ export interface components {
             /** @description The longest time between checkpoints, as last chosen. Null without `checkpoint.every_minutes` `auto`, and before the first save is measured. */
             checkpoint_interval: components["schemas"]["CheckpointInterval"] | null;
         };
+        /** @description Slot time and its cost. */
+        GoodputAmount: {
+            /** @description Slot-seconds, as metered. */
+            slot_seconds: number;
+            /** @description Their cost in millionths of the currency. */
+            cost: number;
+        };
         /** @description The ledger of one attempt. */
         GoodputAttempt: {
             /** @description Number of the attempt, from 1. */
@@ -4735,6 +4762,42 @@ export interface components {
             /** @description Of `startup`: its phases. Otherwise empty. */
             phases: components["schemas"]["GoodputPhase"][];
         };
+        /** @description Interruptions for one reason, and what they cost. */
+        GoodputCause: {
+            /** @description Why, with the blame. Null if it was not reported. */
+            reason: components["schemas"]["Reason"] | null;
+            /** @description Attempts that it ended in the time range. */
+            attempts: number;
+            /** @description Restarts of processes within attempts in the time range. */
+            restarts: number;
+            /** @description Steps that were done and repeated, as far as they are known, of the interruptions in the time range. */
+            steps_lost: number;
+            /** @description Slot-seconds of work that was lost. */
+            lost_slot_seconds: number;
+            /** @description Slot-seconds without progress before it. */
+            stalled_slot_seconds: number;
+            /** @description Slot-seconds of the start-ups that followed. */
+            startup_slot_seconds: number;
+            /** @description Cost of these three, in millionths of the currency. */
+            cost: number;
+            /** @description What attempts were refunded for it, in millionths of the currency. They sum to the total. */
+            refunded: number;
+        };
+        /** @description A job with much slot time that was not productive. */
+        GoodputJob: {
+            /** @description Id of the job. Null for a team that is not yours. */
+            id: string | null;
+            /** @description Name of the job. Null for a team that is not yours. */
+            name: string | null;
+            /** @description Slot-seconds of the job in the time range. */
+            slot_seconds: number;
+            /** @description Their cost in millionths of the currency. */
+            cost: number;
+            /** @description Slot-seconds that were neither training nor preparation of data. */
+            unproductive_slot_seconds: number;
+            /** @description Their cost in millionths of the currency. */
+            unproductive_cost: number;
+        };
         /** @description A phase of the start-ups. */
         GoodputPhase: {
             /** @description Name of the phase, such as `launch`, `import` or `first_step`. */
@@ -4746,6 +4809,47 @@ export interface components {
             slot_seconds: number;
             /** @description Cost in millionths of the currency, as metered. The parts add up to the cost of the attempts. */
             cost: number;
+        };
+        /** @description What the slots of teams were held for. */
+        GoodputStatement: {
+            /**
+             * Format: date-time
+             * @description Begin of the range, ISO 8601 in UTC.
+             */
+            after: string;
+            /**
+             * Format: date-time
+             * @description End of the range. Usage is of full hours: those that begin within the range count.
+             */
+            before: string;
+            /** @description One for each currency. */
+            items: components["schemas"]["GoodputSums"][];
+        };
+        /** @description What slots were held for, in one currency. `categories` and `uncounted` sum to the totals. */
+        GoodputSums: {
+            /** @description Currency of the amounts, ISO 4217. */
+            currency: string;
+            /** @description Slot-seconds that were used, as in `GET /costs`. */
+            slot_seconds: number;
+            /**
+             * Format: double
+             * @description Productive share of what is divided, from 0 to 1. Null as long as nothing is.
+             */
+            goodput: number | null;
+            /** @description Cost in millionths of the currency, as in `GET /costs`. */
+            cost: number;
+            /** @description Part of `cost` that is not charged, because infrastructure faults lost it. */
+            refunded: number;
+            /** @description `cost` without `refunded`, as in `GET /costs`. */
+            charged: number;
+            /** @description What the slots were held for. `share` is of `slot_seconds` without `uncounted`. */
+            categories: components["schemas"]["GoodputCategory"][];
+            /** @description Usage that is not divided yet, as of the last minutes of running jobs, or was not stored by job. */
+            uncounted: components["schemas"]["GoodputAmount"];
+            /** @description What interrupted jobs, by reason, the most expensive first. */
+            interruptions: components["schemas"]["GoodputCause"][];
+            /** @description The 20 jobs with the most slot time that was not productive, in that order. */
+            jobs: components["schemas"]["GoodputJob"][];
         };
         /** @enum {string} */
         GradientReductionEnum: "fp32" | "bf16";
@@ -4786,6 +4890,16 @@ export interface components {
              * @example 100
              */
             layers_every_steps: number | null;
+            /**
+             * Logits Every Steps
+             * @description Report, every so many steps, the largest attention logit of each layer
+             *     (`layers/blocks/N/attention/largest_logit`): of a query and a key that it attends to, scaled and, with
+             *     `attn_logit_softcapping`, capped, as it enters the softmax. It is that of the first micro-batch of each process
+             *     after the step, in another forward pass. Without it, none is reported.
+             * @default null
+             * @example 100
+             */
+            logits_every_steps: number | null;
         };
         /**
          * Grant
@@ -19183,6 +19297,152 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["TeamEventPage"];
                     "text/event-stream": string;
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    goodput_statement: {
+        parameters: {
+            query?: {
+                /** @description Begin of the range. Without it, 30 days before its end. */
+                after?: string;
+                /** @description End of the range, at most 800 days after its begin. Without it, now. */
+                before?: string;
+                /** @description Only jobs of the project with this name. */
+                project?: string;
+                /** @description Only jobs of the team with this name or id. */
+                team?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What the slots of teams were held for. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GoodputStatement"];
                 };
             };
             /** @description The body is not what its Content-Type says. */

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import connection
-from django.db.models import Case, CharField, F, QuerySet, Sum, When
+from django.db.models import Case, CharField, F, Q, QuerySet, Sum, When
 from django.db.models.functions import TruncDay
 
 from athanor.budgets.models import Meter, UsageHour
@@ -61,9 +61,7 @@ def report(
     None, as are those of usage that was not stored by job. With a job or person at most `limit` groups are returned,
     the most expensive first. `charged` is the cost without what infrastructure faults lost.
     """
-    rows = UsageHour.objects.filter(hour__gte=start, hour__lt=end)
-    if not all_teams:
-        rows = rows.filter(team__in=sorted(own))
+    rows = UsageHour.objects.filter(usage_within(start, end, None if all_teams else own))
     keys: dict[str, Any] = {f"by_{name}": F(GROUPS[name]) for name in by if name != "day"}
     for name in set(by) & set(OF_A_TEAM) if all_teams else ():
         is_own = When(team__in=sorted(own), then=keys[f"by_{name}"])
@@ -81,6 +79,13 @@ def report(
     if "job" in by:
         _add_names(items)
     return Report(items, [{**_row(row, ()), "groups": row["groups"]} for row in largest if row["is_rest"]])
+
+
+def usage_within(start: datetime, end: datetime, team_ids: Collection[str] | None, prefix: str = "") -> Q:
+    """Return the condition of the hours that begin in [start, end) of these teams, or of all that the database session
+    sees if None. `prefix`: of a relation to them, such as `usage__`."""
+    within = Q(**{f"{prefix}hour__gte": start, f"{prefix}hour__lt": end})
+    return within if team_ids is None else within & Q(**{f"{prefix}team__in": sorted(team_ids)})
 
 
 def of_job(job: Job) -> dict[str, int]:

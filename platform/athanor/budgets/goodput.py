@@ -14,9 +14,9 @@ from athanor.budgets.models import Meter, UsageHour
 from athanor.jobs import selectors
 from athanor.jobs.goodput import PRODUCTIVE, Entry, Interruption
 from athanor.jobs.models import Job
-from athanor.jobs.timeline import Activity, Span
+from athanor.jobs.timeline import Activity
 
-_HOUR = timedelta(hours=1)
+HOUR = timedelta(hours=1)
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -148,12 +148,20 @@ def with_costs(entries: Sequence[Entry], slots: int, cost: int, weights: Sequenc
     """
     if not sum(weights):
         weights = [entry.span.duration // _MICROSECOND for entry in entries]
+    for entry, part in zip(entries, divide(cost, weights), strict=True):
+        yield Item(entry, slots, part)
+
+
+def divide(whole: int, weights: Sequence[int]) -> list[int]:
+    """Return whole parts of `whole` in proportion to `weights`, by the largest remainder; they add up to it.
+
+    The sum of the weights must be above 0.
+    """
     total = sum(weights)
-    parts = [divmod(cost * weight, total) for weight in weights]
-    missing = cost - sum(part for part, _ in parts)
+    parts = [divmod(whole * weight, total) for weight in weights]
+    missing = whole - sum(part for part, _ in parts)
     largest = set(sorted(range(len(parts)), key=lambda place: -parts[place][1])[:missing])
-    for place, (entry, (part, _)) in enumerate(zip(entries, parts, strict=True)):
-        yield Item(entry, slots, part + (place in largest))
+    return [part + (place in largest) for place, (part, _) in enumerate(parts)]
 
 
 def _weights(entries: Sequence[Entry], meter: Meter | None, prices: Mapping[datetime, int]) -> list[int]:
@@ -162,28 +170,34 @@ def _weights(entries: Sequence[Entry], meter: Meter | None, prices: Mapping[date
         return [0] * len(entries)
     return [
         sum(
-            ((end - start) // _MICROSECOND) * prices.get(start.replace(minute=0, second=0, microsecond=0), 0)
-            for start, end in _by_hour(entry.span, meter)
+            ((end - start) // _MICROSECOND) * prices.get(hour_of(start), 0)
+            for start, end in by_hour(entry.span.start, entry.span.end, meter)
         )
         for entry in entries
     ]
 
 
-def _by_hour(span: Span, meter: Meter) -> Iterator[tuple[datetime, datetime]]:
-    start, end = max(span.start, meter.began_at), min(span.end, meter.metered_until)
+def by_hour(start: datetime, end: datetime, meter: Meter) -> Iterator[tuple[datetime, datetime]]:
+    """Yield the metered part of [start, end), divided at full hours."""
+    start, end = max(start, meter.began_at), min(end, meter.metered_until)
     while start < end:
-        stop = min(end, start.replace(minute=0, second=0, microsecond=0) + _HOUR)
+        stop = min(end, hour_of(start) + HOUR)
         yield start, stop
         start = stop
+
+
+def hour_of(time: datetime) -> datetime:
+    """Return the begin of the hour that contains `time`."""
+    return time.replace(minute=0, second=0, microsecond=0)
 
 
 def _hourly_prices(job: Job, meters: Collection[Meter]) -> dict[datetime, int]:
     """Return what a million slot-seconds of the job cost on average in each hour in which it was metered."""
     hours = set()
     for meter in meters:
-        hour = meter.began_at.replace(minute=0, second=0, microsecond=0)
+        hour = hour_of(meter.began_at)
         while hour < meter.metered_until:
             hours.add(hour)
-            hour += _HOUR
+            hour += HOUR
     rows = UsageHour.objects.filter(job=job, hour__in=sorted(hours), slot_seconds__gt=0)
     return {row.hour: row.cost * 1_000_000 // row.slot_seconds for row in rows.only("hour", "cost", "slot_seconds")}

@@ -20,7 +20,7 @@ from django.utils import timezone
 from athanor.budgets import charges, ledger, tariff, usage
 from athanor.budgets.charges import Charging, Span
 from athanor.budgets.ledger import Book
-from athanor.budgets.models import Budget, BudgetPeriod, Meter, Reservation
+from athanor.budgets.models import Budget, BudgetPeriod, JobGoodput, Meter, Reservation
 from athanor.budgets.periods import moment_of, pieces, seconds_of
 from athanor.budgets.prices import Tariffs
 from athanor.budgets.schedule_windows import has_ceiling
@@ -120,6 +120,8 @@ def _begin(attempts: QuerySet[Attempt]) -> None:
             Meter(attempt=attempt, job=attempt.job, slots=slots, began_at=began, metered_until=began, due_at=began)
         )
     Meter.objects.bulk_create(rows, ignore_conflicts=True)
+    jobs = {row.job_id: JobGoodput(job=row.job, due_at=row.began_at) for row in rows}
+    JobGoodput.objects.bulk_create(jobs.values(), ignore_conflicts=True)
 
 
 def _locked(ids: Sequence[str]) -> list[Meter]:

@@ -322,6 +322,65 @@ class UsageHour(models.Model):
         return f"{self.slot_seconds} of {self.accelerator} for {self.team_id} at {self.hour}"
 
 
+class JobGoodput(models.Model):
+    """Until when the usage hours of a job are divided (goodput_hours.py). Created with the job's first meter.
+
+    `due_at`: when they are divided again. `final`: the job has ended and is divided completely.
+    """
+
+    job = models.OneToOneField(Job, primary_key=True, on_delete=models.CASCADE, related_name="+")
+    counted_at = models.DateTimeField(null=True)
+    due_at = models.DateTimeField()
+    final = models.BooleanField(default=False)
+
+    class Meta:
+        indexes: ClassVar[list[models.Index]] = [
+            models.Index(fields=["due_at"], condition=models.Q(final=False), name="goodput_to_count")
+        ]
+
+    def __str__(self) -> str:
+        return f"goodput of {self.job_id}"
+
+
+class UsagePart(models.Model):
+    """A part of a usage hour: what its slots were held for. The parts of an hour sum to it as it was when divided.
+
+    `phase`: of a start-up. `cause`: the reason of the interruption that caused it, empty if that is not known, null if
+    none did.
+    """
+
+    usage = models.ForeignKey(UsageHour, on_delete=models.CASCADE, related_name="parts")
+    # That of the usage: a policy that reads it costs no join.
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+", db_index=False)
+    activity = models.CharField(max_length=20)
+    phase = models.CharField(max_length=60, blank=True, default="")
+    cause = models.CharField(max_length=40, blank=True, null=True)  # noqa: DJ001 - not known is not none
+    slot_seconds = models.BigIntegerField()
+    cost = models.BigIntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.slot_seconds} of {self.activity}"
+
+
+class UsageInterruption(models.Model):
+    """Interruptions of a job in a usage hour, by reason: of attempts, and restarts in place.
+
+    `reason`: its code, empty if it is not known. `refunded`: the part of the hour's `fault_cost` of attempts that ended
+    for it, then or later.
+    """
+
+    usage = models.ForeignKey(UsageHour, on_delete=models.CASCADE, related_name="interruptions")
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+", db_index=False)
+    reason = models.CharField(max_length=40, blank=True)
+    in_place = models.BooleanField()
+    count = models.PositiveIntegerField()
+    steps_lost = models.BigIntegerField()
+    refunded = models.BigIntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.count} of {self.reason}"
+
+
 class RecentUse(models.Model):
     """Recent slot-seconds of a team, halved every `half_life_seconds`, as of a moment (usage.py)."""
 

@@ -248,6 +248,7 @@ class GradientWatchSpec(TypedDict):
     relative: NotRequired[float | None]
     skip_sigma: NotRequired[float | None]
     layers_every_steps: NotRequired[int | None]
+    logits_every_steps: NotRequired[int | None]
 
 
 class Holder(TypedDict):

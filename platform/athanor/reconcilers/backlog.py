@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from athanor.accounts import failures, idempotency, sign_on_checks
 from athanor.artifacts import deletions, scrub, unreferenced
 from athanor.artifacts.services import retired_checkpoints
-from athanor.budgets import meter
+from athanor.budgets import goodput_hours, meter
 from athanor.compliance import erasure
 from athanor.compliance import retention as records
 from athanor.core import clock, task_triggers
@@ -98,6 +98,7 @@ DUE: dict[str, Callable[[], list[Due]]] = {
         Due(meter.due(timezone.now()), F("due_at")),
         Due(meter.unmetered(), F("launched_at")),
     ],
+    task_triggers.GOODPUT: lambda: [Due(goodput_hours.due(timezone.now()), F("due_at"))],
     task_triggers.SWEEP_STORAGE: lambda: [
         Due(retired_checkpoints(), F("retired_at")),
         Due(deletions.due(), F("purge_after")),

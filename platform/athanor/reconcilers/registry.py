@@ -43,6 +43,11 @@ RECONCILERS = (
         "Usage is charged to its budgets exactly once; runs that a hard budget no longer covers stop.",
     ),
     Reconciler(
+        task_triggers.GOODPUT,
+        60.0,
+        "The usage of every job is divided by what its slots were held for, for the goodput of teams.",
+    ),
+    Reconciler(
         task_triggers.SWEEP_STORAGE,
         30.0,
         "Objects of retired checkpoints and of deleted items are removed from the store.",

@@ -17,8 +17,13 @@ from athanor.api.parameters import comma_separated, separated, time
 from athanor.api.v1.budgets import CSV, csv_response
 from athanor.api.v1.serializers.common import PROBLEMS
 from athanor.api.v1.serializers.costs import CostsSerializer, JobCostSerializer
-from athanor.api.v1.serializers.goodput import GoodputSerializer, serialize_ledger
-from athanor.budgets import costs, goodput, services
+from athanor.api.v1.serializers.goodput import (
+    GoodputSerializer,
+    GoodputStatementSerializer,
+    serialize_ledger,
+    serialize_statement,
+)
+from athanor.budgets import costs, goodput, goodput_statement, services
 from athanor.budgets.schedule_windows import has_ceiling
 from athanor.budgets.usage import COUNTED
 from athanor.core import tenancy
@@ -28,7 +33,7 @@ from athanor.jobs import selectors
 DAYS = 30
 SHOWN, EXPORTED = 500, 20_000  # groups with a person or job; the others are summed
 MAX_PERIOD = timedelta(days=800)
-ASKED = [
+RANGE = [
     OpenApiParameter(
         "after", OpenApiTypes.DATETIME, description="Begin of the range. Without it, 30 days before its end."
     ),
@@ -37,6 +42,9 @@ ASKED = [
         OpenApiTypes.DATETIME,
         description="End of the range, at most 800 days after its begin. Without it, now.",
     ),
+]
+ASKED = [
+    *RANGE,
     comma_separated("by", list(costs.GROUPS), "What to sum by, separated by commas. Without it, `team`."),
 ]
 
@@ -90,6 +98,40 @@ class GoodputView(APIView):
         return Response(GoodputSerializer(serialize_ledger(goodput.ledger_of(job), job)).data)
 
 
+class TeamGoodputView(APIView):
+    """Requests to `/goodput`."""
+
+    @extend_schema(
+        operation_id="goodput_statement",
+        parameters=[
+            *RANGE,
+            OpenApiParameter("team", str, description="Only jobs of the team with this name or id."),
+            OpenApiParameter("project", str, description="Only jobs of the project with this name."),
+        ],
+        responses={200: GoodputStatementSerializer, **PROBLEMS},
+    )
+    def get(self, request: Request) -> Response:
+        """Show what the slots of teams were held for.
+
+        Splits usage and cost of a time range, the totals of `GET /costs`, by what the slots were held for, and sums the
+        interruptions by reason. Covers your teams; for platform administrators and auditors, all teams, without the
+        jobs of teams that are not theirs. Divided last at most an hour ago while a job runs, and a minute after its
+        end; what is not divided yet is in `uncounted`."""
+        after, before = _range(request)
+        principal = get_principal(request)
+        sees_all = services.sees_all(principal)
+        with tenancy.unrestricted() if sees_all else nullcontext():
+            team_ids = goodput_statement.teams_named(
+                request.query_params.get("team", ""), None if sees_all else principal.team_ids
+            )
+            found = goodput_statement.statements(
+                after, before, team_ids=team_ids, own=principal.team_ids,
+                project=request.query_params.get("project", ""),
+            )  # fmt: skip
+        items = [serialize_statement(each) for each in found]
+        return Response(GoodputStatementSerializer({"after": after, "before": before, "items": items}).data)
+
+
 class CostsExportView(APIView):
     """Requests to `/costs:export`."""
 
@@ -108,12 +150,17 @@ class CostsExportView(APIView):
         return csv_response(f"costs-{after:%Y-%m-%d}-{before:%Y-%m-%d}.csv", heading, rows)
 
 
-def _asked(request: Request) -> tuple[datetime, datetime, list[str]]:
+def _range(request: Request) -> tuple[datetime, datetime]:
     before = time(request, "before") or timezone.now()
     after = time(request, "after") or before - timedelta(days=DAYS)
     if not timedelta(0) < before - after <= MAX_PERIOD:
         detail = f"after={after.isoformat()} is not before `before`, by at most {MAX_PERIOD.days} days"
         raise _invalid("after", detail, f"give a time before `before`, at most {MAX_PERIOD.days} days earlier")
+    return after, before
+
+
+def _asked(request: Request) -> tuple[datetime, datetime, list[str]]:
+    after, before = _range(request)
     by = separated(request.query_params.get("by") or "team")
     wrong = [name for name in by if name not in costs.GROUPS]
     if wrong or len(set(by)) != len(by):

@@ -129,6 +129,7 @@ urlpatterns = [
     path("budgets/<id:budget_id>/statement", budgets.BudgetStatementView.as_view()),
     path("budgets/<id:budget_id>/statement:export", budgets.BudgetExportView.as_view()),
     path("costs", costs.CostsView.as_view()),
+    path("goodput", costs.TeamGoodputView.as_view()),
     path("costs:export", costs.CostsExportView.as_view()),
     path("prices", prices.PricesView.as_view()),
     path("prices/<id:pool_id>", prices.PoolPriceView.as_view()),

@@ -6,6 +6,7 @@ import type {
   BudgetChange,
   BudgetStatement,
   Costs,
+  GoodputStatement,
   NewBudget,
   NewPriceSeries,
   Page,
@@ -23,6 +24,7 @@ export const budgetKeys = {
   one: (id: string) => ["budgets", "one", id] as const,
   statement: (id: string) => ["budgets", "statement", id] as const,
   costs: ["costs"] as const,
+  goodput: (filters: GoodputFilters) => ["costs", "goodput", filters] as const,
   prices: ["prices"] as const,
   series: ["prices", "series"] as const,
 };
@@ -94,6 +96,20 @@ export function costsQuery(filters: CostFilters) {
   return queryOptions({
     queryKey: [...budgetKeys.costs, filters],
     queryFn: ({ signal }) => request<Costs>("/costs", { query: { ...filters }, signal }),
+  });
+}
+
+export interface GoodputFilters {
+  after: string;
+  before: string;
+  team?: string;
+}
+
+/** What the slots of a team were held for; without one, of all teams that the caller sees the costs of. */
+export function goodputStatementQuery(filters: GoodputFilters) {
+  return queryOptions({
+    queryKey: budgetKeys.goodput(filters),
+    queryFn: ({ signal }) => request<GoodputStatement>("/goodput", { query: { ...filters }, signal }),
   });
 }
 

@@ -11,6 +11,7 @@ import { Page } from "@/components/page";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { costsAddress, costsQuery } from "@/features/budgets/api/budgets";
+import { GoodputStatementPanel } from "@/features/budgets/components/goodput-statement";
 import { figure } from "@/features/budgets/lib/amounts";
 
 const DAY_MS = 86_400_000;
@@ -130,6 +131,7 @@ export function CostsPage() {
         </Panel>
       ) : null}
       {costs.data ? <Notes costs={costs.data} /> : null}
+      <GoodputStatementPanel after={filters.after} before={filters.before} />
     </Page>
   );
 }

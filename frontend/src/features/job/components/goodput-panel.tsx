@@ -1,18 +1,16 @@
 import { useQuery } from "@tanstack/react-query";
 
 import type { Goodput, Job } from "@/api/types";
+import { GoodputSums } from "@/components/goodput-sums";
 import { Moment } from "@/components/moment";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { goodputQuery } from "@/features/job/api/queries";
-import { ACTIVITIES, comparePhases, phaseName } from "@/features/job/lib/activities";
-import { count, duration, money, percent } from "@/lib/format";
+import { count, duration, money } from "@/lib/format";
 import { sentence } from "@/lib/text";
 
-import classes from "./goodput-panel.module.css";
-import times from "./time-table.module.css";
+import classes from "@/components/goodput-sums.module.css";
 
-type Category = Goodput["categories"][number];
 type Interruption = Goodput["interruptions"][number];
 
 const NOT_KNOWN = "not known";
@@ -31,20 +29,7 @@ export function GoodputPanel({ job }: { job: Job }) {
   const cost = (micro: number) => money(micro / 1e6, data.currency);
   return (
     <Panel title="Goodput">
-      <p className={classes.summary}>
-        <strong>{percent(data.goodput)}</strong> of the slot time was productive. {cost(data.charged)} charged,{" "}
-        {cost(data.refunded)} refunded.
-      </p>
-      <div className={classes.bar} role="img" aria-label={data.categories.map(inWords).join(", ")}>
-        {data.categories.map((each) => (
-          <span
-            key={each.activity}
-            title={inWords(each)}
-            style={{ width: `${each.share * 100}%`, background: `var(${ACTIVITIES[each.activity].color})` }}
-          />
-        ))}
-      </div>
-      <Categories data={data} />
+      <GoodputSums sums={data} />
       {data.interruptions.length > 0 ? (
         <>
           <h3 className={classes.heading}>Interruptions</h3>
@@ -56,66 +41,6 @@ export function GoodputPanel({ job }: { job: Job }) {
         </>
       ) : null}
     </Panel>
-  );
-}
-
-function inWords({ activity, share }: Category): string {
-  return `${ACTIVITIES[activity].name}: ${percent(share)}`;
-}
-
-const amount = (micro: number) => money(micro / 1e6, "");
-
-function Categories({ data }: { data: Goodput }) {
-  return (
-    <table className={`${times.table} ${classes.sums}`} aria-label="Slot time by activity">
-      <thead>
-        <tr>
-          <th scope="col">Activity</th>
-          <th scope="col">Slot time</th>
-          <th scope="col">Share</th>
-          <th scope="col">Cost, {data.currency}</th>
-        </tr>
-      </thead>
-      <tbody>
-        {data.categories.map((each) => (
-          <CategoryRows key={each.activity} category={each} />
-        ))}
-      </tbody>
-      <tfoot>
-        <tr>
-          <th scope="row">Total</th>
-          <td>{duration(data.slot_seconds)}</td>
-          <td />
-          <td>{amount(data.cost)}</td>
-        </tr>
-      </tfoot>
-    </table>
-  );
-}
-
-function CategoryRows({ category }: { category: Category }) {
-  const { name, color } = ACTIVITIES[category.activity];
-  const phases = [...category.phases].sort((a, b) => comparePhases(a.phase, b.phase));
-  return (
-    <>
-      <tr>
-        <th scope="row">
-          <span className={times.swatch} style={{ background: `var(${color})` }} />
-          {name}
-        </th>
-        <td>{duration(category.slot_seconds)}</td>
-        <td>{percent(category.share)}</td>
-        <td>{amount(category.cost)}</td>
-      </tr>
-      {phases.map((each) => (
-        <tr key={each.phase} data-detail>
-          <th scope="row">{phaseName(each.phase)}</th>
-          <td>{duration(each.slot_seconds)}</td>
-          <td />
-          <td>{amount(each.cost)}</td>
-        </tr>
-      ))}
-    </>
   );
 }
 

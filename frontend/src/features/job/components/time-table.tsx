@@ -6,10 +6,10 @@ import type { Job, Timeline, Timings } from "@/api/types";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { timelineQuery } from "@/features/job/api/queries";
-import { ACTIVITIES, type Activity, comparePhases, IN_ORDER, phaseName } from "@/features/job/lib/activities";
+import { ACTIVITIES, type Activity, comparePhases, IN_ORDER, phaseName } from "@/lib/activities";
 import { duration } from "@/lib/format";
 
-import classes from "./time-table.module.css";
+import classes from "@/components/time-table.module.css";
 
 /** Where the job's time went, drawn over the wall clock and added up: for the whole job or for one attempt. */
 export function TimeTable({ job }: { job: Job }) {

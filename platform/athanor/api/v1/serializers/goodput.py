@@ -6,6 +6,7 @@ from rest_framework import serializers
 
 from athanor.api.v1.serializers.common import ReasonSerializer, enum_values
 from athanor.budgets.goodput import AttemptLedger, Ledger, Loss, Sum, Sums
+from athanor.budgets.goodput_statement import Amount, Cause, JobRow, Statement
 from athanor.jobs.models import Job
 from athanor.jobs.reasons import explain
 from athanor.jobs.selectors import checkpoint_interval_of
@@ -123,6 +124,138 @@ class GoodputSerializer(serializers.Serializer[Any]):
             "before the first save is measured."
         ),
     )
+
+
+class GoodputAmountSerializer(serializers.Serializer[Any]):
+    """Slot time and its cost."""
+
+    slot_seconds = serializers.IntegerField(help_text="Slot-seconds, as metered.")
+    cost = serializers.IntegerField(help_text="Their cost in millionths of the currency.")
+
+
+class GoodputCauseSerializer(serializers.Serializer[Any]):
+    """Interruptions for one reason, and what they cost."""
+
+    reason = ReasonSerializer(allow_null=True, help_text="Why, with the blame. Null if it was not reported.")
+    attempts = serializers.IntegerField(help_text="Attempts that it ended in the time range.")
+    restarts = serializers.IntegerField(help_text="Restarts of processes within attempts in the time range.")
+    steps_lost = serializers.IntegerField(
+        help_text="Steps that were done and repeated, as far as they are known, of the interruptions in the time range."
+    )
+    lost_slot_seconds = serializers.IntegerField(help_text="Slot-seconds of work that was lost.")
+    stalled_slot_seconds = serializers.IntegerField(help_text="Slot-seconds without progress before it.")
+    startup_slot_seconds = serializers.IntegerField(help_text="Slot-seconds of the start-ups that followed.")
+    cost = serializers.IntegerField(help_text="Cost of these three, in millionths of the currency.")
+    refunded = serializers.IntegerField(
+        help_text="What attempts were refunded for it, in millionths of the currency. They sum to the total."
+    )
+
+
+class GoodputJobSerializer(serializers.Serializer[Any]):
+    """A job with much slot time that was not productive."""
+
+    id = serializers.CharField(allow_null=True, help_text="Id of the job. Null for a team that is not yours.")
+    name = serializers.CharField(allow_null=True, help_text="Name of the job. Null for a team that is not yours.")
+    slot_seconds = serializers.IntegerField(help_text="Slot-seconds of the job in the time range.")
+    cost = serializers.IntegerField(help_text="Their cost in millionths of the currency.")
+    unproductive_slot_seconds = serializers.IntegerField(
+        help_text="Slot-seconds that were neither training nor preparation of data."
+    )
+    unproductive_cost = serializers.IntegerField(help_text="Their cost in millionths of the currency.")
+
+
+class GoodputSumsSerializer(serializers.Serializer[Any]):
+    """What slots were held for, in one currency. `categories` and `uncounted` sum to the totals."""
+
+    currency = serializers.CharField(help_text="Currency of the amounts, ISO 4217.")
+    slot_seconds = serializers.IntegerField(help_text="Slot-seconds that were used, as in `GET /costs`.")
+    goodput = serializers.FloatField(
+        allow_null=True,
+        help_text="Productive share of what is divided, from 0 to 1. Null as long as nothing is.",
+    )
+    cost = serializers.IntegerField(help_text="Cost in millionths of the currency, as in `GET /costs`.")
+    refunded = serializers.IntegerField(
+        help_text="Part of `cost` that is not charged, because infrastructure faults lost it."
+    )
+    charged = serializers.IntegerField(help_text="`cost` without `refunded`, as in `GET /costs`.")
+    categories = GoodputCategorySerializer(
+        many=True, help_text="What the slots were held for. `share` is of `slot_seconds` without `uncounted`."
+    )
+    uncounted = GoodputAmountSerializer(
+        help_text="Usage that is not divided yet, as of the last minutes of running jobs, or was not stored by job."
+    )
+    interruptions = GoodputCauseSerializer(
+        many=True, help_text="What interrupted jobs, by reason, the most expensive first."
+    )
+    jobs = GoodputJobSerializer(
+        many=True, help_text="The 20 jobs with the most slot time that was not productive, in that order."
+    )
+
+
+class GoodputStatementSerializer(serializers.Serializer[Any]):
+    """What the slots of teams were held for."""
+
+    after = serializers.DateTimeField(help_text="Begin of the range, ISO 8601 in UTC.")
+    before = serializers.DateTimeField(
+        help_text="End of the range. Usage is of full hours: those that begin within the range count."
+    )
+    items = GoodputSumsSerializer(many=True, help_text="One for each currency.")
+
+
+def serialize_statement(statement: Statement) -> dict[str, Any]:
+    """Return a statement as GoodputSumsSerializer describes it."""
+    counted = statement.total.slot_seconds - statement.uncounted.slot_seconds
+    causes = sorted(statement.causes.values(), key=lambda each: (-each.cost, each.reason))
+    return {
+        "currency": statement.currency,
+        **_amount(statement.total),
+        "goodput": statement.goodput,
+        "refunded": statement.refunded,
+        "charged": statement.total.cost - statement.refunded,
+        "categories": [
+            {
+                "activity": activity.value,
+                **_amount(category),
+                "share": category.slot_seconds / counted if counted else 0.0,
+                "phases": [{"phase": phase, **_amount(each)} for phase, each in category.phases.items()],
+            }
+            for activity in Activity
+            if (category := statement.categories.get(activity))
+        ],
+        "uncounted": _amount(statement.uncounted),
+        "interruptions": [_cause(each) for each in causes],
+        "jobs": [_job(each) for each in statement.jobs],
+    }
+
+
+def _amount(amount: Amount) -> dict[str, int]:
+    return {"slot_seconds": amount.slot_seconds, "cost": amount.cost}
+
+
+def _cause(cause: Cause) -> dict[str, Any]:
+    amounts = {
+        f"{activity}_slot_seconds": cause.amounts.get(activity, Amount()).slot_seconds
+        for activity in (Activity.LOST, Activity.STALLED, Activity.STARTUP)
+    }
+    return {
+        "reason": explain(cause.reason),
+        "attempts": cause.attempts,
+        "restarts": cause.restarts,
+        "steps_lost": cause.steps_lost,
+        **amounts,
+        "cost": cause.cost,
+        "refunded": cause.refunded,
+    }
+
+
+def _job(job: JobRow) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "name": job.name,
+        **_amount(job.total),
+        "unproductive_slot_seconds": job.unproductive.slot_seconds,
+        "unproductive_cost": job.unproductive.cost,
+    }
 
 
 def serialize_ledger(ledger: Ledger, job: Job) -> dict[str, Any]:
