@@ -21,7 +21,7 @@ from trainer.contract.training import TrainingSpec
 
 
 def join() -> tuple[int, int, int]:
-    """Return (rank, ranks, restarts so far). With the store's keys of the group before, ranks would wait for ever."""
+    """Return (rank, ranks, restarts). With the store's keys of the group before, ranks would wait for ever."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world))
