@@ -24,6 +24,7 @@ import threading
 import time
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from itertools import product
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--losses", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--intervals", nargs="*", default=["1", "auto"])
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--megabytes", type=int, default=512)
@@ -184,9 +186,11 @@ def main() -> None:
         for kind, rates in found.items():
             print(f"{kind}: {statistics.median(rates[1:]):,.0f} MB/s (the first {rates[0]:,.0f})", flush=True)
     results["steps"] = taken = {}
-    for interval, spare_nodes in [(interval, spare) for interval in (1, "auto") for spare in (0, 1)] * arguments.rounds:
+    for interval, spare_nodes in list(product(arguments.intervals, (0, 1))) * arguments.rounds:
         label = f"interval {interval}, {'with' if spare_nodes else 'without'} copies on other nodes"
-        taken.setdefault(label, []).append(cost(arguments.steps, arguments.tokens, spare_nodes, interval))
+        taken.setdefault(label, []).append(
+            cost(arguments.steps, arguments.tokens, spare_nodes, interval if interval == "auto" else int(interval))
+        )
         shown = ", ".join(f"{kind} {value:.4f}" for kind, value in taken[label][-1].items())
         print(f"{label}: {shown}; load {os.getloadavg()[0]:.1f}", flush=True)
     results["losses"] = [asdict(lose_a_node(arguments.tokens, 1 - number % 2)) for number in range(arguments.losses)]

@@ -46,7 +46,8 @@ AUTO_SHARE = 0.03
 AUTO_MEMORY_SHARE = 0.5
 """Of the memory that a node has available, what all of its copies may take."""
 REPLICA_SHARE = 0.25
-"""Of the time, during which copies are sent to other nodes at most with `auto`."""
+"""Of the time, during which copies are sent to other nodes at most with `auto` on GPUs, which this does not hold up. On
+CPUs it is AUTO_SHARE: sending takes their time."""
 _ALIGNMENT = 64  # bytes: of a tensor in a copy, and of its end
 
 
@@ -252,13 +253,14 @@ class ShadowCheckpoints:
     @property
     def is_replicated(self) -> bool:
         """Return whether the copy that this rank sent last has arrived at the other node, and the next one may be sent:
-        with `auto`, the first rank waits so that transfers take no more than REPLICA_SHARE of the time."""
+        with `auto`, the first rank waits so that its transfers take no more than REPLICA_SHARE of the time."""
         if self._replicator is None or (self._sent is not None and not self._replicator.has_arrived(self._sent[1])):
             return False
         if self._policy.shadow_every_steps != "auto" or self._mesh.rank != 0:
             return True
         if self._rest_until == math.inf:
-            self._rest_until = time.monotonic() + self._replicator.seconds * (1 / REPLICA_SHARE - 1)
+            share = AUTO_SHARE if self._stream is None else REPLICA_SHARE
+            self._rest_until = time.monotonic() + self._replicator.seconds * (1 / share - 1)
         return time.monotonic() >= self._rest_until
 
     def report_replicated(self, step: int, num_ranks: float) -> None:
