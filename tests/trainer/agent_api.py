@@ -100,7 +100,7 @@ class AgentApi:
         content = json.loads(body)
         if path == "/heartbeat":
             self.heartbeats.append(content)
-            return 200, {"stop": self.stop, "profile": self.profile, "round": max(self.placed, default=0)}
+            return 200, {"stop": self.stop, "profile": self.profile, "round": self._newest_round()}
         if path == "/rendezvous":
             return 200, self._place(JoinRequest.model_validate(content)).model_dump(mode="json")
         if path in ("/metrics", "/logs", "/progress", "/system"):
@@ -137,6 +137,11 @@ class AgentApi:
         if prepared:
             return {"state": "prepared", "prepared": prepared[-1]}
         return {"state": "prepare", "token": asked["token"] or str(uuid.uuid4())}
+
+    def _newest_round(self) -> int:
+        """The newest round that a node has requested, from which the others learn that theirs is over."""
+        requested = [known.round for known in self.joins.values()]
+        return max([*self.placed, *requested, *self.left.values()], default=0)
 
     def _place(self, join: JoinRequest) -> JoinReply:
         """As the platform does, for nodes that come from one address each."""

@@ -13,6 +13,7 @@ from tests.trainer.runs import platform_run, tiny_training
 from trainer.contract import environment as names
 from trainer.contract.node_rendezvous import JoinRequest, arrange, hops, spans, stages_of_nodes
 from trainer.contract.parallelism import MeshSizes
+from trainer.contract.preflight import PreflightReport
 from trainer.contract.run import ProcessLayout, RunConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,10 +71,11 @@ def test_hops_count_the_switches_between() -> None:
 
 
 def agent(
-    api: AgentApi, work: Path, index: int, program: tuple[str, ...] = ("trainer.agent",)
+    api: AgentApi, work: Path, index: int, program: tuple[str, ...] = ("trainer.agent",), more_code: str = ""
 ) -> "subprocess.Popen[bytes]":
     environment = {
-        **os.environ, "PYTHONPATH": str(ROOT), names.AGENT_URL: api.url, names.ATTEMPT_TOKEN: TOKEN,
+        **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [more_code, str(ROOT)])),
+        names.AGENT_URL: api.url, names.ATTEMPT_TOKEN: TOKEN,
         names.NODE_INDEX: str(index), names.NODE_NAME: f"node{index}", names.NODE_ADDRESS: "127.0.0.1",
         names.WORK_DIR: str(work / f"node{index}"),
     }  # fmt: skip
@@ -174,3 +176,42 @@ def test_what_hangs_on_one_node_is_restarted_and_the_other_node_is_not_blamed(tm
         assert {event["tier"] for event in api.events("checkpoint.restored")} == {"shadow"}
         assert {end["end_class"] for end in api.ends} == {"completed"}
         assert api.losses() == pytest.approx(expected, rel=1e-5)
+
+
+OTHER_VERSION = """
+import importlib.metadata as metadata
+
+real = metadata.version
+metadata.version = lambda name: "0.0.9" if name == "athanor" else real(name)
+"""
+
+
+@pytest.mark.slow
+def test_a_node_with_other_versions_is_replaced_and_the_rest_are_measured(tmp_path: Path) -> None:
+    """Four agents for a run of three nodes. The second has another version of the trainer."""
+    run, keys, objects = platform_run(tiny_training(steps=6))
+    changes = {"layout": ProcessLayout(nodes=3, processes_per_node=1), "spare_nodes": 1, "heartbeat_seconds": 0.5}
+    run = RunConfig.model_validate({**run.model_dump(), **changes, "preflight": True})
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/sitecustomize.py").write_text(OTHER_VERSION)
+    with AgentApi(run, keys, objects) as api:
+        more = {1: str(tmp_path / "code")}
+        agents = [agent(api, tmp_path, index, more_code=more.get(index, "")) for index in range(4)]
+        try:
+            assert [each.wait(180) for each in agents] == [0, 0, 0, 0], log(api)
+        finally:
+            for process in agents:
+                process.kill()
+                process.wait()
+        assert [{each.node_index for each in nodes} for _, nodes in sorted(api.placed.items())] == [
+            {0, 1, 2},
+            {0, 2, 3},
+        ]
+        left = [event for event in api.events("generation.started") if event["end_class"] == "node_unfit"]
+        assert [event["node"] for event in left] == ["node1"]
+        assert "0.0.9 on node1; install the same on all nodes" in left[0]["because"]
+        (event,) = api.events("preflight.completed")
+        report = PreflightReport.model_validate(event["report"])
+        assert (report.ranks, report.nodes) == (3, 3)
+        assert {each.name: each.count for each in report.measures}["pairs, each way"] == 2
+        assert {end["end_class"] for end in api.ends} == {"completed"}

@@ -1,11 +1,14 @@
 """Who is slow, found from figures alone."""
 
+from datetime import UTC, datetime
 from itertools import combinations
 from math import nan
 
 import pytest
 
 from trainer.contract.preflight import Finding, PreflightReport, format_report, format_value
+from trainer.contract.run import ProgressEvent
+from trainer.reporting.log_format import LogFormatter
 from trainer.resilience.preflight import Pair, Place, differing, find_skew, judge, judge_pairs, pair_rounds
 
 UNIT = "bytes_per_second"
@@ -118,3 +121,12 @@ def test_the_report_is_readable() -> None:
     assert "3 ranks on 3 nodes, H100, measured in 8.2 s" in text
     assert "slow: memory bandwidth of n2, rank 2 is 900 GB/s, 45% of the median 2 TB/s" in text
     assert format_value(3.2e-5, "seconds") == "32 us"
+
+
+def test_a_log_has_the_report_and_not_its_json() -> None:
+    lines: list[str] = []
+    report = PreflightReport(ranks=2, nodes=1, device="cpu", seconds=1.0).model_dump(mode="json")
+    data = {"result": "ok", "seconds": 1.0, "report": report}
+    event = ProgressEvent(time=datetime.now(UTC), type="preflight.completed", data=data)
+    LogFormatter(1, 0.0, lines.append).event(event)
+    assert lines == ["2 ranks on 1 node, cpu, measured in 1.0 s", "nothing is slow or broken"]

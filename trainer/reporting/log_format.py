@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable
 
-from trainer.contract.events import STEPS_RESOLVED
+from trainer.contract.events import PREFLIGHT_COMPLETED, STEPS_RESOLVED
+from trainer.contract.preflight import PreflightReport, format_report
 from trainer.contract.run import MetricPoint, ProgressEvent
 
 
@@ -20,6 +21,9 @@ class LogFormatter:
             self._steps = int(event.data["steps"])
         if event.type == "phase.finished":
             self._write_line(f"{event.data['phase']}: {event.data['seconds']:.2f} s")
+        elif event.type == PREFLIGHT_COMPLETED:
+            for line in filter(None, format_report(PreflightReport.model_validate(event.data["report"]))):
+                self._write_line(line)
         else:
             self._write_line(f"{event.type}: " + ", ".join(f"{name} {value}" for name, value in event.data.items()))
 

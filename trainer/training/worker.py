@@ -1,5 +1,7 @@
 """One rank of a run: joins the others, builds, trains, exports. Runs in a process that the fork server started."""
 
+from pathlib import Path
+
 from torch.distributed import PrefixStore, TCPStore
 
 from trainer.contract.encryption import Encryptor
@@ -26,6 +28,7 @@ from trainer.training.device import (
 )
 from trainer.training.export import export_model
 from trainer.training.loop import train
+from trainer.training.measurements import highest
 from trainer.training.numa import bind_to_gpu
 from trainer.training.preflight import Preflight, StoreTarget, check_fitness
 from trainer.training.versions import compare_versions, versions_here
@@ -46,7 +49,7 @@ def work(assignment: Assignment) -> EndClass:
             reporter.phase_finished(phase, seconds, finished_at)
     with reporter.phase("rendezvous", heartbeat_phase="rendezvous"):
         mesh, nodes = _join(assignment)
-    if run.preflight and assignment.restart_count == 0:
+    if run.preflight and highest(float(_preflight_marker(assignment).exists()), mesh) == 0:
         with reporter.phase("preflight", heartbeat_phase="rendezvous"):
             _run_preflight(assignment, mesh, nodes, reporter)
     if mesh.device.type == "cpu":
@@ -89,6 +92,11 @@ def _join(assignment: Assignment) -> tuple[Mesh, list[str]]:
     return mesh, nodes
 
 
+def _preflight_marker(assignment: Assignment) -> Path:
+    """Return the file that exists on a node which was measured in this attempt: a restart is not measured again."""
+    return assignment.work / f"preflight-{assignment.stamp}"
+
+
 def _run_preflight(assignment: Assignment, mesh: Mesh, nodes: list[str], reporter: Reporter) -> None:
     """Report the preflight of these ranks. Raise TrainerError (NODE_UNFIT) on a node that must not train."""
     run = assignment.run
@@ -99,6 +107,7 @@ def _run_preflight(assignment: Assignment, mesh: Mesh, nodes: list[str], reporte
         "preflight.completed", result=report.result, seconds=report.seconds, report=report.model_dump(mode="json")
     )
     reporter.flush_events()
+    _preflight_marker(assignment).touch()
     check_fitness(report, nodes[assignment.node_rank], has_spare=run.spare_nodes > 0)
 
 
