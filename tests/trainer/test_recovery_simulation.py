@@ -123,7 +123,7 @@ def test_what_is_extrapolated_is_marked() -> None:
         2048: "published durations of others", 16_384: "published durations of others",
         32_768: "extrapolated beyond published sizes",
     }  # fmt: skip
-    assert "do not exist" in report.ground_of(8, Inputs(has_peers=True))
+    assert "not measured on GPUs" in report.ground_of(8, Inputs(has_peers=True))
     given_durations = report.ground_of(512, Inputs(restart=1.0, new_attempt=1.0))
     assert given_durations == "given durations of recovery"
 
@@ -144,7 +144,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_command_prints_tables_and_names_wrong_inputs() -> None:
     found = run("tiers", "--gpus", "64", "--days", "2", "--seeds", "1", "--set", "restart=3").stdout
     assert "64 GPUs, by tiers" in found
-    assert "peer copies do not exist" in found
+    assert "peer copies were not measured" in found
     inputs = run("--inputs", "--set", "restart=3").stdout.splitlines()
     assert next(line for line in inputs if line.startswith("restart ")).split() == ["restart", "3", "given"]
     assert "'colour'" in run("colour").stderr

@@ -102,7 +102,7 @@ def ground_of(gpus: int, inputs: Inputs) -> str:
         ground = "extrapolated: between own and published durations"
     else:
         ground = "published durations of others"
-    return f"{ground}; extrapolated: peer copies do not exist" if inputs.has_peers else ground
+    return f"{ground}; extrapolated: peer copies were not measured on GPUs" if inputs.has_peers else ground
 
 
 def row(name: str, gpus: int, days: float, inputs: Inputs, seeds: int) -> Row:
