@@ -20,6 +20,8 @@ WEIGHTS: Mapping[str, float] = {
     "gpu_fault": 1.5,  # uncorrected ECC errors included
     "node_unfit": 1.5,
     "node_storage_error": 1.0,
+    "silent_corruption": 0.8,  # with two replicas, recorded at both nodes
+    "slow_node": 0.6,
     "hang": 0.6,
     "node_lost": 0.6,
     "device_exception": 0.5,

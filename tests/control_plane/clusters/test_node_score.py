@@ -8,10 +8,11 @@ from django.utils import timezone
 
 from athanor.accounts.models import PlatformRole, User
 from athanor.clusters.models import Cluster, Node, NodeIncident, Pool
-from athanor.clusters.node_score import HALF_LIFE, Incident, NodeScore, Standing, avoided_names, score
+from athanor.clusters.node_score import HALF_LIFE, WEIGHTS, Incident, NodeScore, Standing, avoided_names, score
 from athanor.clusters.selectors import scores_of
 from athanor.clusters.services import record_incidents
 from athanor.dispatch import services
+from athanor.dispatch.finalise import FAULTS_OF_NODES
 from athanor.jobs.models import Attempt, Job
 from athanor.telemetry import ingest
 from tests.control_plane import drive
@@ -31,6 +32,11 @@ def test_one_fault_of_a_device_is_avoided_for_four_days_and_then_on_probation() 
         score([incident("gpu_fault", "a", timedelta(days=days))], None, NOW).standing for days in (0, 4, 5, 11, 12, 60)
     ]
     assert standings == ["avoided", "avoided", "probation", "probation", "good", "good"]
+
+
+def test_each_fault_of_a_node_that_is_recorded_counts() -> None:
+    recorded = {*FAULTS_OF_NODES, *ingest.FAULTS_OF_DEVICES.values()}
+    assert {reason.value for reason in recorded} <= set(WEIGHTS)
 
 
 def test_an_incident_halves_in_a_half_life() -> None:
