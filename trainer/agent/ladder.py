@@ -6,9 +6,7 @@ from enum import Enum, auto
 from trainer.contract.run import EndClass
 from trainer.resilience.failures import RESTARTABLE
 
-FAULTS_OF_A_NODE = frozenset(
-    {EndClass.GPU_FAULT, EndClass.NODE_STORAGE_ERROR, EndClass.NODE_UNFIT, EndClass.SLOW_NODE}
-)
+FAULTS_OF_A_NODE = frozenset({EndClass.GPU_FAULT, EndClass.NODE_STORAGE_ERROR, EndClass.NODE_UNFIT, EndClass.SLOW_NODE})
 """Ends that recur on the same node, and not on another one."""
 
 

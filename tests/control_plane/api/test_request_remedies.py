@@ -238,7 +238,7 @@ def test_an_agents_batch_goes_to_its_own_address_with_its_token(
     post = partial(client.post, data=batch, format="json")
     refused(post("/api/agent/v1/logs"), "token_missing", "bearer token")
     client.credentials(HTTP_AUTHORIZATION=f"Bearer {tokens.issue(attempt.id)}")
-    refused(post("/api/agent/v1/metrics"), "wrong_batch", "logs as `lines`")
+    refused(post("/api/agent/v1/metrics"), "wrong_batch", "lines to /logs")
     done(post("/api/agent/v1/logs"))
 
 
