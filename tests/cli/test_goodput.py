@@ -105,7 +105,7 @@ def test_the_statement_of_a_team_has_the_activities_the_reasons_and_the_jobs(
     output = lines(athanor("--utc", "goodput", *wanted).stdout)
     for line in (
         "2026-03-01 00:00:00+00:00 to 2026-04-01 00:00:00+00:00",
-        "goodput 70.0% of 8m 20s slot time; 3.50 EUR charged, 0.50 EUR refunded",
+        "goodput 70.0% of 6m 40s slot time; 3.50 EUR charged, 0.50 EUR refunded",
         "not divided yet 1m 40s 0.36 EUR", "total 8m 20s 4.00 EUR",
         "process_killed infrastructure 0 12 1,017 1m 20s 0.0 s 20 s 0.62 EUR 0.50 EUR",
         f"{JOB} tiny 6m 40s 2m 00s 0.64 EUR", "(not shown) (not shown) 4.0 s 3.0 s 0.00 EUR",

@@ -94,8 +94,9 @@ def _show_statement(found: Any) -> None:
 
 def _show_sums(found: Any) -> None:
     share = NOT_KNOWN if found["goodput"] is None else f"{found['goodput']:.1%}"
+    divided = found["slot_seconds"] - found.get("uncounted", {}).get("slot_seconds", 0)
     console.print(
-        f"goodput {share} of {duration(found['slot_seconds'])} slot time; "
+        f"goodput {share} of {duration(divided)} slot time; "
         f"{_money(found, found['charged'])} charged, {_money(found, found['refunded'])} refunded"
     )
     console.print(_categories(found))

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
+from itertools import pairwise
 from typing import Any, Protocol
 
 from athanor.jobs.states import FINAL, HOLDING, JobStatus
@@ -77,7 +78,8 @@ class WorkerGroup:
 
     `started_by`: the reports of the restart that it began with, none for the first. `trains_from`: when its first step
     ended, None if it never did. `resumed_from`: the steps done at the checkpoint that it resumed from, None if it did
-    not say. `rewound_to`: the fewest steps that a later group resumed from, None if none did.
+    not say. `rewound_to`: the fewest steps that a later group resumed from, None if none did. `last_step`: steps done
+    at its end, None if its nodes did not say.
     """
 
     attempt: int | None
@@ -89,6 +91,7 @@ class WorkerGroup:
     trains_from: datetime | None = None
     resumed_from: int | None = None
     rewound_to: int | None = None
+    last_step: int | None = None
 
 
 @dataclass
@@ -362,6 +365,9 @@ def _groups(stay: _Stay) -> list[WorkerGroup]:
         group.trains_from = min((each.time for each in group.events if _is_first_step(each)), default=None)
         steps = [_step(each.data.get("step")) for each in group.events if each.type == "training.started"]
         group.resumed_from = next((step for step in steps if step is not None), None)
+    for group, following in pairwise(groups):
+        done = [_step(each.data.get("step")) for each in following.started_by]
+        group.last_step = max((step for step in done if step is not None), default=None)
     running = next((part.start for part in stay.parts if part.status is JobStatus.RUNNING), None)
     if running is not None and groups[0].trains_from is None and len(groups) == 1:
         groups[0].trains_from = max(running, groups[0].start)
@@ -439,7 +445,8 @@ class _Saved:
 def _lost(group: WorkerGroup, ready: datetime, saved: _Saved, *, is_gone: bool) -> Iterator[_Interval]:
     """Yield what a group's work was lost: what later groups repeated, else what is in no checkpoint, if it `is_gone`.
 
-    Where the checkpoint that was resumed from is in no report, it is not known from when on.
+    Where the state that was resumed from is in no report, as that of a shadow checkpoint, the steps between two known
+    ones are taken to be equally long; without these, it is not known from when on.
     """
     end, step = saved.final_at or group.end, group.rewound_to
     if step is None:
@@ -447,15 +454,35 @@ def _lost(group: WorkerGroup, ready: datetime, saved: _Saved, *, is_gone: bool) 
             yield _Interval(max([ready, *saved.reached.values()]), end, _Layer.LOST, Activity.LOST)
         return
     earlier = [at for each, at in saved.reached.items() if each <= step]
-    later = [at for each, at in saved.reached.items() if each > step]
     if step in saved.reached:
         start = saved.reached[step]
     elif not earlier and (group.resumed_from is None or step <= group.resumed_from):
         start = ready  # it repeated all of the group's steps
+    elif (estimate := _time_of(step, group, ready, saved)) is not None:
+        start = estimate
     else:
-        start = min(later, default=end)
-        yield _Interval(max([ready, *earlier]), start, _Layer.LOST, Activity.UNATTRIBUTED)
+        start = end
+        yield _Interval(max([ready, *earlier]), end, _Layer.LOST, Activity.UNATTRIBUTED)
     yield _Interval(start, end, _Layer.LOST, Activity.LOST)
+
+
+def _time_of(step: int, group: WorkerGroup, ready: datetime, saved: _Saved) -> datetime | None:
+    """Estimate when a group had done `step` steps, from the nearest steps of which the time is known; None if there are
+    none on one side. The last steps were done at the end, or before it hung."""
+    known = dict(saved.reached)
+    if group.resumed_from is not None:
+        known[group.resumed_from + 1] = ready  # when the first step had ended
+    if group.last_step is not None:
+        hung = [each.start for each in _hangs(group) if each.end == group.end]
+        known[group.last_step] = max(ready, min([group.end, *hung]))
+    before = max((each for each in known if each <= step), default=None)
+    after = min((each for each in known if each >= step), default=None)
+    if group.last_step is not None and step >= group.last_step:
+        return group.end  # it repeated nothing
+    if before is None or after is None:
+        return None
+    share = (step - before) / (after - before) if after > before else 0.0
+    return known[before] + max(known[after] - known[before], _NOTHING) * share
 
 
 def _step(value: object) -> int | None:

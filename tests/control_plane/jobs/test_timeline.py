@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -126,18 +127,48 @@ def test_a_restart_from_the_start_repeats_earlier_groups_of_workers_too() -> Non
     assert job.seconds(100) == {"startup": 15, "lost": 20 + 20, "training": 45}
 
 
-def test_where_the_checkpoint_that_was_resumed_from_is_not_reported_the_loss_is_partly_not_known() -> None:
+@pytest.mark.parametrize(("resumed", "lost"), [(41, 0), (40, 1), (31, 10), (22, 19)])
+def test_a_restart_from_a_shadow_checkpoint_repeats_what_was_done_after_it(resumed: int, lost: int) -> None:
+    """No event says when a copy was made: a step takes as long as the others between two known ones, here a second."""
     job = History()
     job.starts(0)
     job.reports(3, "training.started", step=0)
     job.reports(5, "phase.finished", phase="first_step", seconds=1)
     job.moves((5, "running"))
-    job.reports(30, "checkpoint.saved", step=20, seconds=0, blocked_seconds=0, final=False)
-    job.reports(40, "generation.started", generation=1, because="a process was killed")
+    job.reports(25, "checkpoint.saved", step=21, seconds=0, blocked_seconds=0, final=False)
+    job.reports(45, "generation.started", generation=1, because="a process was killed", step=41)
+    job.reports(46, "training.started", step=resumed)
+    job.reports(47, "phase.finished", phase="first_step", seconds=1)
+    job.moves((60, "succeeded"))
+    expected = {"startup": 5 + 2, "lost": lost, "training": 53 - lost}
+    assert job.seconds(60) == {name: seconds for name, seconds in expected.items() if seconds}
+
+
+def test_the_steps_before_a_hang_are_not_counted_until_its_end() -> None:
+    job = History()
+    job.starts(0)
+    job.reports(3, "training.started", step=0)
+    job.reports(5, "phase.finished", phase="first_step", seconds=1)
+    job.moves((5, "running"))
+    job.reports(45, "progress.stalled", seconds=20, is_hang=True)
+    job.reports(46, "generation.started", generation=1, because="hang", step=21)
+    job.reports(47, "training.started", step=16)
+    job.reports(48, "phase.finished", phase="first_step", seconds=1)
+    job.moves((60, "succeeded"))
+    assert job.seconds(60) == {"startup": 5 + 2, "training": 15 + 12, "lost": 5, "stalled": 21}
+
+
+def test_where_neither_the_state_that_was_resumed_from_nor_a_later_one_is_reported_the_loss_is_not_known() -> None:
+    job = History()
+    job.starts(0)
+    job.reports(3, "training.started", step=0)
+    job.reports(5, "phase.finished", phase="first_step", seconds=1)
+    job.moves((5, "running"))
+    job.reports(40, "generation.started", generation=1, because="a process was killed")  # an older agent: no step
     job.reports(41, "training.started", step=10)
     job.reports(42, "phase.finished", phase="first_step", seconds=1)
     job.moves((50, "succeeded"))
-    assert job.seconds(50) == {"startup": 5 + 2, "unattributed": 25, "lost": 10, "training": 8}
+    assert job.seconds(50) == {"startup": 5 + 2, "unattributed": 35, "training": 8}
 
 
 def test_a_hang_lasts_until_its_workers_end_and_is_no_lost_work() -> None:
