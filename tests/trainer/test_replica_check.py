@@ -142,7 +142,7 @@ def test_only_the_node_of_the_rank_with_wrong_values_is_blamed(tmp_path: Path) -
             agents.kill()
         ends = {each["node"]: each["end_class"] for each in api.events("generation.started")}
     assert ends.pop("node1") == EndClass.SILENT_CORRUPTION
-    assert set(ends.values()) <= {EndClass.COLLECTIVE_TIMEOUT}
+    assert set(ends.values()) <= {EndClass.COLLECTIVE_TIMEOUT, EndClass.STOPPED}
 
 
 def flip_in_each_group(fault: Fault, assignment: Assignment) -> None:

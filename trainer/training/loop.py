@@ -373,9 +373,11 @@ class Monitor:
 
     def stop(self) -> EndClass:
         """Return STOPPED, or raise TrainerError, once the checkpoint is stored, if a spare node is to take the place of
-        a slow one."""
+        a slow one; then a collective."""
         if self.slow_node is not None:
             self._writer.wait()
+            # The first rank registers the checkpoint, and its processes end as soon as another node leaves the round.
+            all_reduce_world(torch.zeros(1, device=self._mesh.device), self._mesh).item()
             raise self.slow_node
         return EndClass.STOPPED
 
