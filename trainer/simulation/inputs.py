@@ -157,7 +157,7 @@ NOTES: dict[str, tuple[Ground, str]] = {
 
 def overridden(base: Inputs, **given: float | int | bool | None) -> Inputs:
     """Return inputs with other values. Raise ValueError for one that cannot be."""
-    inputs = replace(base, **given)  # type: ignore[arg-type]
+    inputs = replace(base, **given)  # type: ignore[arg-type] # checked below
     optional = {"interval", "shadow_interval", "restart", "new_attempt", "planned_hours"}
     for each in fields(inputs):
         value = getattr(inputs, each.name)

@@ -41,7 +41,7 @@ class _Hour:
 
 
 def due(now: datetime) -> QuerySet[JobGoodput]:
-    """Return the jobs whose usage hours are to be divided."""
+    """Return the jobs with usage hours that are due to be divided."""
     ended = Q(job__status__in=[status.value for status in FINAL])
     return JobGoodput.objects.filter(Q(due_at__lte=now) | ended, final=False)
 

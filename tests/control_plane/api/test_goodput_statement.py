@@ -49,7 +49,7 @@ def compare_with_costs(api: Api, found: Any, query: str = RANGE) -> None:
     ]
 
 
-def test_the_statement_sums_to_the_costs_and_names_the_causes(interrupted: Job, api: Api) -> None:  # noqa: F811
+def test_the_statement_sums_to_the_costs_and_names_the_causes(interrupted: Job, api: Api) -> None:  # noqa: F811 - the imported fixture
     before = statement(api)
     compare_with_costs(api, before)
     assert (before["goodput"], before["categories"]) == (None, [])
@@ -86,7 +86,7 @@ def test_the_statement_sums_to_the_costs_and_names_the_causes(interrupted: Job, 
     assert api.send("GET", f"goodput?{RANGE}&project=another").json()["items"] == []
 
 
-def test_what_was_metered_since_is_apart_until_it_is_divided(interrupted: Job, api: Api) -> None:  # noqa: F811
+def test_what_was_metered_since_is_apart_until_it_is_divided(interrupted: Job, api: Api) -> None:  # noqa: F811 - the imported fixture
     Job.objects.filter(pk=interrupted.pk).update(status="running", finished_at=None)
     goodput_hours.count_due()
     row = JobGoodput.objects.get()
@@ -103,7 +103,7 @@ def test_what_was_metered_since_is_apart_until_it_is_divided(interrupted: Job, a
 
 
 def test_jobs_of_other_teams_are_summed_for_who_sees_all_costs_and_refused_to_others(
-    interrupted: Job,  # noqa: F811
+    interrupted: Job,  # noqa: F811 - the imported fixture
     make_user: Callable[..., User],
     api_of: Callable[..., Api],
     other_team: Team,
