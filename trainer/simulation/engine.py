@@ -62,7 +62,7 @@ def simulate(gpus: int, days: float, inputs: Inputs, seed: int = 0) -> Result:
     """
     if gpus < 1 or days <= 0:
         raise ValueError(f"{gpus} GPUs for {days} days: give at least one GPU and more than 0 days")
-    return _Run(gpus, int(days * 24 * _HOUR), inputs, seed).result()
+    return _Run(gpus, round(days * 24 * _HOUR), inputs, seed).result()
 
 
 class _Run:
