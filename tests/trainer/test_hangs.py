@@ -16,7 +16,7 @@ from trainer.agent.worker_process import run_worker
 from trainer.contract.run import EndClass
 from trainer.resilience import progress
 from trainer.resilience.assignment import Assignment
-from trainer.resilience.forking import fork_server_pid
+from trainer.resilience.forking import fork_server_pid, start_fork_server
 
 LOSS = "train/loss"
 
@@ -99,7 +99,7 @@ def test_a_stopped_server_is_replaced(tmp_path: Path, name: str) -> None:
     """In the middle of a run: the ranks save often, and need the store for that."""
 
     def act(supervisor: Supervisor) -> None:
-        pids = {"fork server": fork_server_pid(), "rendezvous store": supervisor._store.process.pid}
+        pids = {"fork server": fork_server_pid(), "rendezvous store": supervisor._servers._store.process.pid}
         os.kill(pids[name], signal.SIGSTOP)
 
     training = tiny_training(steps=100)
@@ -110,11 +110,37 @@ def test_a_stopped_server_is_replaced(tmp_path: Path, name: str) -> None:
     assert sorted(run.series(LOSS)) == list(range(1, 101))
 
 
+def test_a_fork_server_that_is_stopped_when_the_attempt_ends_does_not_keep_the_agent(tmp_path: Path) -> None:
+    """It is the parent of the ranks: while it is stopped, the agent does not learn that they have ended."""
+
+    def act(supervisor: Supervisor) -> None:
+        os.kill(fork_server_pid(), signal.SIGSTOP)
+        supervisor._attempt_over.set()  # as when the platform has ended it
+
+    run = run_alone(tmp_path / "run", tiny_training(steps=100_000), every_steps=5, at_first_checkpoint=act)
+    assert run.end_class is EndClass.STOPPED
+    (stalled,) = run.events("progress.stalled")
+    assert stalled["because"] == "the fork server is stopped (SIGSTOP, or a debugger)"
+
+
+def test_a_fork_server_that_is_stopped_before_the_ranks_start_is_replaced(tmp_path: Path) -> None:
+    """The agent waits for it, to start the preparation of data, its rendezvous store or its ranks."""
+    start_fork_server()  # it may have been killed before
+    os.kill(fork_server_pid(), signal.SIGSTOP)
+    run = run_alone(tmp_path / "run", tiny_training(steps=5))
+    assert run.end_class is EndClass.COMPLETED
+    (stalled,) = run.events("progress.stalled")
+    assert (stalled["because"], stalled["phase"], stalled["ranks"]) == (
+        "the fork server is stopped (SIGSTOP, or a debugger)", "data", []
+    )  # fmt: skip
+    assert sorted(run.series(LOSS)) == list(range(1, 6))
+
+
 def test_the_store_of_a_killed_fork_server_is_not_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store ends with the fork server, but may still look alive when the ranks restart."""
 
     def act(supervisor: Supervisor) -> None:
-        monkeypatch.setattr(supervisor._store.process, "is_alive", lambda: True)
+        monkeypatch.setattr(supervisor._servers._store.process, "is_alive", lambda: True)
         os.kill(fork_server_pid(), signal.SIGKILL)
 
     training = tiny_training(steps=40)

@@ -1,15 +1,12 @@
 """Watches whether the ranks of a node make progress, and asks them what they are doing when they do not."""
 
-import os
-import signal
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.resilience.description import process_state, read_description
 from trainer.resilience.hang import Hang, activity, find_hang, format_stacks
-from trainer.resilience.progress import Observed, ProgressWatch, StoppedTime
+from trainer.resilience.progress import Observed, ProgressWatch
 from trainer.resilience.shared_status import SharedStatus
 
 EXAMINATION_SECONDS = 5.0
@@ -42,39 +39,21 @@ class _Examination:
 
 
 class HangWatch:
-    """Call its methods often. `ranks`, `pids`: in order of their places on this node. `servers`: the pids of the
-    processes that the ranks depend on, by what they are: without the fork server, their parent, nobody learns of their
-    ends."""
+    """Call `poll` often. `ranks`, `pids`: in order of their places on this node."""
 
     def __init__(
         self,
         ranks: list[int],
         pids: list[int],
-        servers: Mapping[str, int],
         shared_status: SharedStatus,
         folder: Path,
         hang_seconds: float | None = None,
     ) -> None:
         self._ranks, self._pids, self._shared_status, self._folder = ranks, pids, shared_status, folder
-        self._servers = {name: (pid, StoppedTime()) for name, pid in servers.items()}
         self._progress = ProgressWatch(len(ranks), hang_seconds)
         self._before = time.monotonic()
         self._examination: _Examination | None = None
         self._next_examination = 0.0  # seconds without progress: one that may take long is examined again later
-
-    def end_stopped_server(self) -> Stall | None:
-        """Kill a server that has been stopped for too long, and return that; call it before `poll`. The ranks fail
-        without it, and those that have finished already are known to have."""
-        passed = time.monotonic() - self._before
-        for name, (pid, stopped) in self._servers.items():
-            stopped.observe(is_stopped=process_state(pid)[0] in "Tt", seconds=passed)
-            if stopped.is_too_long:
-                os.kill(pid, signal.SIGKILL)
-                del self._servers[name]
-                step, phase = self._shared_status.read(0)
-                hang = Hang(self._ranks, f"the {name} is stopped (SIGSTOP, or a debugger)", True)
-                return Stall(hang, True, phase, step, stopped.seconds, [hang.because])
-        return None
 
     def poll(self) -> Stall | None:
         """Observe all ranks. Return what holds them up, once it has been examined."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -19,6 +20,7 @@ from trainer.agent.hang_watch import Stall
 from trainer.agent.interruption import read_interruption_notice
 from trainer.agent.ladder import Rung, Situation, choose_rung
 from trainer.agent.logs import LogFollower
+from trainer.agent.node_servers import NodeServers
 from trainer.agent.profiles import ProfileUploader
 from trainer.agent.rendezvous_client import NodeIdentity, RendezvousClient, format_mapping, max_neighbour_hops
 from trainer.agent.shipper import Shipper
@@ -50,14 +52,14 @@ from trainer.reporting.spool import SpoolWriter
 from trainer.reporting.system_monitor import SystemMonitor
 from trainer.resilience.assignment import Assignment, FolderConnection, HttpConnection
 from trainer.resilience.failures import classify_exception
-from trainer.resilience.forking import ForkedProcess
+from trainer.resilience.hang import Hang
 from trainer.resilience.memory import (
     load_micro_batch,
     out_of_memory,
     reduce_micro_batch,
     store_micro_batch,
 )
-from trainer.resilience.store_server import StoreAddress, start_store
+from trainer.resilience.store_server import StoreAddress
 from trainer.storage.cached import delete_abandoned, delete_cached
 
 logger = logging.getLogger(__name__)
@@ -115,8 +117,7 @@ class Supervisor:
         self.worker_group: WorkerGroup | None = None
         self._preparer: DatasetPreparer | None = None
         self._upload: threading.Thread | None = None
-        self._store: ForkedProcess | None = None
-        self._store_port = 0
+        self._servers = NodeServers(config.node.address, self._logs.follow)
         self._profiles: ProfileUploader | None = None
         self._resumed: CheckpointManifest | None = None
         self._copies = NodeCopies(config.node)
@@ -145,6 +146,7 @@ class Supervisor:
             )
         self._shipper.start()
         self._monitor.start()
+        self._servers.watch(partial(self._report_stopped_server, run), self._ended)
         threading.Thread(target=self._send_heartbeats, args=(run,), name="heartbeat", daemon=True).start()
         try:
             outcome = self._train(run, keys)
@@ -154,8 +156,7 @@ class Supervisor:
                 logger.exception("internal error in the agent")
             outcome = Outcome(failure.end_class, failure.message, self._last_step(run), {})
         self._copies.close()
-        if self._store is not None:
-            self._store.process.kill()
+        self._servers.kill_store()
         return self._report_end(run, keys, outcome)
 
     def _train(self, run: RunConfig, keys: DataKeys) -> Outcome:
@@ -334,7 +335,7 @@ class Supervisor:
         """
         if self._is_stopping():
             return None
-        port = self._serving_store(run.layout.world_size)
+        port = self._servers.store_port(run.layout.world_size)
         if run.layout.nodes == 1:
             return self._rendezvous.single_node_reply(port)
         begin = time.monotonic()
@@ -378,16 +379,6 @@ class Supervisor:
             )  # fmt: skip
         return Outcome(EndClass.COMPLETED, "", -1, {})
 
-    def _serving_store(self, num_ranks: int) -> int:
-        """Return the port of this node's rendezvous store; start the store if it is not running.
-
-        It outlives the workers, but not the fork server."""
-        if self._store is None or not self._store.process.is_alive():
-            self._store, address = start_store(self._config.node.address, num_ranks)
-            self._store_port = address.port
-            self._logs.follow(self._store, -1)
-        return self._store_port
-
     def _run_worker_group(
         self,
         run: RunConfig,
@@ -430,8 +421,7 @@ class Supervisor:
             )
             for local_rank in local_ranks
         ]
-        store = self._store.process.pid if self._store is not None else None
-        self.worker_group = WorkerGroup(assignments, self._logs, self._report_stall, store)
+        self.worker_group = WorkerGroup(assignments, self._logs, self._report_stall)
         if self._profiles is not None:
             self._profiles.worker_group = self.worker_group
         outcome = self.worker_group.watch(
@@ -440,9 +430,8 @@ class Supervisor:
         )
         if outcome.corrupted_step is not None:
             self._corrupted = outcome.corrupted_step, reply.round - 1
-        if self.worker_group.has_lost_fork_server and self._store is not None:
-            self._store.process.kill()  # it ends with the fork server, but may not have yet
-            self._store = None
+        if self.worker_group.has_lost_fork_server:
+            self._servers.kill_store()  # it ends with the fork server, but may not have yet
         return outcome
 
     def _chosen_micro_batch(self) -> int | None:
@@ -483,6 +472,20 @@ class Supervisor:
             ranks=stall.hang.ranks, because=self._logs.redact(stall.hang.because), is_hang=stall.is_hang,
         )  # fmt: skip
 
+    def _report_stopped_server(self, run: RunConfig, name: str, seconds: float) -> None:
+        step, phase, _ = self._progress(run)
+        ranks = self.worker_group.ranks if self.worker_group is not None else []
+        hang = Hang(ranks, f"the {name} is stopped (SIGSTOP, or a debugger)", is_certain=True)
+        self._report_stall(Stall(hang, True, phase, step, seconds, [hang.because]))
+
+    def _progress(self, run: RunConfig) -> tuple[int, str, int]:
+        """Return (last finished step, phase, number of running processes of the worker group)."""
+        if self.worker_group is not None:
+            return self.worker_group.progress()
+        # A job that only prepares data reports step 0: it has no start-up.
+        is_waiting = self._preparer is not None and self._preparer.is_waiting
+        return (0 if run.prepare else -1, WAIT_FOR_DATA if is_waiting else "data", 0)
+
     def _report_event(self, kind: str, **data: object) -> None:
         rounded = {name: round(value, 3) if isinstance(value, float) else value for name, value in data.items()}
         self._events.add(ProgressEvent(time=datetime.now(UTC), type=kind, data=rounded))
@@ -495,10 +498,7 @@ class Supervisor:
 
     def _send_heartbeats(self, run: RunConfig) -> None:
         while True:
-            # A job that only prepares data reports step 0: it has no start-up.
-            is_waiting = self._preparer is not None and self._preparer.is_waiting
-            before_workers = (0 if run.prepare else -1, WAIT_FOR_DATA if is_waiting else "data", 0)
-            step, phase, alive = self.worker_group.progress() if self.worker_group else before_workers
+            step, phase, alive = self._progress(run)
             try:
                 beat = Heartbeat(
                     node_rank=self._config.node.index, generation=max(self._rendezvous.round - 1, 0), phase=phase,

@@ -22,7 +22,7 @@ from trainer.resilience.failures import (
     judge_exception,
     read_failures,
 )
-from trainer.resilience.forking import ForkedProcess, fork, fork_server_pid
+from trainer.resilience.forking import ForkedProcess, fork
 from trainer.resilience.kernel_log import KernelLog
 from trainer.resilience.shared_status import SharedStatus
 
@@ -52,16 +52,11 @@ class WorkerGroup:
     """The training processes of this node between two restarts."""
 
     def __init__(
-        self,
-        assignments: list[Assignment],
-        follower: LogFollower,
-        report_stall: Callable[[Stall], None],
-        store: int | None = None,
+        self, assignments: list[Assignment], follower: LogFollower, report_stall: Callable[[Stall], None]
     ) -> None:
         """Start the processes; `assignments` are those of this node, in order of local rank. `report_stall`: is called
-        when ranks make no progress, whether or not they are restarted. `store`: the pid of this node's rendezvous
-        store."""
-        self._assignments, self._report_stall, self._store = assignments, report_stall, store
+        when ranks make no progress, whether or not they are restarted."""
+        self._assignments, self._report_stall = assignments, report_stall
         self.shared_status = SharedStatus(assignments[0].shared_status, len(assignments), create=True)
         self.shared_status.report_agent_look()
         self._follower = follower
@@ -80,10 +75,8 @@ class WorkerGroup:
         """Wait until all processes have ended. `over`: end them immediately, without a checkpoint."""
         deadline: float | None = None
         pids = [forked.process.pid or 0 for forked in self._forked]
-        servers = {"fork server": fork_server_pid(), "rendezvous store": self._store}
-        known = {name: pid for name, pid in servers.items() if pid is not None}
-        run = self._assignments[0].run
-        hang_watch = HangWatch(self.ranks, pids, known, self.shared_status, self.folder, run.hang_seconds)
+        hang_seconds = self._assignments[0].run.hang_seconds
+        hang_watch = HangWatch(self.ranks, pids, self.shared_status, self.folder, hang_seconds)
         while True:
             self.shared_status.report_agent_look()
             alive = [f.process.sentinel for f in self._forked if f.process.is_alive()]
@@ -107,9 +100,6 @@ class WorkerGroup:
                 return self._outcome(_GOOD_EXITS[max(finished)], "")
             if len(finished) < sum(code is not None for code in codes) or self._has_reported():
                 return self._conclude()
-            stopped_server = hang_watch.end_stopped_server()
-            if stopped_server is not None:
-                self._report_stall(stopped_server)
             stall = hang_watch.poll()
             if stall is not None:
                 self._report_stall(stall)

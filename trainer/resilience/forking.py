@@ -1,9 +1,11 @@
 """Start worker processes from Python's fork server, which has imported torch in advance."""
 
 import atexit
+import contextlib
 import faulthandler
 import multiprocessing
 import os
+import signal
 import time
 import weakref
 from collections.abc import Callable
@@ -93,13 +95,18 @@ def _fork(name: str, target: Callable[..., None], *arguments: Any) -> ForkedProc
 
 @atexit.register
 def kill_all() -> None:
-    """Kill all started processes at exit: they ignore SIGTERM, so multiprocessing would wait for them forever.
+    """Kill all started processes at exit: they ignore SIGTERM, so multiprocessing would wait for them forever, as it
+    would for the word of a stopped fork server that they have ended.
 
     It was registered before this function, and so runs after it.
     """
     for process in _started:
         if process.is_alive():
             process.kill()
+    pid = fork_server_pid()
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def make_pipe() -> tuple[Connection, Connection]:

@@ -4,6 +4,7 @@ It outlives worker groups; each group uses keys under its own prefix, so that it
 processes.
 """
 
+import contextlib
 import resource
 import threading
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from multiprocessing.connection import Connection
 from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
 from trainer.resilience.failures import LOST_EXIT
-from trainer.resilience.forking import ForkedProcess, fork, make_pipe
+from trainer.resilience.forking import MAX_FORK_SERVERS, ForkedProcess, fork, make_pipe
 
 STORE_TIMEOUT = timedelta(minutes=5)
 OTHER_DESCRIPTORS = 100  # of the process itself, and for the checkpoints of the first rank
@@ -39,19 +40,21 @@ def start_store(host: str, num_ranks: int) -> tuple[ForkedProcess, StoreAddress]
             f"the rendezvous store of {num_ranks:,} ranks needs {needed:,} open files, and this node allows "
             f"{allowed:,}; raise the hard limit of the agent (LimitNOFILE of its service, ulimit -Hn) to {needed:,}",
         )
-    reader, writer = make_pipe()
-    forked = fork("rendezvous", _serve, host, writer)
-    writer.close()
-    try:
-        return forked, StoreAddress(host, int(reader.recv()))
-    except EOFError as error:
+    for _ in range(MAX_FORK_SERVERS):
+        reader, writer = make_pipe()
+        forked = fork("rendezvous", _serve, host, writer)
+        writer.close()
+        with reader, contextlib.suppress(EOFError):
+            return forked, StoreAddress(host, int(reader.recv()))
         forked.process.join()
-        if (forked.process.exitcode or 0) < 0 or forked.process.exitcode == LOST_EXIT:
-            raise TrainerError(EndClass.PROCESS_KILLED, "the process of the rendezvous store was killed") from error
-        raise TrainerError(
-            EndClass.NETWORK_ERROR,
-            f"the rendezvous store cannot listen on {host}; check that it is a name or address of this node",
-        ) from error
+        if forked.process.exitcode != LOST_EXIT:  # else the fork server has ended, and with it the store
+            break
+    if forked.process.exitcode == LOST_EXIT or (forked.process.exitcode or 0) < 0:
+        raise TrainerError(EndClass.PROCESS_KILLED, "the process of the rendezvous store was killed")
+    raise TrainerError(
+        EndClass.NETWORK_ERROR,
+        f"the rendezvous store cannot listen on {host}; check that it is a name or address of this node",
+    )
 
 
 def _serve(host: str, report: Connection) -> None:
