@@ -58,6 +58,7 @@ TRAINER = {
     "trainer gradient compression": ["gradient_compression"],
     "trainer scale": ["trainer_scale"],
     "trainer saves": ["trainer_saves"],
+    "trainer restores": ["trainer_restore"],
     "trainer shadow checkpoints": ["trainer_shadow"],
     "trainer copies on other nodes": ["trainer_replicas"],
     "trainer preparation": ["trainer_preparation"],

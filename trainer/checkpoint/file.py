@@ -24,6 +24,8 @@ DTYPES = {
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
+READS_IN_FLIGHT = 2
+"""Parts of a file that are fetched and decrypted while another one is copied."""
 _SIZE_BYTES = 8  # of the header's size, at the beginning of a file
 
 
@@ -133,7 +135,7 @@ def read_entries(storage: Storage, encryptor: Encryptor, file: StoredFile, entri
     them. Raises DecryptionError, StorageError."""
     entries = list(entries)
     ranges = [(entry.begin, entry.end) for entry in entries]
-    for entry, content in zip(entries, read_ranges(storage, encryptor, file, ranges), strict=True):
+    for entry, content in zip(entries, read_ranges(storage, encryptor, file, ranges, READS_IN_FLIGHT), strict=True):
         tensor = torch.empty(entry.sizes, dtype=entry.dtype)
         if content:
             tensor.view(-1).view(torch.uint8).copy_(torch.frombuffer(content, dtype=torch.uint8))
