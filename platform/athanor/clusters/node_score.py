@@ -22,18 +22,18 @@ WEIGHTS: Mapping[str, float] = {
     "node_storage_error": 1.0,
     "silent_corruption": 0.8,  # with two replicas, recorded at both nodes
     "slow_node": 0.6,
-    "hang": 0.6,
     "node_lost": 0.6,
     "device_exception": 0.5,
     SLOW_IN_PREFLIGHT: 0.4,
     "launch_failed": 0.3,
+    "hang": 0.2,  # the node of the rank that others wait for: as often the program's fault
     "process_killed": 0.2,
     "collective_timeout": 0.2,
     "network_error": 0.2,
 }
 """By the kind of an incident; other kinds, such as actions of administrators, do not count. One fault of a device is
-enough for the node to be avoided for four days; a lost connection, which is recorded at all nodes of an attempt, needs
-five jobs."""
+enough for the node to be avoided for four days; a hang, or a lost connection, which is recorded at all nodes of an
+attempt, needs five jobs."""
 
 
 class Standing(StrEnum):

@@ -313,12 +313,11 @@ def _store_events(attempt: Attempt, job: Job, items: list[ProgressEvent]) -> Non
 
 
 def _record_incident(attempt: Attempt, data: Mapping[str, Any], reason: Reason) -> None:
-    """Record an incident of the node that an event names. The attempt continues, so its end does not. An agent can only
-    name nodes of its own attempt."""
-    names = attempt.native_nodes or attempt.nodes.values_list("name", flat=True)
-    nodes = [name for name in names if len(names) == 1 or name == data.get("node")]
+    """Record an incident of the node that an event names, if it is the attempt's own. The attempt continues, so its end
+    does not."""
+    node = attempt.own_node(data.get("node"))
     facts = {"job_id": attempt.job_id, "attempt_id": attempt.id, "detail": str(data.get("because", ""))}
-    record_incidents(attempt.job.pool.cluster, nodes, reason.value, **facts)
+    record_incidents(attempt.job.pool.cluster, [node] if node else [], reason.value, **facts)
 
 
 def _record_slow_nodes(attempt: Attempt, data: Mapping[str, Any]) -> None:
@@ -326,10 +325,10 @@ def _record_slow_nodes(attempt: Attempt, data: Mapping[str, Any]) -> None:
     report = read_report(data)
     if report is None:
         return
-    own = set(attempt.native_nodes or attempt.nodes.values_list("name", flat=True))
     for finding in report.findings:
         facts = {"job_id": attempt.job_id, "attempt_id": attempt.id, "detail": finding.because}
-        record_incidents(attempt.job.pool.cluster, own & set(finding.nodes), SLOW_IN_PREFLIGHT, **facts)
+        nodes = [node for node in map(attempt.own_node, finding.nodes) if node]
+        record_incidents(attempt.job.pool.cluster, nodes, SLOW_IN_PREFLIGHT, **facts)
 
 
 def _resolve_steps(job: Job, data: Mapping[str, Any]) -> None:

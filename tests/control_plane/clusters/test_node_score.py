@@ -45,14 +45,16 @@ def test_an_incident_halves_in_a_half_life() -> None:
 
 
 def test_incidents_of_one_job_count_once_by_the_gravest() -> None:
-    found = score([incident("network_error", "a"), incident("hang", "a"), incident("hang", "a")], None, NOW)
-    assert found.value == pytest.approx(0.6)
-    assert [(reason.kind, reason.jobs) for reason in found.reasons] == [("hang", 1)]
+    found = score([incident("launch_failed", "a"), incident("hang", "a"), incident("hang", "a")], None, NOW)
+    assert found.value == pytest.approx(0.3)
+    assert [(reason.kind, reason.jobs) for reason in found.reasons] == [("launch_failed", 1)]
 
 
-def test_what_may_have_been_any_node_needs_several_jobs() -> None:
+@pytest.mark.parametrize("kind", ["collective_timeout", "hang"])
+def test_what_may_not_be_the_fault_of_the_node_needs_several_jobs(kind: str) -> None:
+    """A hang names the node of the rank that the others wait for, which a program's error may be the cause of."""
     standings = [
-        score([incident("collective_timeout", f"job{at}") for at in range(count)], None, NOW).standing
+        score([incident(kind, f"job{at}") for at in range(count)], None, NOW).standing
         for count in (1, 2, 3, 5)
     ]
     assert standings == ["good", "good", "probation", "avoided"]
