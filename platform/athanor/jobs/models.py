@@ -207,7 +207,8 @@ class Attempt(LeasedModel):
     """One submission of a job to a backend. `backend_name` is a pure function of the id and unique for ever.
 
     What its backend said last: `native_*`, `phase`, `cause`, `explanation`, `expected_start_at` (backends/base.py).
-    `native_nodes` are empty until its cluster has said where it runs. `launched_at` is when its processes could begin, after any queue of the backend's own: limits count from then.
+    `native_nodes` are empty until its cluster has said where it runs. `launched_at` is when its processes could begin,
+    after any queue of the backend's own: limits count from then.
     """
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.attempt_id, editable=False)

@@ -14,8 +14,7 @@ from django.db import connection, transaction
 from django.db.models import F
 from django.db.models.functions import Now
 
-from athanor.clusters.node_score import SLOW_IN_PREFLIGHT
-from athanor.clusters.services import record_incidents
+from athanor.clusters.services import record_incidents, record_preflight
 from athanor.core import task_triggers
 from athanor.core.disks import require_space
 from athanor.core.errors import Conflict, Invalid
@@ -299,7 +298,7 @@ def _store_events(attempt: Attempt, job: Job, items: list[ProgressEvent]) -> Non
         elif item.type == PROGRESS_STALLED and item.data.get("is_hang") is True and item.data.get("ranks"):
             _record_incident(attempt, item.data, Reason.HANG)
         elif item.type == PREFLIGHT_COMPLETED:
-            _record_slow_nodes(attempt, item.data)
+            _record_preflight(attempt, item.data)
         elif item.type == GPU_ECC_UNCORRECTED:
             _record_incident(attempt, item.data, Reason.GPU_FAULT)
         elif item.type == GENERATION_STARTED and (fault := FAULTS_OF_DEVICES.get(str(item.data.get("end_class")))):
@@ -320,15 +319,15 @@ def _record_incident(attempt: Attempt, data: Mapping[str, Any], reason: Reason) 
     record_incidents(attempt.job.pool.cluster, [node] if node else [], reason.value, **facts)
 
 
-def _record_slow_nodes(attempt: Attempt, data: Mapping[str, Any]) -> None:
-    """Record an incident of each node of the attempt that its preflight found slow: the attempt may continue there."""
+def _record_preflight(attempt: Attempt, data: Mapping[str, Any]) -> None:
+    """Record what the preflight of an attempt found of its own nodes: the attempt may continue on slow ones."""
     report = read_report(data)
     if report is None:
         return
-    for finding in report.findings:
-        facts = {"job_id": attempt.job_id, "attempt_id": attempt.id, "detail": finding.because}
-        nodes = [node for node in map(attempt.own_node, finding.nodes) if node]
-        record_incidents(attempt.job.pool.cluster, nodes, SLOW_IN_PREFLIGHT, **facts)
+    if len(attempt.native_nodes) == 1:
+        report = report.on_node(attempt.native_nodes[0])
+    cluster = attempt.job.pool.cluster
+    record_preflight(cluster, attempt.native_nodes, report, job_id=attempt.job_id, source_id=attempt.id)
 
 
 def _resolve_steps(job: Job, data: Mapping[str, Any]) -> None:

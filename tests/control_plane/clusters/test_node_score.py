@@ -54,8 +54,7 @@ def test_incidents_of_one_job_count_once_by_the_gravest() -> None:
 def test_what_may_not_be_the_fault_of_the_node_needs_several_jobs(kind: str) -> None:
     """A hang names the node of the rank that the others wait for, which a program's error may be the cause of."""
     standings = [
-        score([incident(kind, f"job{at}") for at in range(count)], None, NOW).standing
-        for count in (1, 2, 3, 5)
+        score([incident(kind, f"job{at}") for at in range(count)], None, NOW).standing for count in (1, 2, 3, 5)
     ]
     assert standings == ["good", "good", "probation", "avoided"]
 

@@ -51,9 +51,11 @@ class LocalBackend(Backend, ListsOurs, ChecksHealth, ListsNodes):
         self._command = self._config.command
 
     def render(self, plan: LaunchPlan) -> Submission:
-        """Return the command and its environment. Raise BackendRejected for more than one node."""
+        """Return the command and its environment. Raise BackendRejected for more than one node, or for another one."""
         if plan.nodes != 1:
             raise BackendRejected(f"this machine is one node; the job asks for {plan.nodes}")
+        if plan.only_node not in ("", socket.gethostname()):
+            raise BackendRejected(f"node {plan.only_node} is not this machine, {socket.gethostname()}")
         environment = {
             names.CACHE_DIR: str(self._root / "cache"),
             **self._config.profile.variables(plan.accelerator, plan.nodes),

@@ -267,6 +267,10 @@ def fields_of_38(asked: JobRequest, variables: Mapping[str, str]) -> dict[str, A
         raise BackendRejected(
             "slurmrestd 0.0.38 cannot ask for a number of switches: leave `max_switches` out, or use Slurm's commands"
         )
+    if asked.only_node is not None:
+        raise BackendRejected(
+            "slurmrestd 0.0.38 is not asked for a node by its name: use a later version, or Slurm's commands"
+        )
     values = {
         **_common(asked),
         "nodes": asked.nodes,
@@ -295,6 +299,7 @@ def later_fields(asked: JobRequest, variables: Mapping[str, str]) -> dict[str, A
         "tres_per_node": f"gres/{asked.gres}" if asked.gres else None,
         "constraints": asked.constraint,
         "excluded_nodes": list(asked.exclude) or None,
+        "required_nodes": [asked.only_node] if asked.only_node is not None else None,
         "shared": ["none"] if asked.exclusive else None,
         "required_switches": _set(asked.switches),
         "kill_on_node_fail": not asked.survives_node_loss,
