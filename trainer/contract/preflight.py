@@ -9,6 +9,7 @@ from trainer.contract.base import WireModel
 Unit = Literal["flop_per_second", "bytes_per_second", "seconds"]
 Severity = Literal["slow", "broken"]
 MAX_FINDINGS = 50
+MATRIX_PRODUCTS, PAIRS = "matrix products", "pairs, each way"
 REPORT_LINE = "athanor-preflight-report: "
 """Before the report on the line of a node's output that carries it, as JSON."""
 
@@ -38,11 +39,13 @@ class Collective(WireModel):
 
 
 class Finding(WireModel):
-    """Something wrong. `nodes`: at fault; none if it is a link, or if it cannot be attributed. `because`: as text."""
+    """Something wrong. `nodes`: at fault; none if it is a link, or if it cannot be attributed. `because`: as text.
+    `measure`: the name of the measure that shows it; empty in reports of earlier versions."""
 
     severity: Severity
     nodes: list[str]
     because: str
+    measure: str = ""
 
 
 class PreflightReport(WireModel):

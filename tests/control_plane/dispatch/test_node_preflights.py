@@ -1,7 +1,12 @@
 """Preflights of free nodes outside jobs: when they start, what they report, and that jobs come first."""
 
+import json
+import socket
+import sys
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from django.db.models import F
@@ -20,11 +25,13 @@ from athanor.dispatch import node_preflights
 from athanor.fleet import inventory_sync, orphans
 from athanor.jobs.models import Job
 from athanor.reconcilers import backlog
+from deploy.local.handle import wait_until
 from tests.control_plane import drive
 from tests.control_plane.conftest import Api
 from trainer.contract import environment as names
 from trainer.contract.preflight import Finding, PreflightReport, report_line
 
+REPOSITORY = Path(__file__).resolve().parents[3]
 Submit = Callable[..., Job]
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("bucket")]
 NODES = ("n0", "n1", "n2")
@@ -221,3 +228,30 @@ def test_a_local_cluster_measures_this_machine_alone(pool: Pool) -> None:
     )
     with pytest.raises(Conflict, match="node other is not this machine"):
         node_preflights.request(Node.objects.get(), NodePreflight.Cause.MANUAL)
+
+
+@pytest.mark.usefixtures("world")
+def test_the_agent_measures_this_machine_without_a_token(tmp_path: Path, pool: Pool, settings: Any) -> None:
+    """The agent itself, on the local backend: what it prints is read and stored."""
+    settings.ATHANOR = settings.ATHANOR.model_copy(
+        update={"cluster_config_dir": tmp_path, "local_backend_dir": tmp_path / "local"}
+    )
+    command = ["env", f"PYTHONPATH={REPOSITORY}", sys.executable, "-m", "trainer.agent"]
+    (tmp_path / "fake.cluster.json").write_text(json.dumps({"kind": "local", "config": {"command": command}}))
+    Cluster.objects.filter(pk=pool.cluster_id).update(kind="local", config={})
+    Pool.objects.filter(pk=pool.pk).update(slots_per_node=2)
+    here = socket.gethostname()
+    node = Node.objects.create(cluster=pool.cluster, name=here, state="ready", listed=True, slots=2, accelerator="cpu")
+    row = node_preflights.request(Node.objects.get(pk=node.pk), NodePreflight.Cause.MANUAL, "ada")
+
+    def has_ended() -> bool:
+        node_preflights.advance_due()
+        row.refresh_from_db()
+        return row.ended_at is not None
+
+    wait_until(has_ended, "the preflight has ended", 120)
+    assert row.outcome in ("ok", "slow"), (row.outcome, row.detail)
+    found = PreflightReport.model_validate(row.report)
+    assert (found.ranks, found.nodes, found.device) == (2, 1, "cpu")
+    assert {"matrix products", "memory bandwidth", "disk of the work folder"} <= {each.name for each in found.measures}
+    assert found.measures[0].lowest_at.startswith(here)

@@ -46,9 +46,12 @@ class PreflightFindingSerializer(serializers.Serializer[Any]):
         child=serializers.CharField(), help_text="Nodes at fault. Empty for a link, or if it cannot be attributed."
     )
     because = serializers.CharField(help_text="What was found, with the figures.")
+    measure = serializers.CharField(
+        allow_blank=True, help_text="Name of the measure that shows it. Empty in reports of earlier versions."
+    )
 
 
-class PreflightReportSerializer(serializers.Serializer[PreflightReport]):
+class PreflightReportSerializer(serializers.Serializer[Any]):
     """What was measured, and what is wrong."""
 
     result = serializers.ChoiceField(choices=["ok", "slow", "broken"], help_text="The worst finding.")
