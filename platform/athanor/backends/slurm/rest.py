@@ -267,10 +267,6 @@ def fields_of_38(asked: JobRequest, variables: Mapping[str, str]) -> dict[str, A
         raise BackendRejected(
             "slurmrestd 0.0.38 cannot ask for a number of switches: leave `max_switches` out, or use Slurm's commands"
         )
-    if asked.only_node is not None:
-        raise BackendRejected(
-            "slurmrestd 0.0.38 is not asked for a node by its name: use a later version, or Slurm's commands"
-        )
     values = {
         **_common(asked),
         "nodes": asked.nodes,
@@ -279,6 +275,7 @@ def fields_of_38(asked: JobRequest, variables: Mapping[str, str]) -> dict[str, A
         "gres": asked.gres,
         "constraints": asked.constraint,
         "exclude_nodes": ",".join(asked.exclude) or None,
+        "nodelist": asked.only_node,
         "exclusive": "exclusive" if asked.exclusive else None,
         "no_kill": "set" if asked.survives_node_loss else None,
         "signal": f"TERM@{asked.signal_seconds}",
