@@ -1,4 +1,4 @@
-import { NativeSelect } from "@mantine/core";
+import { NativeSelect, Stack, Text } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 
@@ -35,12 +35,12 @@ export function PreflightPanel({ job }: { job: Job }) {
         <EmptyState title="No preflight yet">An attempt measures its nodes before its first step.</EmptyState>
       ) : null}
       {shown ? (
-        <>
-          <p>
+        <Stack gap="xs">
+          <Text size="sm" c="dimmed">
             Attempt {shown.attempt}, {moment(shown.time)}
-          </p>
+          </Text>
           <PreflightReportView report={shown} />
-        </>
+        </Stack>
       ) : null}
     </Panel>
   );
