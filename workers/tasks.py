@@ -12,7 +12,7 @@ from athanor.budgets import goodput_hours, metering_cycle, series_fetch
 from athanor.compliance import audit_anchors, erasure
 from athanor.compliance import retention as records
 from athanor.core import task_triggers
-from athanor.dispatch import finalise, observe, stop, submit
+from athanor.dispatch import finalise, node_preflights, observe, stop, submit
 from athanor.fleet import inventory_sync
 from athanor.reconcilers.backlog import recorded
 from athanor.scheduling import estimates, simulations
@@ -62,6 +62,13 @@ def watch() -> None:
     """Observe live attempts, and stop those that should not run."""
     observe.observe_due()
     stop.stop_due()
+
+
+@reconciler(task_triggers.NODE_PREFLIGHTS)
+def measure_nodes() -> None:
+    """Start, observe and end the preflights of free nodes."""
+    node_preflights.plan_due()
+    node_preflights.advance_due()
 
 
 @reconciler(task_triggers.FINALISE)

@@ -16,6 +16,7 @@ WRITES_BY_NAME = {
     "platform/athanor/budgets/ledger.py:_move": "BudgetPeriod",
     "platform/athanor/budgets/services.py:change": "Budget",
     "platform/athanor/clusters/services.py:store_health_check": "ClusterHealthCheck",
+    "platform/athanor/fleet/clusters.py:change": "Cluster",
     "platform/athanor/fleet/clusters.py:put_pool": "Pool",
     "platform/athanor/quotas/services.py:_write": "QuotaNode",
     "platform/athanor/quotas/services.py:change_settings": "AdmissionSettings",

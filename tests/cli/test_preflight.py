@@ -32,6 +32,34 @@ def test_the_newest_preflight_is_printed(server: Any, athanor: Any, answer: Any)
     assert json.loads(athanor("preflight", JOB, "--all", "--json").stdout)[1]["attempt"] == 1
 
 
+CLUSTER = "cls_01HZZZZZZZZZZZZZZZZZZZZZZZ"
+NODE = f"/api/v1/clusters/{CLUSTER}/nodes/n1"
+RUN = {
+    "id": "pre_01HZZZZZZZZZZZZZZZZZZZZZZZ", "cause": "manual", "actor": "ada", "outcome": "", "detail": "",
+    "pool": "gpu", "created_at": "2026-03-01T10:00:00Z", "submitted_at": None, "ended_at": None, "report": None,
+}  # fmt: skip
+
+
+def test_a_node_is_measured_and_its_result_awaited(server: Any, athanor: Any, answer: Any) -> None:
+    older = {**RUN, "id": "pre_old", "outcome": "stopped", "detail": "a job needed the slots", "cause": "incident"}
+    older = {**older, "actor": ""}
+    pages = [
+        answer({"items": [row, older], "next_cursor": None})
+        for row in (RUN, {**RUN, "outcome": "slow", "report": FOUND}, {**RUN, "outcome": "ok", "report": FOUND})
+    ]
+    server.answer("GET /api/v1/clusters", answer({"items": [{"id": CLUSTER, "name": "iron"}], "next_cursor": None}))
+    server.answer(f"POST {NODE}:preflight", answer(RUN, 201))
+    server.answer(f"GET {NODE}/preflights", *pages)
+    measured = athanor("preflight", "--node", "n1", "--cluster", "iron")
+    assert measured.returncode == 1
+    assert "started by ada: slow" in measured.stdout
+    assert "slow: memory bandwidth of n2" in measured.stdout
+    shown = athanor("preflight", "--node", "n1", "--cluster", "iron", "--all")
+    assert "started after an incident: stopped\na job needed the slots" in shown.stdout
+    assert shown.returncode == 0
+    assert athanor("preflight", "--node", "n1").returncode == 2
+
+
 def test_a_job_without_one_says_how_to_ask_for_it(server: Any, athanor: Any, answer: Any) -> None:
     server.answer(PATH, answer({"items": [], "next_cursor": None}))
     assert "preflight: true" in athanor("preflight", JOB).stdout

@@ -291,6 +291,13 @@ def suspend(case: KubernetesCase, handle: Handle, wanted: bool) -> None:
     case.cluster.store.change("jobs", job, lambda draft: draft["spec"].update(suspend=wanted))
 
 
+@pytest.mark.parametrize("node", ["node-1", "node-2"])
+def test_a_plan_for_one_node_runs_there(kubernetes: KubernetesCase, node: str) -> None:
+    handle = running(kubernetes, only_node=node)
+    assert kubernetes.observe(handle).nodes == (node,)
+    kubernetes.finish(handle)
+
+
 def test_avoided_nodes_are_avoided(kubernetes: KubernetesCase) -> None:
     handle = running(kubernetes, avoid_nodes=("node-1",))
     assert kubernetes.observe(handle).nodes == ("node-2",)

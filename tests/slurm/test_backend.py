@@ -208,6 +208,17 @@ def test_what_a_job_asks_for_is_what_slurm_gives(slurm_commands: SlurmCase, slur
     slurm_commands.until(handle, Presence.FINISHED)
 
 
+@pytest.mark.parametrize("node", ["n1", "n2"])
+@pytest.mark.parametrize("way", ["slurm_commands", "slurm_rest"])
+def test_a_plan_for_one_node_runs_there(request: pytest.FixtureRequest, way: str, node: str) -> None:
+    case: SlurmCase = request.getfixturevalue(way)
+    handle = case.backend.submit(case.submission(only_node=node))
+    wait_until(lambda: case.observe(handle).phase is Phase.RUNNING, "it runs", 30)
+    assert case.observe(handle).nodes == (node,)
+    case.finish(handle)
+    case.until(handle, Presence.FINISHED)
+
+
 def test_what_slurm_cannot_give_is_refused_for_good(slurm_commands: SlurmCase, slurm: SlurmCluster) -> None:
     for changes in ({"accelerator": "b900"}, {"accelerator": "h100", "processes_per_node": 3}):
         with pytest.raises(BackendRejected, match="Slurm refused it"):

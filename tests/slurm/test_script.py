@@ -10,6 +10,7 @@ import pytest
 
 from athanor.backends.base import BackendRejected
 from athanor.backends.plan import LaunchPlan
+from athanor.backends.slurm import rest
 from athanor.backends.slurm.backend import SlurmBackend
 from athanor.backends.slurm.script import NODE_UNUSABLE, RAN_BEFORE, with_options
 
@@ -86,6 +87,14 @@ def test_scripts_are_as_they_were(name: str) -> None:
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
+def test_a_plan_for_one_node_names_it_to_slurm() -> None:
+    text = backend().render(plan(only_node="node17")).text
+    assert "#SBATCH --nodelist=node17" in text.splitlines()
+    asked: Any = backend().render(plan(only_node="node17")).payload
+    assert rest.later_fields(asked, {})["required_nodes"] == ["node17"]
+    assert rest.fields_of_38(asked, {})["nodelist"] == "node17"
+
+
 def test_a_hostile_value_is_in_no_option() -> None:
     """sbatch reads options up to the first command; what looks like one behind it is text."""
     config, changes = CASES["hostile"]
@@ -102,6 +111,7 @@ def test_a_hostile_value_is_in_no_option() -> None:
     [
         ({"backend_name": "athanor-$(id)"}, "backend name"),
         ({"avoid_nodes": ("n1\n#SBATCH --wrap=id",)}, "node to avoid"),
+        ({"only_node": "n1,n2"}, "node"),
         ({"accelerator": "h100; id"}, "gres of accelerator"),
         ({"environment": {"A B": "1"}}, "environment variable"),
         ({"environment": {"A": "\0"}}, "zero byte"),

@@ -96,8 +96,7 @@ def test_nodes_with_other_versions_are_refused_by_name() -> None:
             try:
                 names = compare_versions(store, f"n{rank}", rank, len(torches), {"torch": torches[rank]})
             except TrainerError as error:
-                assert error.end_class is EndClass.NODE_UNFIT
-                return str(error)
+                return f"{error.end_class}: {error}"
             assert names == [f"n{at}" for at in range(len(torches))]
             return ""
 
@@ -107,9 +106,11 @@ def test_nodes_with_other_versions_are_refused_by_name() -> None:
     assert compare("2.13", "2.13", "2.13") == ["", "", ""]
     errors = compare("2.13", "2.13", "2.11")
     assert errors[:2] == ["", ""]
+    assert errors[2].startswith("node_unfit")
     assert "torch is 2.13 on n0, n1, 2.11 on n2; install the same on all nodes" in errors[2]
     assert {"Python", "torch", "trainer"} <= set(versions_here())
-    assert all("torch is" in error for error in compare("2.13", "2.11")), "nothing says which is right"
+    assert all(each.startswith("versions_differ: ") for each in compare("2.13", "2.11")), "nothing says which is right"
+    assert all("torch is" in each for each in compare("2.13", "2.13", "2.11", "2.11"))
 
 
 def test_a_run_measures_before_its_first_step_and_trains_the_same(tmp_path: Path) -> None:

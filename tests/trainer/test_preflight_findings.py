@@ -6,7 +6,7 @@ from math import nan
 
 import pytest
 
-from trainer.contract.preflight import Finding, PreflightReport, format_report, format_value
+from trainer.contract.preflight import PAIRS, Finding, PreflightReport, format_report, format_value
 from trainer.contract.run import ProgressEvent
 from trainer.reporting.log_format import LogFormatter
 from trainer.resilience.preflight import Pair, Place, differing, find_skew, judge, judge_pairs, pair_rounds
@@ -90,7 +90,7 @@ def test_two_slow_nodes_are_found() -> None:
 
 def test_a_slow_link_blames_neither_node() -> None:
     (finding,) = judge_pairs(places(8), measured(8, set(), {frozenset((2, 3))}))
-    assert (finding.severity, finding.nodes) == ("slow", [])
+    assert (finding.severity, finding.nodes, finding.measure) == ("slow", [], PAIRS)
     assert "n2, rank 2 and n3, rank 3" in finding.because
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from trainer.agent.environment import drop_unknown_variables, require, set_allocator_default
+from trainer.agent.node_preflight import measure_node
 from trainer.contract import environment as names
 from trainer.resilience.forking import start_fork_server
 from trainer.resilience.parent_death import die_with_parent
@@ -18,6 +19,8 @@ def main() -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     if os.environ.get(names.DIE_WITH_PARENT) == "1":
         die_with_parent()
+    if names.PREFLIGHT_RANKS in os.environ:
+        return measure_node(int(os.environ[names.PREFLIGHT_RANKS]), Path(require(names.WORK_DIR)))
     url, token, work = require(names.AGENT_URL), require(names.ATTEMPT_TOKEN), Path(require(names.WORK_DIR))
     index, name = int(os.environ.get(names.NODE_INDEX, "0")), os.environ.get(names.NODE_NAME, socket.gethostname())
     address, topology = os.environ.get(names.NODE_ADDRESS, "127.0.0.1"), os.environ.get(names.NODE_TOPOLOGY, "")

@@ -11,6 +11,7 @@ CACHE_DIR = "ATHANOR_CACHE_DIR"  # optional: node-local, shared by attempts, e.g
 SECRET_PREFIX = "ATHANOR_JOB_SECRET_"  # noqa: S105 - of a worker's variables: hf-token is ATHANOR_JOB_SECRET_HF_TOKEN
 CHECKPOINT_DIR = "ATHANOR_CHECKPOINT_DIR"  # optional: where copies of jobs' checkpoints are kept near the node
 INTERRUPTION_NOTICE = "ATHANOR_INTERRUPTION_NOTICE"  # optional: the file or address that announces a spot interruption
+PREFLIGHT_RANKS = "ATHANOR_PREFLIGHT_RANKS"  # optional: the agent only measures its node with as many ranks
 DIE_WITH_PARENT = "ATHANOR_DIE_WITH_PARENT"  # "1": the agent ends with the process that started it
 
 

@@ -2,11 +2,16 @@
 
 from typing import Literal
 
+from pydantic import ValidationError
+
 from trainer.contract.base import WireModel
 
 Unit = Literal["flop_per_second", "bytes_per_second", "seconds"]
 Severity = Literal["slow", "broken"]
 MAX_FINDINGS = 50
+MATRIX_PRODUCTS, PAIRS = "matrix products", "pairs, each way"
+REPORT_LINE = "athanor-preflight-report: "
+"""Before the report on the line of a node's output that carries it, as JSON."""
 
 
 class Measure(WireModel):
@@ -34,11 +39,13 @@ class Collective(WireModel):
 
 
 class Finding(WireModel):
-    """Something wrong. `nodes`: at fault; none if it is a link, or if it cannot be attributed. `because`: as text."""
+    """Something wrong. `nodes`: at fault; none if it is a link, or if it cannot be attributed. `because`: as text.
+    `measure`: the name of the measure that shows it; empty in reports of earlier versions."""
 
     severity: Severity
     nodes: list[str]
     because: str
+    measure: str = ""
 
 
 class PreflightReport(WireModel):
@@ -59,9 +66,28 @@ class PreflightReport(WireModel):
         severities = {each.severity for each in self.findings}
         return "broken" if "broken" in severities else "slow" if severities else "ok"
 
+    def on_node(self, node: str) -> "PreflightReport":
+        """Return the report of a single node with the findings under this name of it."""
+        findings = [each.model_copy(update={"nodes": [node] if each.nodes else []}) for each in self.findings]
+        return self.model_copy(update={"findings": findings})
+
     def at_fault(self, severity: Severity) -> set[str]:
         """Return the nodes with a finding of this severity."""
         return {node for each in self.findings if each.severity == severity for node in each.nodes}
+
+
+def report_line(report: PreflightReport) -> str:
+    """Return the line of a node's output from which `find_report` reads the report."""
+    return REPORT_LINE + report.model_dump_json()
+
+
+def find_report(output: str) -> PreflightReport | None:
+    """Return the last report in the output of a node, None without one that is valid."""
+    lines = [line.partition(REPORT_LINE)[2] for line in output.splitlines() if REPORT_LINE in line]
+    try:
+        return PreflightReport.model_validate_json(lines[-1]) if lines else None
+    except ValidationError:
+        return None
 
 
 def format_report(report: PreflightReport) -> list[str]:

@@ -294,6 +294,7 @@ class EndClass(StrEnum):
     CHECKPOINT_DAMAGED = "checkpoint_damaged"
     NODE_STORAGE_ERROR = "node_storage_error"
     NODE_UNFIT = "node_unfit"
+    VERSIONS_DIFFER = "versions_differ"
     COLLECTIVE_TIMEOUT = "collective_timeout"
     HANG = "hang"
     GPU_FAULT = "gpu_fault"
@@ -342,6 +343,7 @@ EXIT_STATUS: dict[EndClass, int] = {
     EndClass.SILENT_CORRUPTION: 80,
     EndClass.SLOW_NODE: 81,
     EndClass.NODE_UNFIT: 82,
+    EndClass.VERSIONS_DIFFER: 83,
 }
 
 _VAGUE = {

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_high
 
-from trainer.contract.preflight import Finding, Measure, Severity, Unit, format_value
+from trainer.contract.preflight import MATRIX_PRODUCTS, PAIRS, Finding, Measure, Severity, Unit, format_value
 
 SLOW, BROKEN = 0.7, 0.3
 """Of the median of the peers. A figure is the best of several repetitions, which leaves out short disturbances."""
@@ -47,7 +47,10 @@ def judge(
     """
     known = [(value, place) for value, place in zip(values, places, strict=True) if value == value]
     failed = [place for value, place in zip(values, places, strict=True) if value != value]
-    findings = [Finding(severity=worst, nodes=[p.node], because=f"{name} could not be measured on {p}") for p in failed]
+    findings = [
+        Finding(severity=worst, nodes=[p.node], because=f"{name} could not be measured on {p}", measure=name)
+        for p in failed
+    ]
     if not known:
         return None, findings
     middle = median_high([value for value, _ in known])
@@ -57,10 +60,10 @@ def judge(
         severity: Severity = worst if value < BROKEN * middle else "slow"
         if value < SLOW * middle:
             because = f"{text}, {value / middle:.0%} of the median {format_value(middle, unit)}"
-            findings.append(Finding(severity=severity, nodes=[place.node], because=because))
+            findings.append(Finding(severity=severity, nodes=[place.node], because=because, measure=name))
         elif expected is not None and value < SLOW_OF_EXPECTED * expected:
             because = f"{text}, {value / expected:.0%} of the {format_value(expected, unit)} of such a device"
-            findings.append(Finding(severity="slow", nodes=[place.node], because=because))
+            findings.append(Finding(severity="slow", nodes=[place.node], because=because, measure=name))
     measure = Measure(
         name=name, unit=unit, count=len(known), median=middle, lowest=lowest, lowest_at=str(lowest_at),
         highest=max(value for value, _ in known), expected=expected,
@@ -77,10 +80,15 @@ def differing(places: Sequence[Place], results: Sequence[float]) -> list[Finding
     (usual, count), *_ = counts.most_common(1)
     if 2 * count <= len(results):
         because = "the same matrix product has different results on all devices"
-        return [Finding(severity="broken", nodes=[], because=because)]
+        return [Finding(severity="broken", nodes=[], because=because, measure=MATRIX_PRODUCTS)]
     odd = [place for place, result in zip(places, results, strict=True) if result != usual]
     return [
-        Finding(severity="broken", nodes=[place.node], because=f"a matrix product on {place} has a wrong result")
+        Finding(
+            severity="broken",
+            nodes=[place.node],
+            because=f"a matrix product on {place} has a wrong result",
+            measure=MATRIX_PRODUCTS,
+        )
         for place in odd
     ]
 
@@ -125,14 +133,14 @@ def judge_pairs(places: Sequence[Place], pairs: Sequence[Pair], worst: Severity 
             f"{format_value(best, 'bytes_per_second')}, {best / middle:.0%} of the median of pairs"
         )
         severity: Severity = worst if best < BROKEN * middle else "slow"
-        findings.append(Finding(severity=severity, nodes=[places[place].node], because=because))
+        findings.append(Finding(severity=severity, nodes=[places[place].node], because=because, measure=PAIRS))
     for pair in pairs:
         if is_slow(pair) and not {pair.first, pair.second} & suspects:
             because = (
                 f"the link between {places[pair.first]} and {places[pair.second]} is slow: "
                 f"{format_value(pair.rate, 'bytes_per_second')}, {pair.rate / middle:.0%} of the median of pairs"
             )
-            findings.append(Finding(severity="slow", nodes=[], because=because))
+            findings.append(Finding(severity="slow", nodes=[], because=because, measure=PAIRS))
     return findings
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore
 
+from trainer.contract import environment as names
 from trainer.contract.preflight import PreflightReport, format_report
 from trainer.contract.run import EXIT_STATUS, EndClass
 from trainer.errors import TrainerError
@@ -52,13 +53,13 @@ def preflight_command(arguments: list[str]) -> int:
 def _measure(place: TorchrunProcess | None, folder: Path) -> PreflightReport:
     if place is None:
         mesh = join(0, 1, 0, HashStore(), single_node=True)
-        return Preflight(mesh, [socket.gethostname()], folder).run()
+        return Preflight(mesh, [_name_here()], folder).run()
     layout = place.layout
     store: Store = TCPStore(
         place.store.host, place.store.port, is_master=place.hosts_store, timeout=STORE_TIMEOUT, wait_for_workers=False
     )
     store = PrefixStore(f"preflight{place.attempt}/", store)
-    nodes = [socket.gethostname()]
+    nodes = [_name_here()]
     if layout.nodes > 1:
         versions = versions_here() if place.local_rank == 0 else None
         nodes = compare_versions(PrefixStore("versions/", store), nodes[0], place.node, layout.nodes, versions)
@@ -66,3 +67,8 @@ def _measure(place: TorchrunProcess | None, folder: Path) -> PreflightReport:
     report = Preflight(mesh, nodes, folder).run()
     dist.barrier()  # the first rank may be the one that holds the store
     return report
+
+
+def _name_here() -> str:
+    """Return the name of this node: that of its cluster, if a backend has started this process."""
+    return os.environ.get(names.NODE_NAME) or socket.gethostname()

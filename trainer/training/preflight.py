@@ -14,7 +14,17 @@ from threading import Thread
 import torch
 
 from trainer.contract.encryption import Encryptor
-from trainer.contract.preflight import MAX_FINDINGS, Collective, Finding, Measure, PreflightReport, Severity, Unit
+from trainer.contract.preflight import (
+    MATRIX_PRODUCTS,
+    MAX_FINDINGS,
+    PAIRS,
+    Collective,
+    Finding,
+    Measure,
+    PreflightReport,
+    Severity,
+    Unit,
+)
 from trainer.contract.run import EndClass
 from trainer.contract.timeouts import STARTUP_TIMEOUT
 from trainer.errors import TrainerError
@@ -97,7 +107,7 @@ class Preflight:
         first_of_node = range(0, mesh.world_size, self._per_node)
         collectives = self._collectives()
         found = [
-            judge("matrix products", "flop_per_second", places, flops, peak_of(mesh.device, "bf16"), self._worst),
+            judge(MATRIX_PRODUCTS, "flop_per_second", places, flops, peak_of(mesh.device, "bf16"), self._worst),
             judge(
                 "memory bandwidth", "bytes_per_second", places, memory, expected_memory_rate(mesh.device), self._worst
             ),
@@ -180,7 +190,7 @@ class Preflight:
             pairs = pair_rates(rounds, speakers, PAIR_BYTES[mesh.device.type], mesh)
             speaking = [places[rank] for rank in speakers]
             names = [f"{speaking[pair.first]} - {speaking[pair.second]}" for pair in pairs]
-            measures.append(_measure_of("pairs, each way", "bytes_per_second", [pair.rate for pair in pairs], names))
+            measures.append(_measure_of(PAIRS, "bytes_per_second", [pair.rate for pair in pairs], names))
             findings += judge_pairs(speaking, pairs, self._worst)
         return measures, findings
 

@@ -38,8 +38,8 @@ def versions_here() -> dict[str, str]:
 def compare_versions(
     store: Store, node: str, node_rank: int, num_nodes: int, versions: dict[str, str] | None
 ) -> list[str]:
-    """Return the names of all nodes by their ranks. Raise TrainerError (NODE_UNFIT) on the nodes whose versions differ
-    from those of most nodes, or on all if no version is that of most.
+    """Return the names of all nodes by their ranks. Raise TrainerError on the nodes whose versions differ from those of
+    most nodes (NODE_UNFIT), or on all if no version is that of most (VERSIONS_DIFFER): then none is at fault.
 
     Called by each rank; `versions`: of this node, on its first rank, else None. `store` must be new to this group.
     """
@@ -58,5 +58,6 @@ def compare_versions(
     store.wait(["compared"], STARTUP_TIMEOUT)
     names, odd, because = json.loads(store.get("compared"))
     if node_rank in odd:
-        raise TrainerError(EndClass.NODE_UNFIT, because)
+        has_majority = len(odd) < num_nodes
+        raise TrainerError(EndClass.NODE_UNFIT if has_majority else EndClass.VERSIONS_DIFFER, because)
     return list(names)

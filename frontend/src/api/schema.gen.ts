@@ -588,6 +588,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/clusters/{cluster_id}/nodes/{node_name}/preflights": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the preflights of a node
+         * @description Returns the preflights that ran on the node outside jobs, newest first, at most 50. For platform administrators.
+         */
+        get: operations["nodes_preflights"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/clusters/{cluster_id}/nodes/{node_name}:drain": {
         parameters: {
             query?: never;
@@ -602,6 +622,26 @@ export interface paths {
          * @description Asks the cluster to start nothing new on the node. What runs there continues. A cluster that cannot drain a node refuses with 409. For platform administrators.
          */
         post: operations["nodes_drain"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/clusters/{cluster_id}/nodes/{node_name}:preflight": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Start a preflight of a node
+         * @description Measures the devices, memory and disk of the node for about a minute; `preflights` lists the result. The node must be ready and free, and no job may wait for its pool; else it is refused with 409. It is stopped as soon as a job is submitted to the cluster. No team is charged. For platform administrators.
+         */
+        post: operations["nodes_preflight"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3421,6 +3461,8 @@ export interface components {
              */
             after: number;
         };
+        /** @enum {unknown} */
+        BlankEnum: "";
         /** @description What keeps a job from starting. */
         Blocker: {
             /** @description `pool` (no free slots), `quota`, `limit` (of a node of the quota tree), `budget`, `turn` (another job is first) or `hold`. */
@@ -3612,6 +3654,8 @@ export interface components {
             /** @description Slots of nodes that are ready and not in quarantine. */
             usable_slots: number;
         };
+        /** @enum {string} */
+        CauseEnum: "incident" | "interval" | "manual";
         /** @description A certificate of erasure. `mac` covers all other fields as they are returned. */
         Certificate: {
             /** @description Kind of the document: "athanor certificate of erasure". */
@@ -5010,7 +5054,7 @@ export interface components {
         Incident: {
             /** @description Identifier. It never changes and is never reused. */
             id: string;
-            /** @description The reason for which an attempt ended there, what was done to the node (such as `quarantined`) or what was seen of it (`down`, `ready`). */
+            /** @description The reason for which an attempt ended there, what was done to the node (such as `quarantined`) or what was seen of it (`down`, `ready`, `preflight_passed`). */
             kind: string;
             /**
              * Format: date-time
@@ -7084,6 +7128,45 @@ export interface components {
             /** @description Send it as `cursor` for the next page. Null on the last page. */
             next_cursor: string | null;
         };
+        /** @description A preflight of a node, outside any job. */
+        NodePreflight: {
+            /** @description Identifier. It never changes and is never reused. */
+            id: string;
+            /** @description Why it was started: an `incident` of the node, the `interval` of its cluster, or `manual`. */
+            cause: components["schemas"]["CauseEnum"];
+            /** @description Username of the person who started it. Empty for the platform. */
+            actor: string;
+            /** @description The worst finding: `ok`, `slow` or `broken`; `failed` without a report; `stopped` because a job needed the slots. Empty until it has ended. */
+            outcome: components["schemas"]["OutcomeEnum"] | components["schemas"]["BlankEnum"];
+            /** @description Why it failed or was stopped. May be empty. */
+            detail: string;
+            /** @description Pool of the slots that it used. */
+            pool: string;
+            /**
+             * Format: date-time
+             * @description Time of creation, ISO 8601 in UTC.
+             */
+            created_at: string;
+            /**
+             * Format: date-time
+             * @description Time at which it was submitted to the cluster, ISO 8601 in UTC. Null before.
+             */
+            submitted_at: string | null;
+            /**
+             * Format: date-time
+             * @description Time of its end, ISO 8601 in UTC. Null before.
+             */
+            ended_at: string | null;
+            /** @description What was measured. Null without a report. */
+            readonly report: components["schemas"]["PreflightReport"] | null;
+        };
+        /** @description One page of a list of NodePreflight objects. */
+        NodePreflightPage: {
+            /** @description Objects of this page. */
+            items: components["schemas"]["NodePreflight"][];
+            /** @description Send it as `cursor` for the next page. Null on the last page. */
+            next_cursor: string | null;
+        };
         /** @description Why a node is drained or quarantined. */
         NodeReasonRequest: {
             /** @description Reason, for others to read. */
@@ -7292,6 +7375,8 @@ export interface components {
             /** @description Reserved, in the same unit. */
             reserved: number;
         };
+        /** @enum {string} */
+        OutcomeEnum: "ok" | "slow" | "broken" | "failed" | "stopped";
         /** @description A part of an attempt's output, as its cluster recorded it. */
         Output: {
             /** @description The output from the cursor on. May be empty. */
@@ -7573,6 +7658,10 @@ export interface components {
             };
             /** @description Whether new jobs are admitted. */
             enabled?: boolean;
+            /** @description Whether free nodes are measured after an incident that a preflight can confirm. */
+            preflight_after_incidents?: boolean;
+            /** @description Hours after which a free node is measured again. Null for never. */
+            preflight_every_hours?: number | null;
         };
         /** @description Limits of a team. */
         PatchedLimitsRequest: {
@@ -7752,13 +7841,6 @@ export interface components {
         PrecisionEnum: "auto" | "fp32" | "bf16" | "fp8";
         /** @description What was measured before the first step of an attempt. */
         Preflight: {
-            /** @description Number of the attempt. */
-            attempt: number;
-            /**
-             * Format: date-time
-             * @description When it was completed.
-             */
-            time: string;
             /** @description The worst finding. */
             result: components["schemas"]["ResultEnum"];
             /** @description Number of ranks. */
@@ -7780,6 +7862,13 @@ export interface components {
             findings: components["schemas"]["PreflightFinding"][];
             /** @description What was not measured, each with the reason. */
             skipped: string[];
+            /** @description Number of the attempt. */
+            attempt: number;
+            /**
+             * Format: date-time
+             * @description When it was completed.
+             */
+            time: string;
         };
         /** @description A collective of all ranks. */
         PreflightCollective: {
@@ -7811,6 +7900,8 @@ export interface components {
             nodes: string[];
             /** @description What was found, with the figures. */
             because: string;
+            /** @description Name of the measure that shows it. Empty in reports of earlier versions. */
+            measure: string;
         };
         /** @description One figure of all ranks, nodes or pairs that have it. */
         PreflightMeasure: {
@@ -7849,6 +7940,30 @@ export interface components {
             items: components["schemas"]["Preflight"][];
             /** @description Send it as `cursor` for the next page. Null on the last page. */
             next_cursor: string | null;
+        };
+        /** @description What was measured, and what is wrong. */
+        PreflightReport: {
+            /** @description The worst finding. */
+            result: components["schemas"]["ResultEnum"];
+            /** @description Number of ranks. */
+            ranks: number;
+            /** @description Number of nodes. */
+            nodes: number;
+            /** @description Name of the devices. */
+            device: string;
+            /**
+             * Format: double
+             * @description How long it took, in seconds.
+             */
+            seconds: number;
+            /** @description Figures of devices, disks, the store and the network. */
+            measures: components["schemas"]["PreflightMeasure"][];
+            /** @description Collectives by size. */
+            collectives: components["schemas"]["PreflightCollective"][];
+            /** @description What is slow or broken, broken first. */
+            findings: components["schemas"]["PreflightFinding"][];
+            /** @description What was not measured, each with the reason. */
+            skipped: string[];
         };
         /** @enum {string} */
         PreflightUnitEnum: "flop_per_second" | "bytes_per_second" | "seconds";
@@ -9132,6 +9247,10 @@ export interface components {
             config_problems: components["schemas"]["FieldProblem"][];
             /** @description What its backend can do besides running jobs: `probe`, `nodes`, `drain`, `sync_teams`. */
             capabilities: string[];
+            /** @description Whether free nodes are measured after an incident that a preflight can confirm. */
+            preflight_after_incidents: boolean;
+            /** @description Hours after which a free node is measured again. Null for never. */
+            preflight_every_hours: number | null;
             /** @description Its last health check. Null before the first. */
             probe: components["schemas"]["Probe"] | null;
             /**
@@ -15261,6 +15380,148 @@ export interface operations {
             };
         };
     };
+    nodes_preflights: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the cluster. */
+                cluster_id: string;
+                /** @description Name of the node within its cluster. */
+                node_name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One page of a list of NodePreflight objects. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodePreflightPage"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     nodes_drain: {
         parameters: {
             query?: never;
@@ -15286,6 +15547,148 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ActedNode"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    nodes_preflight: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the cluster. */
+                cluster_id: string;
+                /** @description Name of the node within its cluster. */
+                node_name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A preflight of a node, outside any job. */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodePreflight"];
                 };
             };
             /** @description The body is not what its Content-Type says. */

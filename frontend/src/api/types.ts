@@ -107,6 +107,9 @@ export type ClusterKind = Omit<Schemas["Kind"], "configuration"> & { configurati
 export type ClusterNode = Schemas["Node"];
 export type ActedNode = Schemas["ActedNode"];
 export type NodeIncident = Schemas["Incident"];
+export type NodePreflight = Schemas["NodePreflight"];
+export type Preflight = Schemas["Preflight"];
+export type PreflightReport = Schemas["PreflightReport"];
 export type QueuedAttempt = Schemas["Queued"];
 
 export type Quotas = Schemas["Quotas"];

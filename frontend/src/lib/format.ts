@@ -52,6 +52,30 @@ export function duration(seconds: number | null | undefined): string {
   return `${Math.floor(hours / 24)}d ${hours % 24}h`;
 }
 
+const FIGURE_UNITS: [number, string][] = [
+  [1e12, "T"],
+  [1e9, "G"],
+  [1e6, "M"],
+];
+const SECOND_UNITS: [number, string][] = [
+  [1, "s"],
+  [1e-3, "ms"],
+];
+
+/** A figure of a preflight with three digits: "2.04 TB/s", "312 TFLOP/s", "32 µs". */
+export function figure(
+  value: number | null | undefined,
+  unit: "flop_per_second" | "bytes_per_second" | "seconds",
+): string {
+  if (value == null || !Number.isFinite(value)) return NOTHING;
+  if (unit === "seconds") {
+    const [second, name] = SECOND_UNITS.find(([limit]) => value >= limit * 0.9995) ?? [1e-6, "µs"];
+    return `${digits(value / second)} ${name}`;
+  }
+  const [size, prefix] = FIGURE_UNITS.find(([limit]) => value >= limit * 0.9995) ?? [1e3, "k"];
+  return `${digits(value / size)} ${prefix}${unit === "flop_per_second" ? "FLOP/s" : "B/s"}`;
+}
+
 /** A loss: four significant decimals are what people compare. */
 export function loss(value: number | null | undefined): string {
   return value == null || !Number.isFinite(value) ? NOTHING : value.toFixed(4);

@@ -11,7 +11,7 @@ class LaunchPlan:
     `secrets` are passed in the processes' environment and shown nowhere. `backend_name` is a pure function of the
     attempt id, so that a repeated submission finds the existing object. `team`, `project` and `pool` are names, which a
     backend's configuration maps to accounts, namespaces, partitions; `job_name` is free text of the user. None leaves
-    the choice to the backend.
+    the choice to the backend. `only_node`: the node to run on, as in the cluster's inventory; empty for any.
     """
 
     attempt_id: str
@@ -34,8 +34,9 @@ class LaunchPlan:
     exclusive: bool = False
     max_switches: int | None = None
     avoid_nodes: tuple[str, ...] = ()
+    only_node: str = ""
 
 
-def backend_name(attempt_id: str) -> str:
+def backend_name(public_id: str) -> str:
     """Return `athanor-01j...` for `att_01J...`: valid as a folder, a Slurm job name and a Kubernetes name."""
-    return "athanor-" + attempt_id.removeprefix("att_").lower()
+    return "athanor-" + public_id.rpartition("_")[2].lower()

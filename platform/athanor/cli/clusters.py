@@ -144,7 +144,7 @@ def pool(
 def probe(cluster: ClusterName, as_json: AsJson = False) -> None:
     """Check the health of a cluster now. Exits with 1 if jobs cannot run there."""
     client = connect()
-    found = client.post(f"{_path(client, cluster)}:probe")
+    found = client.post(f"{cluster_path(client, cluster)}:probe")
     if as_json:
         print_json(found)
     else:
@@ -163,7 +163,7 @@ def nodes(
 ) -> None:
     """List a cluster's nodes."""
     client = connect()
-    found = list(client.pages(f"{_path(client, cluster)}/nodes", state=state))
+    found = list(client.pages(f"{cluster_path(client, cluster)}/nodes", state=state))
     if as_json:
         print_json(found)
         return
@@ -224,6 +224,38 @@ def release(cluster: ClusterName, node: NodeName, as_json: AsJson = False) -> No
     _act(cluster, node, "release", None, as_json=as_json)
 
 
+@app.command("preflights")
+@reports_errors
+def preflights(
+    cluster: ClusterName,
+    every_hours: Annotated[
+        int | None, typer.Option(min=0, help="Measure each node that is free again after so many hours; 0 for never.")
+    ] = None,
+    after_incidents: Annotated[
+        bool | None, typer.Option(help="Measure a node that is free after an incident that this can confirm.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show or set when free nodes are measured without a job. `athanor preflight --node` measures one now."""
+    client = connect()
+    changes: dict[str, Any] = {}
+    if every_hours is not None:
+        changes["preflight_every_hours"] = every_hours or None
+    if after_incidents is not None:
+        changes["preflight_after_incidents"] = after_incidents
+    path = cluster_path(client, cluster)
+    found = client.patch(path, changes) if changes else client.get(path)
+    setup = found["setup"]
+    if setup is None:
+        raise CliError(ExitCode.AUTHENTICATION, "only platform administrators see how a cluster is set up")
+    if as_json:
+        print_json({key: setup[key] for key in ("preflight_after_incidents", "preflight_every_hours")})
+        return
+    hours = setup["preflight_every_hours"]
+    console.print(f"after incidents: {'yes' if setup['preflight_after_incidents'] else 'no'}")
+    console.print("at an interval: " + (f"every {hours} hours" if hours else "never"))
+
+
 @app.command("enable")
 @reports_errors
 def enable(cluster: ClusterName, as_json: AsJson = False) -> None:
@@ -239,10 +271,10 @@ def disable(cluster: ClusterName, as_json: AsJson = False) -> None:
 
 
 def _find(client: Client, cluster: str) -> Any:
-    return client.get(_path(client, cluster))
+    return client.get(cluster_path(client, cluster))
 
 
-def _path(client: Client, cluster: str) -> str:
+def cluster_path(client: Client, cluster: str) -> str:
     """Return the API path of a cluster by name or id."""
     found = client.get("/clusters")["items"]
     for each in found:
@@ -254,7 +286,7 @@ def _path(client: Client, cluster: str) -> str:
 
 def _act(cluster: str, node: str, act: str, body: Any, *, as_json: bool) -> None:
     client = connect()
-    found = client.post(f"{_path(client, cluster)}/nodes/{node}:{act}", body)
+    found = client.post(f"{cluster_path(client, cluster)}/nodes/{node}:{act}", body)
     if as_json:
         print_json(found)
         return
@@ -266,7 +298,7 @@ def _act(cluster: str, node: str, act: str, body: Any, *, as_json: bool) -> None
 
 def _switch(cluster: str, *, enabled: bool, as_json: bool) -> None:
     client = connect()
-    found = client.patch(_path(client, cluster), {"enabled": enabled})
+    found = client.patch(cluster_path(client, cluster), {"enabled": enabled})
     if as_json:
         print_json(found)
     else:

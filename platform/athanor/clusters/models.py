@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from django.db import models
+from django.utils import timezone
 
 from athanor.backends.facts import NodeState
 from athanor.core import ids
@@ -12,7 +13,8 @@ from athanor.core.leases import LeasedModel
 class Cluster(LeasedModel):
     """A compute target. `kind` names a backend (backends/registry.py); `config` is that backend's configuration.
 
-    The holder of the lease observes its attempts; `observed_at` is when the last complete observation ended.
+    The holder of the lease observes its attempts; `observed_at` is when the last complete observation ended. Free nodes
+    are measured after their incidents if `preflight_after_incidents`, and every `preflight_every_hours`; None is never.
     """
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.cluster_id, editable=False)
@@ -20,6 +22,8 @@ class Cluster(LeasedModel):
     kind = models.CharField(max_length=20)
     config = models.JSONField(default=dict, blank=True)
     enabled = models.BooleanField(default=True)
+    preflight_after_incidents = models.BooleanField(default=True, db_default=True)
+    preflight_every_hours = models.PositiveIntegerField(null=True)
     observed_at = models.DateTimeField(null=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -170,3 +174,56 @@ class NodeIncident(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.node_id} at {self.time}"
+
+
+class NodePreflight(LeasedModel):
+    """A preflight of one node, outside any job (dispatch/node_preflights.py).
+
+    `cause`: why it was started, `actor`: by whom, empty for the platform. `submitted_at` is None until its cluster has
+    it. `outcome` is empty until it has ended: the result of its report; `failed` without a report; `stopped` because
+    a job needed the slots. `detail` explains the last two. `report`: a `trainer.contract.preflight.PreflightReport`.
+    """
+
+    class Cause(models.TextChoices):
+        """Why a preflight was started."""
+
+        INCIDENT = "incident"
+        INTERVAL = "interval"
+        MANUAL = "manual"
+
+    class Outcome(models.TextChoices):
+        """How a preflight ended."""
+
+        OK = "ok"
+        SLOW = "slow"
+        BROKEN = "broken"
+        FAILED = "failed"
+        STOPPED = "stopped"
+
+    id = models.CharField(primary_key=True, max_length=40, default=ids.node_preflight_id, editable=False)
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="preflights")
+    pool = models.ForeignKey(Pool, on_delete=models.CASCADE, related_name="+")
+    cause = models.CharField(max_length=10, choices=Cause.choices)
+    actor = models.CharField(max_length=150, blank=True, default="")
+    backend_name = models.CharField(max_length=80, unique=True)
+    backend_id = models.CharField(max_length=200, blank=True, default="")
+    outcome = models.CharField(max_length=10, choices=Outcome.choices, blank=True, default="")
+    detail = models.TextField(blank=True, default="")
+    report = models.JSONField(null=True)
+    created_at = models.DateTimeField(default=timezone.now)
+    submitted_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(
+                fields=["node"], condition=models.Q(ended_at__isnull=True), name="one_live_preflight_per_node"
+            )
+        ]
+        indexes: ClassVar[list[models.Index]] = [
+            models.Index(fields=["node", "-created_at"], name="preflights_of_a_node"),
+            models.Index(fields=["created_at"], name="preflights_by_age"),
+        ]
+
+    def __str__(self) -> str:
+        return f"preflight of {self.node_id} at {self.created_at}"

@@ -1,8 +1,8 @@
 """How far a node's past speaks against it: a sum over its incidents that decays with time. Pure.
 
 An incident counts once for each job, by its gravest kind, and half as much after each HALF_LIFE. One that may have been
-any node's counts little, so that only a node that recurs reaches the limit. An administrator's release clears what was
-before it.
+any node's counts little, so that only a node that recurs reaches the limit. What a preflight can find counts half once
+a later preflight of the node has found nothing. An administrator's release clears what was before it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,24 +16,33 @@ PROBATION_FROM = 0.5
 COUNTED_FOR = 6 * HALF_LIFE  # afterwards an incident counts less than a fiftieth
 
 SLOW_IN_PREFLIGHT = "preflight_slow"
+BROKEN_IN_PREFLIGHT = "node_unfit"
+PASSED_PREFLIGHT = "preflight_passed"
+MEASURED = frozenset({
+    "gpu_fault", "node_unfit", "node_storage_error", "silent_corruption", "slow_node", "hang", "device_exception",
+    SLOW_IN_PREFLIGHT,
+})  # fmt: skip
+"""Kinds of incidents that the preflight of one node can confirm or clear: by its devices, memory and disk. The network
+between nodes is not among them."""
+AFTER_PASS = 0.5
 WEIGHTS: Mapping[str, float] = {
     "gpu_fault": 1.5,  # uncorrected ECC errors included
     "node_unfit": 1.5,
     "node_storage_error": 1.0,
     "silent_corruption": 0.8,  # with two replicas, recorded at both nodes
     "slow_node": 0.6,
-    "hang": 0.6,
     "node_lost": 0.6,
     "device_exception": 0.5,
     SLOW_IN_PREFLIGHT: 0.4,
     "launch_failed": 0.3,
+    "hang": 0.2,  # the node of the rank that others wait for: as often the program's fault
     "process_killed": 0.2,
     "collective_timeout": 0.2,
     "network_error": 0.2,
 }
 """By the kind of an incident; other kinds, such as actions of administrators, do not count. One fault of a device is
-enough for the node to be avoided for four days; a lost connection, which is recorded at all nodes of an attempt, needs
-five jobs."""
+enough for the node to be avoided for four days; a hang, or a lost connection, which is recorded at all nodes of an
+attempt, needs five jobs."""
 
 
 class Standing(StrEnum):
@@ -47,7 +56,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True)
 class Incident:
-    """An incident of a node. `job_id`: of the affected job, empty if none was."""
+    """An incident of a node, or a preflight that found nothing. `job_id`: of the affected job, empty if none was."""
 
     kind: str
     time: datetime
@@ -80,16 +89,20 @@ class NodeScore:
 
 
 def score(incidents: Iterable[Incident], released_at: datetime | None, now: datetime) -> NodeScore:
-    """Return the score of a node by its incidents since its last release."""
+    """Return the score of a node by its incidents since its last release. Preflights without a job count as one job:
+    repeating one adds nothing."""
     gravest: dict[str, tuple[float, Incident]] = {}
-    for number, incident in enumerate(incidents):
+    known = list(incidents)
+    passed_at = max((each.time for each in known if each.kind == PASSED_PREFLIGHT), default=None)
+    for incident in known:
         weight = WEIGHTS.get(incident.kind)
         if weight is None or (released_at is not None and incident.time <= released_at):
             continue
         counted = weight * 0.5 ** (max(now - incident.time, timedelta()) / HALF_LIFE)
-        key = incident.job_id or f"incident {number}"
-        if key not in gravest or gravest[key][0] < counted:
-            gravest[key] = (counted, incident)
+        if passed_at is not None and incident.time < passed_at and incident.kind in MEASURED:
+            counted *= AFTER_PASS
+        if incident.job_id not in gravest or gravest[incident.job_id][0] < counted:
+            gravest[incident.job_id] = (counted, incident)
     of_kind: dict[str, list[tuple[float, Incident]]] = {}
     for counted, incident in gravest.values():
         of_kind.setdefault(incident.kind, []).append((counted, incident))

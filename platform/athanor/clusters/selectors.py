@@ -10,8 +10,8 @@ from django.utils import timezone
 from django.utils.text import slugify
 
 from athanor.backends.facts import NodeState
-from athanor.clusters.models import Cluster, ClusterHealthCheck, InventorySync, Node, NodeIncident, Pool
-from athanor.clusters.node_score import COUNTED_FOR, WEIGHTS, Incident, NodeScore, score
+from athanor.clusters.models import Cluster, ClusterHealthCheck, InventorySync, Node, NodeIncident, NodePreflight, Pool
+from athanor.clusters.node_score import COUNTED_FOR, PASSED_PREFLIGHT, WEIGHTS, Incident, NodeScore, score
 from athanor.core.errors import FieldProblem, Invalid, NotFound
 from athanor.core.rows import columns_of, loaded, select
 
@@ -122,6 +122,11 @@ def incidents_of(node: Node, limit: int) -> list[NodeIncident]:
     return list(NodeIncident.objects.filter(node=node).order_by("-time", "-id")[:limit])
 
 
+def preflights_of(node: Node, limit: int) -> list[NodePreflight]:
+    """Return up to `limit` preflights of a node outside jobs, newest first."""
+    return list(NodePreflight.objects.filter(node=node).select_related("pool").order_by("-created_at")[:limit])
+
+
 def recent_hits(cluster: Cluster) -> dict[int, int]:
     """Return the number of jobs that had an incident on each node within RECENT, by id of the node."""
     recent = NodeIncident.objects.filter(node__cluster=cluster, time__gte=timezone.now() - RECENT).exclude(job_id="")
@@ -134,7 +139,8 @@ def recent_hits(cluster: Cluster) -> dict[int, int]:
 def scores_of(cluster: Cluster) -> dict[str, NodeScore]:
     """Return the scores of the nodes with incidents that count, by name of the node."""
     now = timezone.now()
-    rows = NodeIncident.objects.filter(node__cluster=cluster, kind__in=list(WEIGHTS), time__gte=now - COUNTED_FOR)
+    kinds = [*WEIGHTS, PASSED_PREFLIGHT]
+    rows = NodeIncident.objects.filter(node__cluster=cluster, kind__in=kinds, time__gte=now - COUNTED_FOR)
     by_node: dict[tuple[str, datetime | None], list[Incident]] = defaultdict(list)
     columns = ("node__name", "node__released_at", "kind", "time", "job_id")
     for name, released_at, kind, time, job_id in rows.values_list(*columns):

@@ -10,6 +10,8 @@ from django.utils import timezone
 
 from athanor.backends.facts import HealthCheck, NodeFacts, NodeState
 from athanor.clusters.models import Cluster, ClusterHealthCheck, Node, NodeIncident
+from athanor.clusters.node_score import BROKEN_IN_PREFLIGHT, MEASURED, PASSED_PREFLIGHT, SLOW_IN_PREFLIGHT
+from trainer.contract.preflight import PreflightReport
 
 FORGET_NODES_AFTER = timedelta(days=30)
 MAX_STORED_HEALTH_CHECKS = 200  # per cluster
@@ -36,6 +38,26 @@ def record_incidents(
     hit = Node.objects.filter(cluster=cluster, name__in=names)
     facts = {"kind": kind, "time": timezone.now(), "detail": detail, "job_id": job_id, "attempt_id": attempt_id}
     NodeIncident.objects.bulk_create([NodeIncident(node=node, **facts) for node in hit], ignore_conflicts=True)
+
+
+def record_preflight(
+    cluster: Cluster, nodes: Collection[str], report: PreflightReport, *, job_id: str, source_id: str
+) -> None:
+    """Record what a preflight found of these nodes: an incident of each that is slow, and, where there is a score that
+    it lowers, that nothing was found of the others. `source_id`: of the attempt, or of the preflight without a job, of
+    which a broken node has an incident too; in an attempt the end of it is one."""
+    faults = {SLOW_IN_PREFLIGHT: "slow"} if job_id else {SLOW_IN_PREFLIGHT: "slow", BROKEN_IN_PREFLIGHT: "broken"}
+    facts = {"job_id": job_id, "attempt_id": source_id}
+    for finding in report.findings:
+        for kind, severity in faults.items():
+            if finding.severity == severity:
+                found = set(nodes) & set(finding.nodes)
+                record_incidents(cluster, found, kind, **facts, detail=finding.because)
+    passed = set(nodes) - report.at_fault("slow") - report.at_fault("broken")
+    scored = NodeIncident.objects.filter(node__cluster=cluster, node__name__in=passed, kind__in=list(MEASURED))
+    names = set(scored.values_list("node__name", flat=True))
+    # No job is affected: it is not an incident of one.
+    record_incidents(cluster, names, PASSED_PREFLIGHT, job_id="", attempt_id=source_id)
 
 
 def quarantined_names(cluster: Cluster) -> tuple[str, ...]:

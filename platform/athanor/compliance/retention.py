@@ -21,7 +21,7 @@ from django.utils import timezone
 from athanor.accounts import failures
 from athanor.accounts.models import SignInTries, WorkFailure
 from athanor.artifacts.models import PreparationClaim
-from athanor.clusters.models import NodeIncident
+from athanor.clusters.models import NodeIncident, NodePreflight
 from athanor.core import ids
 from athanor.jobs.states import AttemptStatus
 from athanor.scheduling import stored_cycles
@@ -66,6 +66,7 @@ def overdue(now: datetime | None = None) -> list[Rule]:
         rules += [
             Rule(Simulation.objects.filter(ended_at__lt=before), "ended_at"),
             Rule(NodeIncident.objects.filter(time__lt=before), "time"),
+            Rule(NodePreflight.objects.filter(created_at__lt=before, ended_at__isnull=False), "created_at"),
             Rule(StartEstimate.objects.filter(made_at__lt=before, job__finished_at__isnull=False), "made_at"),
         ]
     return rules

@@ -58,6 +58,11 @@ def probe_id() -> str:
     return new_id("prb")
 
 
+def node_preflight_id() -> str:
+    """Return a new id of a preflight of a node."""
+    return new_id("pre")
+
+
 def quota_node_id() -> str:
     """Return a new id of a node of the quota tree."""
     return new_id("quota")

@@ -12,7 +12,7 @@ from athanor.backends.base import BackendRejected, BackendUnavailable, Handle, S
 from athanor.backends.plan import backend_name
 from athanor.core import ids, leases, task_triggers
 from athanor.core.leases import Lease
-from athanor.dispatch import plan_builder, tokens
+from athanor.dispatch import node_preflights, plan_builder, tokens
 from athanor.dispatch.abandon import abandon_job, abandon_job_of
 from athanor.dispatch.services import applying_to_attempt, backend_of, nodes_to_avoid, spec_of
 from athanor.jobs import transitions
@@ -104,6 +104,7 @@ def _submit(lease: Lease) -> None:
     except BackendRejected as error:
         _reject(lease, "", str(error))
         return
+    node_preflights.stop_all(cluster, backend)  # before the job is there, so that it finds the slots free
     try:
         handle = backend.submit(submission)
     except BackendUnavailable as error:

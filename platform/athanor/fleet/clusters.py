@@ -29,17 +29,19 @@ from athanor.backends.base import (
 )
 from athanor.backends.facts import HealthCheck, NodeState
 from athanor.clusters import server_config, services
-from athanor.clusters.models import Cluster, ClusterHealthCheck, InventorySync, Node, Pool
+from athanor.clusters.models import Cluster, ClusterHealthCheck, InventorySync, Node, NodePreflight, Pool
 from athanor.clusters.node_score import NodeScore, Standing
 from athanor.clusters.selectors import scores_of
 from athanor.core import task_triggers, tenancy
 from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound, Unavailable
+from athanor.dispatch import node_preflights
 from athanor.dispatch.services import backend_of
 from athanor.fleet import inventory_sync
 from athanor.jobs.models import Attempt
 from athanor.jobs.states import AttemptStatus
 
 Precondition = Callable[[Cluster], None]
+CHANGEABLE = frozenset({"enabled", "preflight_after_incidents", "preflight_every_hours"})
 SLUG = re.compile(r"[A-Za-z0-9_-]{1,63}")
 
 
@@ -129,9 +131,10 @@ def change(
     precondition: Precondition,
     *,
     config: dict[str, Any] | None = None,
-    enabled: bool | None = None,
+    **settings: bool | int | None,
 ) -> Cluster:
-    """Change a cluster; None leaves a field unchanged. A disabled cluster admits nothing new; running jobs continue."""
+    """Change a cluster; fields that are absent stay. `settings`: values of CHANGEABLE. A disabled cluster admits
+    nothing new; running jobs continue."""
     known = find(cluster_id)
     if config is not None:
         build_backend(known.kind, config, known.name)
@@ -141,10 +144,10 @@ def change(
         before = _facts(row)
         if config is not None:
             row.config = config
-        if enabled is not None:
-            row.enabled = enabled
+        for name in CHANGEABLE & settings.keys():
+            setattr(row, name, settings[name])
         if _facts(row) != before:
-            row.save(update_fields=["config", "enabled"])
+            row.save(update_fields=["config", *CHANGEABLE])
             InventorySync.objects.filter(cluster=row).update(probed_at=None, nodes_at=None)
             target = ("cluster", row.id)
             audit.record("cluster.change", actor=actor, target=target, before=before, after=_facts(row))
@@ -295,6 +298,23 @@ def release(cluster_id: str, name: str, actor: User) -> tuple[Node, str]:
     return _apply_drain(cluster, node, "", drained=False) if was_quarantined else (node, "")
 
 
+def start_preflight(cluster_id: str, name: str, actor: User) -> NodePreflight:
+    """Start a preflight of a node that is free. Raises NotFound, Unavailable, or Conflict with why it cannot run there
+    now."""
+    cluster = find(cluster_id)
+    _find_node(cluster, name)
+    build_backend(cluster.kind, cluster.config, cluster.name)
+    try:
+        inventory_sync.refresh_nodes(cluster)
+    except BackendUnavailable as error:
+        raise unavailable_error(cluster, error) from error
+    with transaction.atomic():
+        node = _find_node(cluster, name)
+        made = node_preflights.request(node, NodePreflight.Cause.MANUAL, actor.username)
+        _record("node.preflight", actor, node, {"preflight": made.id})
+    return made
+
+
 def set_drained(cluster_id: str, name: str, reason: str, actor: User, *, drained: bool) -> Node:
     """Drain or undrain a node by its backend, without a quarantine. Raises Conflict, Unavailable."""
     cluster = find(cluster_id)
@@ -383,7 +403,10 @@ def _record(action: str, actor: User, node: Node, after: dict[str, Any] | None) 
 
 def _facts(row: Cluster) -> dict[str, Any]:
     """Return the audited facts, with the configuration as text: audit records accept no floats."""
-    return {"name": row.name, "kind": row.kind, "enabled": row.enabled, "config": json.dumps(row.config)}
+    return {
+        "name": row.name, "kind": row.kind, "config": json.dumps(row.config),
+        **{name: getattr(row, name) for name in sorted(CHANGEABLE)},
+    }  # fmt: skip
 
 
 def _pool_facts(pool: Pool) -> dict[str, Any]:

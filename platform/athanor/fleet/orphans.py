@@ -13,7 +13,7 @@ from athanor.accounts.models import User
 from athanor.backends.base import BackendUnavailable, Handle, ListsOurs, Presence
 from athanor.clusters.models import Cluster
 from athanor.core.errors import Conflict, NotFound, Unavailable
-from athanor.dispatch import observe
+from athanor.dispatch import node_preflights, observe
 from athanor.dispatch.services import backend_of
 from athanor.jobs.models import Attempt
 from athanor.jobs.states import AttemptStatus
@@ -71,6 +71,8 @@ def cancel_object(cluster_id: str, backend_name: str, actor: User) -> None:
     try:
         if backend_name not in _list_ours(cluster):
             raise NotFound("running object", backend_name)
+        if node_preflights.live().filter(backend_name=backend_name).exists():
+            raise Conflict("not_an_orphan", f"{backend_name} is a preflight of a node", remedy="wait for its end")
         if Attempt.objects.filter(backend_name=backend_name).exclude(status=AttemptStatus.ENDED.value).exists():
             raise Conflict("not_an_orphan", f"{backend_name} has a live attempt", remedy="cancel its job instead")
         backend_of(cluster).cancel(Handle(backend_name, backend_name), force=False)
@@ -119,7 +121,8 @@ def _list_ours(cluster: Cluster) -> frozenset[str]:
 
 def _lost_objects(cluster: Cluster, names: Iterable[str]) -> list[LostObject]:
     lost: list[LostObject] = []
-    ordered = sorted(names)
+    measuring = node_preflights.live().filter(node__cluster=cluster).values_list("backend_name", flat=True)
+    ordered = sorted(set(names) - set(measuring))
     for start in range(0, len(ordered), MAX_NAMES_PER_QUERY):
         asked = ordered[start : start + MAX_NAMES_PER_QUERY]
         known = {

@@ -207,7 +207,8 @@ class Attempt(LeasedModel):
     """One submission of a job to a backend. `backend_name` is a pure function of the id and unique for ever.
 
     What its backend said last: `native_*`, `phase`, `cause`, `explanation`, `expected_start_at` (backends/base.py).
-    `launched_at` is when its processes could begin, after any queue of the backend's own: limits count from then.
+    `native_nodes` are empty until its cluster has said where it runs. `launched_at` is when its processes could begin,
+    after any queue of the backend's own: limits count from then.
     """
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.attempt_id, editable=False)
@@ -255,6 +256,15 @@ class Attempt(LeasedModel):
 
     def __str__(self) -> str:
         return f"attempt {self.number} of {self.job_id}"
+
+    def own_node(self, name: object) -> str | None:
+        """Return the node of the attempt that its agent calls `name`, None for one that is not the attempt's.
+
+        Only the cluster says where an attempt runs: agents are not trusted, in a rendezvous neither. On a single node,
+        whatever name is sent means this node."""
+        if len(self.native_nodes) == 1:
+            return str(self.native_nodes[0])
+        return str(name) if name in self.native_nodes else None
 
 
 class AttemptNode(models.Model):

@@ -70,6 +70,7 @@ class Reason(StrEnum):
     CHECKPOINT_DAMAGED = "checkpoint_damaged"
     NODE_STORAGE_ERROR = "node_storage_error"
     NODE_UNFIT = "node_unfit"
+    VERSIONS_DIFFER = "versions_differ"
     BACKEND_REJECTED = "backend_rejected"
     LAUNCH_FAILED = "launch_failed"
     PLATFORM_ERROR = "platform_error"
@@ -304,6 +305,14 @@ MEANINGS: dict[Reason, Meaning] = {
         "Have the node checked, or install the same versions on all nodes. Where its pool has other nodes, the job "
         "does not return to the node.",
     ),
+    R.VERSIONS_DIFFER: Meaning(
+        F,
+        Retry.FREE,
+        Blame.INFRASTRUCTURE,
+        "Its nodes have different versions of a program, and no version is that of most of them.",
+        "Install the same versions on all nodes, then fork it.",
+        max_retries=2,
+    ),
     R.BACKEND_REJECTED: Meaning(
         F, N, Blame.USER, "The cluster refused the job.", "Fix what the cluster's message names."
     ),
@@ -358,6 +367,7 @@ REASON_OF_END: dict[EndClass, Reason] = {
     EndClass.CHECKPOINT_DAMAGED: Reason.CHECKPOINT_DAMAGED,
     EndClass.NODE_STORAGE_ERROR: Reason.NODE_STORAGE_ERROR,
     EndClass.NODE_UNFIT: Reason.NODE_UNFIT,
+    EndClass.VERSIONS_DIFFER: Reason.VERSIONS_DIFFER,
     EndClass.COLLECTIVE_TIMEOUT: Reason.COLLECTIVE_TIMEOUT,
     EndClass.HANG: Reason.HANG,
     EndClass.GPU_FAULT: Reason.GPU_FAULT,

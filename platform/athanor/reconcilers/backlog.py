@@ -24,7 +24,7 @@ from athanor.compliance import erasure
 from athanor.compliance import retention as records
 from athanor.core import clock, task_triggers
 from athanor.core.valkey import valkey
-from athanor.dispatch import finalise, observe, stop, submit
+from athanor.dispatch import finalise, node_preflights, observe, stop, submit
 from athanor.fleet import inventory_sync
 from athanor.jobs import event_feed
 from athanor.jobs.models import Job
@@ -117,6 +117,7 @@ DUE: dict[str, Callable[[], list[Due]]] = {
     task_triggers.SWEEP_RECORDS: lambda: [Due(rule.rows, F(rule.since)) for rule in records.overdue()],
     task_triggers.ANCHOR_AUDIT: lambda: [],  # no row waits for an anchor
     task_triggers.SIMULATE: lambda: [Due(simulations.due(), F("created_at"))],
+    task_triggers.NODE_PREFLIGHTS: lambda: [Due(node_preflights.live(), F("created_at"))],
     task_triggers.SYNC_INVENTORY: lambda: [Due(inventory_sync.due(), Least("nodes_at", "probed_at"))],
 }
 
@@ -140,13 +141,15 @@ def states() -> list[State]:
 
 
 def is_idle() -> bool:
-    """Return whether no job, event, delivery, meter or simulation needs a reconciler within IDLE_SECONDS."""
+    """Return whether nothing needs a reconciler within IDLE_SECONDS: no job, event, delivery, meter, simulation or
+    preflight of a node."""
     return not (
         Job.objects.filter(status__in=AT_WORK).exists()
         or event_feed.unnumbered().exists()
         or delivering.due_now().exists()
         or meter.due(timezone.now()).exists()
         or simulations.due().exists()
+        or node_preflights.live().exists()
     )
 
 

@@ -89,4 +89,9 @@ RECONCILERS = (
         10.0,
         "The node inventory and health findings of each cluster are current; quarantined nodes are drained there.",
     ),
+    Reconciler(
+        task_triggers.NODE_PREFLIGHTS,
+        10.0,
+        "Free nodes are measured after incidents and at the interval of their cluster; a job that needs one gets it.",
+    ),
 )

@@ -14,8 +14,7 @@ from django.db import connection, transaction
 from django.db.models import F
 from django.db.models.functions import Now
 
-from athanor.clusters.node_score import SLOW_IN_PREFLIGHT
-from athanor.clusters.services import record_incidents
+from athanor.clusters.services import record_incidents, record_preflight
 from athanor.core import task_triggers
 from athanor.core.disks import require_space
 from athanor.core.errors import Conflict, Invalid
@@ -299,7 +298,7 @@ def _store_events(attempt: Attempt, job: Job, items: list[ProgressEvent]) -> Non
         elif item.type == PROGRESS_STALLED and item.data.get("is_hang") is True and item.data.get("ranks"):
             _record_incident(attempt, item.data, Reason.HANG)
         elif item.type == PREFLIGHT_COMPLETED:
-            _record_slow_nodes(attempt, item.data)
+            _record_preflight(attempt, item.data)
         elif item.type == GPU_ECC_UNCORRECTED:
             _record_incident(attempt, item.data, Reason.GPU_FAULT)
         elif item.type == GENERATION_STARTED and (fault := FAULTS_OF_DEVICES.get(str(item.data.get("end_class")))):
@@ -313,23 +312,22 @@ def _store_events(attempt: Attempt, job: Job, items: list[ProgressEvent]) -> Non
 
 
 def _record_incident(attempt: Attempt, data: Mapping[str, Any], reason: Reason) -> None:
-    """Record an incident of the node that an event names. The attempt continues, so its end does not. An agent can only
-    name nodes of its own attempt."""
-    names = attempt.native_nodes or attempt.nodes.values_list("name", flat=True)
-    nodes = [name for name in names if len(names) == 1 or name == data.get("node")]
+    """Record an incident of the node that an event names, if it is the attempt's own. The attempt continues, so its end
+    does not."""
+    node = attempt.own_node(data.get("node"))
     facts = {"job_id": attempt.job_id, "attempt_id": attempt.id, "detail": str(data.get("because", ""))}
-    record_incidents(attempt.job.pool.cluster, nodes, reason.value, **facts)
+    record_incidents(attempt.job.pool.cluster, [node] if node else [], reason.value, **facts)
 
 
-def _record_slow_nodes(attempt: Attempt, data: Mapping[str, Any]) -> None:
-    """Record an incident of each node of the attempt that its preflight found slow: the attempt may continue there."""
+def _record_preflight(attempt: Attempt, data: Mapping[str, Any]) -> None:
+    """Record what the preflight of an attempt found of its own nodes: the attempt may continue on slow ones."""
     report = read_report(data)
     if report is None:
         return
-    own = set(attempt.native_nodes or attempt.nodes.values_list("name", flat=True))
-    for finding in report.findings:
-        facts = {"job_id": attempt.job_id, "attempt_id": attempt.id, "detail": finding.because}
-        record_incidents(attempt.job.pool.cluster, own & set(finding.nodes), SLOW_IN_PREFLIGHT, **facts)
+    if len(attempt.native_nodes) == 1:
+        report = report.on_node(attempt.native_nodes[0])
+    cluster = attempt.job.pool.cluster
+    record_preflight(cluster, attempt.native_nodes, report, job_id=attempt.job_id, source_id=attempt.id)
 
 
 def _resolve_steps(job: Job, data: Mapping[str, Any]) -> None:

@@ -74,11 +74,13 @@ def merge(one: Mapping[str, Aggregate], other: Mapping[str, Aggregate]) -> dict[
 
 
 def store(attempt: Attempt, samples: Sequence[SystemSample]) -> None:
-    """Store the samples of a batch, within the transaction that counts it."""
+    """Store the samples of a batch, within the transaction that counts it. Those of other nodes than the attempt's are
+    dropped."""
     clock = Clock(attempt)
     by_time: dict[datetime, list[SystemSample]] = {}
     newest: dict[str, tuple[datetime, SystemSample]] = {}
-    for sample in samples:
+    own = [sample.model_copy(update={"node": node}) for sample in samples if (node := attempt.own_node(sample.node))]
+    for sample in own:
         at = clock.bounded(sample.time)
         by_time.setdefault(_start(at, SECONDS), []).append(sample)
         if sample.node not in newest or newest[sample.node][0] <= at:

@@ -45,15 +45,16 @@ def test_an_incident_halves_in_a_half_life() -> None:
 
 
 def test_incidents_of_one_job_count_once_by_the_gravest() -> None:
-    found = score([incident("network_error", "a"), incident("hang", "a"), incident("hang", "a")], None, NOW)
-    assert found.value == pytest.approx(0.6)
-    assert [(reason.kind, reason.jobs) for reason in found.reasons] == [("hang", 1)]
+    found = score([incident("launch_failed", "a"), incident("hang", "a"), incident("hang", "a")], None, NOW)
+    assert found.value == pytest.approx(0.3)
+    assert [(reason.kind, reason.jobs) for reason in found.reasons] == [("launch_failed", 1)]
 
 
-def test_what_may_have_been_any_node_needs_several_jobs() -> None:
+@pytest.mark.parametrize("kind", ["collective_timeout", "hang"])
+def test_what_may_not_be_the_fault_of_the_node_needs_several_jobs(kind: str) -> None:
+    """A hang names the node of the rank that the others wait for, which a program's error may be the cause of."""
     standings = [
-        score([incident("collective_timeout", f"job{at}") for at in range(count)], None, NOW).standing
-        for count in (1, 2, 3, 5)
+        score([incident(kind, f"job{at}") for at in range(count)], None, NOW).standing for count in (1, 2, 3, 5)
     ]
     assert standings == ["good", "good", "probation", "avoided"]
 
@@ -63,6 +64,24 @@ def test_a_release_clears_what_was_before() -> None:
     found = score([before, after], NOW - timedelta(hours=1), NOW)
     assert [reason.kind for reason in found.reasons] == ["hang"]
     assert score([incident("quarantined", "")], None, NOW) == NodeScore(), "actions of administrators do not count"
+
+
+def test_what_a_preflight_can_find_counts_half_after_one_that_found_nothing() -> None:
+    hour = timedelta(hours=1)
+    fault, network = incident("gpu_fault", "a", 3 * hour), incident("network_error", "b", 3 * hour)
+    passes = [incident("preflight_passed", "", age) for age in (2 * hour, hour)]
+    before, after = (score([fault, network, *more], None, NOW) for more in ([], passes))
+    assert (before.standing, after.standing) == ("avoided", "probation")
+    counted = [{reason.kind: reason.score for reason in found.reasons} for found in (before, after)]
+    assert counted[1]["gpu_fault"] == pytest.approx(counted[0]["gpu_fault"] / 2), "once, however often it passed"
+    assert counted[1]["network_error"] == counted[0]["network_error"], "a preflight of one node does not see it"
+    later = score([*passes, incident("gpu_fault", "a")], None, NOW)
+    assert later.value == pytest.approx(WEIGHTS["gpu_fault"]), "a fault after it counts in full"
+
+
+def test_preflights_that_find_the_same_again_count_as_one_incident() -> None:
+    rows = [incident("preflight_slow", "", timedelta(days=days)) for days in range(5)]
+    assert score(rows, None, NOW).value == pytest.approx(WEIGHTS["preflight_slow"])
 
 
 def test_the_worst_are_avoided_first() -> None:
@@ -115,6 +134,24 @@ def test_a_node_that_a_preflight_found_slow_has_an_incident(cluster: Cluster, su
     found = NodeIncident.objects.get()
     assert (found.node.name, found.kind) == ("n2", "preflight_slow")
     assert scores_of(cluster)["n2"].standing is Standing.GOOD, "once is not enough"
+
+
+@pytest.mark.django_db
+def test_the_preflight_of_a_job_clears_its_own_nodes_alone(cluster: Cluster, submit: Callable[..., Job]) -> None:
+    for node in ("n1", "n2", "elsewhere"):
+        fault(cluster, node, "job0")
+    attempt = drive.start(submit())
+    Attempt.objects.filter(pk=attempt.pk).update(native_nodes=["n1", "n2", "n3"])
+    attempt.refresh_from_db()
+    finding = Finding(severity="slow", nodes=["n2"], because="memory bandwidth")
+    report = PreflightReport(ranks=3, nodes=3, device="H100", seconds=9.0, findings=[finding])
+    data = {"result": "slow", "seconds": 9.0, "report": report.model_dump(mode="json")}
+    event = ProgressEvent(time=timezone.now(), type="preflight.completed", data=data)
+    ingest.ingest(attempt, "progress", Batch(writer="rank0", sequence=0, events=[event]))
+    passed = NodeIncident.objects.filter(kind="preflight_passed").values_list("node__name", flat=True)
+    assert list(passed) == ["n1"], "nodes without a score get no entry"
+    standings = {name: found.standing for name, found in scores_of(cluster).items()}
+    assert standings == {"n1": "probation", "n2": "avoided", "elsewhere": "avoided"}
 
 
 @pytest.mark.django_db

@@ -39,6 +39,7 @@ def run(job: Job, names: tuple[str, str]) -> Attempt:
     for index, name in enumerate(names):
         join(attempt, index, name=name)
     Attempt.objects.filter(pk=attempt.pk).update(native_nodes=sorted(names, reverse=True))
+    attempt.refresh_from_db()
     return attempt
 
 
@@ -131,6 +132,27 @@ def test_an_incident_is_recorded_where_the_fault_may_be(
 ) -> None:
     end(world, run(job, ("n0", "n1")), (0, end_class))
     assert incidents() == {(name, end_class.value) for name in names}
+
+
+@pytest.mark.parametrize("is_placed", [True, False])
+def test_a_report_of_the_end_under_the_name_of_a_foreign_node_is_no_incident_of_it(
+    job: Job, world: World, *, is_placed: bool
+) -> None:
+    """An attacker has a run's token, joins the rendezvous as another node, and reports a fault of its GPU."""
+    attempt = run(job, ("victim", "n1"))
+    Attempt.objects.filter(pk=attempt.pk).update(native_nodes=["n0", "n1"] if is_placed else [])
+    end(world, attempt, (0, EndClass.GPU_FAULT))
+    assert drive.status_of(job) == ("queued", "gpu_fault")
+    assert incidents() == set()
+
+
+def test_nodes_with_different_versions_are_not_at_fault_without_a_majority(job: Job, world: World) -> None:
+    """Both agents report it, and nothing says which of the two has the right versions."""
+    attempt = run(job, ("n0", "n1"))
+    end(world, attempt, (0, EndClass.VERSIONS_DIFFER), (1, EndClass.VERSIONS_DIFFER))
+    assert drive.status_of(job) == ("queued", "versions_differ")
+    assert incidents() == set()
+    assert services.nodes_to_avoid(job) == ()
 
 
 def hang(attempt: Attempt, sequence: int, **data: object) -> None:

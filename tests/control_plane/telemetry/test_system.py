@@ -12,6 +12,7 @@ from athanor.telemetry import ingest, system
 from athanor.telemetry.models import NodeSample, SystemInterval
 from tests.control_plane import drive
 from tests.control_plane.conftest import Api
+from tests.control_plane.dispatch.test_rendezvous_rounds import join
 from trainer.contract.run import Batch, ProgressEvent
 from trainer.contract.system import SystemSample
 
@@ -22,10 +23,18 @@ LOAD = "system/load_per_core"
 
 @pytest.fixture
 def attempt(submit: Callable[..., Job]) -> Attempt:
+    """Return an attempt whose cluster says that it runs on a hundred nodes, n00 to n99."""
     attempt = drive.start(submit())
+    place(attempt, *(f"n{number:02}" for number in range(100)))
     Attempt.objects.filter(pk=attempt.pk).update(created_at=timezone.now() - timedelta(days=9))
     attempt.refresh_from_db()
     return attempt
+
+
+def place(attempt: Attempt, *names: str) -> None:
+    """The cluster reports the nodes of the attempt."""
+    Attempt.objects.filter(pk=attempt.pk).update(native_nodes=list(names))
+    attempt.refresh_from_db()
 
 
 def at_minute(ago: timedelta) -> datetime:
@@ -61,22 +70,22 @@ def test_a_hundred_nodes_make_one_row_a_minute_and_the_extremes_are_named(attemp
 def test_a_batch_that_comes_twice_counts_once(attempt: Attempt) -> None:
     minute = at_minute(timedelta(minutes=5))
     for _ in range(2):
-        send(attempt, sample("n1", minute, load_per_core=[1.0]))
+        send(attempt, sample("n01", minute, load_per_core=[1.0]))
     assert SystemInterval.objects.get().values[LOAD][0] == 1
 
 
 def test_missing_values_and_unknown_names_are_left_out(attempt: Attempt) -> None:
     minute = at_minute(timedelta(minutes=5))
-    send(attempt, sample("n1", minute, gpu_temperature=[None, 61.0], invented=[1.0]))
+    send(attempt, sample("n01", minute, gpu_temperature=[None, 61.0], invented=[1.0]))
     _, series = system.series_of(attempt.job, 100)
     assert list(series) == [HOT]
-    assert (series[HOT][0].low, series[HOT][0].low_at) == (61.0, "n1:1")
+    assert (series[HOT][0].low, series[HOT][0].low_at) == (61.0, "n01:1")
     assert NodeSample.objects.get().values == {HOT: [None, 61.0]}
 
 
 def test_a_long_run_is_drawn_with_few_points(attempt: Attempt) -> None:
     begin = at_minute(timedelta(hours=4))
-    send(attempt, *(sample("n1", begin + timedelta(minutes=at), load_per_core=[float(at)]) for at in range(240)))
+    send(attempt, *(sample("n01", begin + timedelta(minutes=at), load_per_core=[float(at)]) for at in range(240)))
     seconds, series = system.series_of(attempt.job, 50)
     assert seconds == 480
     assert len(series[LOAD]) <= 31
@@ -85,7 +94,7 @@ def test_a_long_run_is_drawn_with_few_points(attempt: Attempt) -> None:
 
 def test_old_minutes_are_merged_into_hours_and_change_no_extreme(attempt: Attempt) -> None:
     begin = at_minute(timedelta(days=4)).replace(minute=0)
-    send(attempt, *(sample("n1", begin + timedelta(minutes=at), load_per_core=[float(at)]) for at in range(120)))
+    send(attempt, *(sample("n01", begin + timedelta(minutes=at), load_per_core=[float(at)]) for at in range(120)))
     before = [point.high for point in system.series_of(attempt.job, 2)[1][LOAD]]
     while system.coarsen(limit=50):
         pass
@@ -98,20 +107,65 @@ def test_old_minutes_are_merged_into_hours_and_change_no_extreme(attempt: Attemp
 
 def test_the_api_returns_series_and_nodes(api: Api, attempt: Attempt) -> None:
     minute = at_minute(timedelta(minutes=5))
-    send(attempt, sample("n1", minute, load_per_core=[0.5], disk_used=[0.25]))
+    send(attempt, sample("n01", minute, load_per_core=[0.5], disk_used=[0.25]))
     body = api.send("get", f"jobs/{attempt.job_id}/system").json()
     assert [row["name"] for row in body["series"]] == [LOAD, "system/disk_used"]
     first = body["series"][0]
-    assert (first["unit"], first["means"], first["highest_at"]) == ("count", [0.5], ["n1"])
+    assert (first["unit"], first["means"], first["highest_at"]) == ("count", [0.5], ["n01"])
     assert body["nodes"][0]["values"] == {LOAD: [0.5], "system/disk_used": [0.25]}
 
 
 def test_uncorrected_errors_of_a_gpu_are_an_incident_of_its_node(attempt: Attempt) -> None:
-    Attempt.objects.filter(pk=attempt.pk).update(native_nodes=["n1", "n2"])
-    attempt.refresh_from_db()
-    data = {"node": "n2", "gpu": 3, "errors": 1, "because": "1 new uncorrected ECC errors on GPU 3"}
+    data = {"node": "n02", "gpu": 3, "errors": 1, "because": "1 new uncorrected ECC errors on GPU 3"}
     event = ProgressEvent(time=timezone.now(), type="gpu.ecc_uncorrected", data=data)
     ingest.ingest(attempt, "progress", Batch(writer="progress-agent1", sequence=0, events=[event]))
     incident = NodeIncident.objects.get()
-    assert (incident.node.name, incident.kind) == ("n2", "gpu_fault")
+    assert (incident.node.name, incident.kind) == ("n02", "gpu_fault")
     assert "GPU 3" in incident.detail
+
+
+def test_a_run_can_not_write_samples_of_nodes_that_are_not_its_own(api: Api, attempt: Attempt) -> None:
+    """An attacker has a run's token, and names nodes of others, which its cluster has not given to the run. Joining
+    the rendezvous under such a name changes nothing."""
+    place(attempt, "n01", "n02")
+    join(attempt, 0, name="victim")
+    minute = at_minute(timedelta(minutes=5))
+    samples = [sample(node, minute, gpu_temperature=[99.0]) for node in ("victim", "n03", "n02")]
+    send(attempt, *samples)
+    assert [row.node for row in system.nodes_of(attempt.job)] == ["n02"]
+    _, series = system.series_of(attempt.job, 100)
+    assert [(point.high_at, point.mean) for point in series[HOT]] == [("n02:0", 99.0)]
+    send(attempt, sample("victim", minute, load_per_core=[1.0]), sequence=1)
+    assert SystemInterval.objects.count() == 1, "a batch without samples of its own nodes is counted, and adds nothing"
+    assert LOAD not in system.series_of(attempt.job, 100)[1]
+
+
+def test_samples_of_an_attempt_on_one_node_are_of_this_node_whatever_they_call_it(attempt: Attempt) -> None:
+    place(attempt, "n01")
+    send(attempt, sample("victim", at_minute(timedelta(minutes=5)), load_per_core=[1.0]))
+    assert [row.node for row in system.nodes_of(attempt.job)] == ["n01"]
+
+
+REPORTS = {
+    "gpu.ecc_uncorrected": {"node": "victim", "because": "1 new uncorrected ECC errors on GPU 3"},
+    "generation.started": {"node": "victim", "end_class": "gpu_fault", "because": "Xid 79"},
+    "progress.stalled": {"node": "victim", "ranks": [1], "is_hang": True, "because": "rank 1 is stopped"},
+    "preflight.completed": {
+        "report": {
+            "ranks": 2, "nodes": 2, "device": "H100", "seconds": 9.0,
+            "findings": [{"severity": "slow", "nodes": ["victim"], "because": "memory bandwidth"}],
+        }
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("nodes", [["n01", "n02"], []], ids=["placed", "not placed yet"])
+@pytest.mark.parametrize("kind", REPORTS)
+def test_a_run_can_not_cause_an_incident_of_a_foreign_node(attempt: Attempt, kind: str, nodes: list[str]) -> None:
+    """Neither by its name in a report, nor by joining the rendezvous under its name, even before the cluster has said
+    where the attempt runs."""
+    place(attempt, *nodes)
+    join(attempt, 0, name="victim")
+    event = ProgressEvent(time=timezone.now(), type=kind, data=REPORTS[kind])
+    ingest.ingest(attempt, "progress", Batch(writer="progress-agent0", sequence=0, events=[event]))
+    assert not NodeIncident.objects.exists()

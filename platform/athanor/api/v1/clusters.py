@@ -41,6 +41,7 @@ from athanor.api.v1.serializers.clusters import (
     serialize_pools,
 )
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
+from athanor.api.v1.serializers.preflight import NodePreflightSerializer
 from athanor.backends import registry
 from athanor.clusters import selectors
 from athanor.clusters.models import Cluster, Node
@@ -52,6 +53,7 @@ from athanor.fleet import clusters
 
 MAX_NODES = 2000
 MAX_INCIDENTS = 200
+MAX_PREFLIGHTS = 50
 MAX_QUEUED = 1000
 TITLES = {"local": "This machine", "slurm": "Slurm", "kubernetes": "Kubernetes"}
 
@@ -343,6 +345,39 @@ class NodeIncidentsView(APIView):
         return paginated_response(serialize_many(IncidentSerializer, rows))
 
 
+class NodePreflightsView(APIView):
+    """Requests to `/clusters/{cluster_id}/nodes/{node_name}/preflights`."""
+
+    @extend_schema(
+        operation_id="nodes_preflights",
+        responses={200: page_serializer("NodePreflightPage", NodePreflightSerializer), **PROBLEMS},
+    )
+    def get(self, request: Request, cluster_id: str, node_name: str) -> Response:
+        """List the preflights of a node.
+
+        Returns the preflights that ran on the node outside jobs, newest first, at most 50. For platform
+        administrators."""
+        operator(request)
+        node = selectors.node_of(clusters.find(cluster_id), node_name)
+        rows = selectors.preflights_of(node, MAX_PREFLIGHTS)
+        return paginated_response(serialize_many(NodePreflightSerializer, rows))
+
+
+class NodePreflightView(APIView):
+    """Requests to `/clusters/{cluster_id}/nodes/{node_name}:preflight`."""
+
+    @extend_schema(operation_id="nodes_preflight", request=None, responses={201: NodePreflightSerializer, **PROBLEMS})
+    def post(self, request: Request, cluster_id: str, node_name: str) -> Response:
+        """Start a preflight of a node.
+
+        Measures the devices, memory and disk of the node for about a minute; `preflights` lists the result. The node
+        must be ready and free, and no job may wait for its pool; else it is refused with 409. It is stopped as soon as
+        a job is submitted to the cluster. No team is charged. For platform administrators."""
+        made = clusters.start_preflight(cluster_id, node_name, operator(request).user)
+        shown: serializers.Serializer[Any] = NodePreflightSerializer(made)
+        return Response(shown.data, status=201)
+
+
 class NodeDrainView(APIView):
     """Requests to `/clusters/{cluster_id}/nodes/{node_name}:drain`."""
 
@@ -423,7 +458,8 @@ def _cluster_response(request: Request, row: Cluster, *, status: int = 200) -> R
 
 def _settings_tag(row: Cluster) -> str:
     """Return the part of an ETag that changes with the settings only, not with nodes and jobs: If-Match compares it."""
-    text = json.dumps([row.enabled, row.config], sort_keys=True)
+    preflights = [row.preflight_after_incidents, row.preflight_every_hours]
+    text = json.dumps([row.enabled, row.config, preflights], sort_keys=True)
     return f'W/"{hashlib.sha256(text.encode()).hexdigest()[:16]}-'
 
 

@@ -202,6 +202,8 @@ urlpatterns = [
     path("clusters/<id:cluster_id>/pools/<name:pool_name>", clusters.PoolView.as_view()),
     path("clusters/<id:cluster_id>/nodes", clusters.NodesView.as_view()),
     path("clusters/<id:cluster_id>/nodes/<name:node_name>/incidents", clusters.NodeIncidentsView.as_view()),
+    path("clusters/<id:cluster_id>/nodes/<name:node_name>/preflights", clusters.NodePreflightsView.as_view()),
+    path("clusters/<id:cluster_id>/nodes/<name:node_name>:preflight", clusters.NodePreflightView.as_view()),
     path("clusters/<id:cluster_id>/nodes/<name:node_name>:drain", clusters.NodeDrainView.as_view()),
     path("clusters/<id:cluster_id>/nodes/<name:node_name>:undrain", clusters.NodeUndrainView.as_view()),
     path("clusters/<id:cluster_id>/nodes/<name:node_name>:quarantine", clusters.NodeQuarantineView.as_view()),

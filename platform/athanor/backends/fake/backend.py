@@ -177,7 +177,9 @@ class World:
     def _place(self, name: str) -> bool:
         """Choose the attempt's nodes. Return False if there are too few."""
         wanted, _, avoided = _placement(self.running[name])
-        fit = [f.name for f in self.nodes.values() if f.state is NodeState.READY and f.name not in avoided]
+        only = _only_node(self.running[name])
+        ready = [facts.name for facts in self.nodes.values() if facts.state is NodeState.READY]
+        fit = [node for node in ready if node not in avoided and only in ("", node)]
         if len(fit) < wanted:
             return False
         self.placed[name] = tuple(fit[:wanted])
@@ -232,6 +234,12 @@ def _placement(submission: Submission) -> tuple[int, int, frozenset[str]]:
     return asked["nodes"], asked["slots_per_node"], frozenset(asked["avoid_nodes"])
 
 
+def _only_node(submission: Submission) -> str:
+    asked = submission.payload
+    assert isinstance(asked, dict)
+    return str(asked.get("only_node", ""))
+
+
 WORLDS: dict[str, World] = {}
 
 
@@ -258,6 +266,7 @@ class FakeBackend(Backend, ListsOurs):
             "nodes": plan.nodes + plan.spare_nodes,
             "slots_per_node": plan.processes_per_node,
             "avoid_nodes": list(plan.avoid_nodes),
+            **({"only_node": plan.only_node} if plan.only_node else {}),
         }
         text = f"fake {plan.attempt_id}\n{json.dumps(asked)}{shown}"
         return Submission(plan.backend_name, text, environment, plan.secrets, asked)

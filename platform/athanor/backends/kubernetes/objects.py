@@ -248,10 +248,12 @@ def _affinity(config: KubernetesConfig, plan: LaunchPlan) -> Json:
     found: Json = {}
     pods = plan.nodes + plan.spare_nodes
     mine = {"matchLabels": {names.ATTEMPT: plan.backend_name}}
-    if plan.avoid_nodes:
-        avoid = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in sorted(plan.avoid_nodes)]
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in sorted(plan.avoid_nodes)]
+    if plan.only_node:
+        fields.append({"key": "metadata.name", "operator": "In", "values": [plan.only_node]})
+    if fields:
         found["nodeAffinity"] = {
-            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": avoid}]}
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": fields}]}
         }
     if pods > 1 and config.topology_labels:
         if plan.max_switches is not None:

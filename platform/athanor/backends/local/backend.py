@@ -51,9 +51,11 @@ class LocalBackend(Backend, ListsOurs, ChecksHealth, ListsNodes):
         self._command = self._config.command
 
     def render(self, plan: LaunchPlan) -> Submission:
-        """Return the command and its environment. Raise BackendRejected for more than one node."""
+        """Return the command and its environment. Raise BackendRejected for more than one node, or for another one."""
         if plan.nodes != 1:
             raise BackendRejected(f"this machine is one node; the job asks for {plan.nodes}")
+        if plan.only_node not in ("", socket.gethostname()):
+            raise BackendRejected(f"node {plan.only_node} is not this machine, {socket.gethostname()}")
         environment = {
             names.CACHE_DIR: str(self._root / "cache"),
             **self._config.profile.variables(plan.accelerator, plan.nodes),
@@ -135,17 +137,19 @@ class LocalBackend(Backend, ListsOurs, ChecksHealth, ListsNodes):
         return [health_check.node(socket.gethostname(), used)]
 
     def _observe(self, place: Path) -> Observation:
+        here = (socket.gethostname(),)
         try:
             if folder.is_locked(place):
-                return Observation(Presence.PRESENT, "running", phase=Phase.RUNNING)
+                return Observation(Presence.PRESENT, "running", phase=Phase.RUNNING, nodes=here)
             ended = place / folder.EXIT
             if ended.exists():
                 said = json.loads(ended.read_text())
-                return Observation(Presence.FINISHED, "exited", said["detail"], exit_status=int(said["exit_status"]))
+                status = int(said["exit_status"])
+                return Observation(Presence.FINISHED, "exited", said["detail"], exit_status=status, nodes=here)
             if (place / folder.STARTED).exists():
                 # The shim died without a word; its agent dies with it (PR_SET_PDEATHSIG), and for certain so.
                 folder.end_leftovers(place)
-                return Observation(Presence.FINISHED, "vanished", "the shim process was killed")
+                return Observation(Presence.FINISHED, "vanished", "the shim process was killed", nodes=here)
         except OSError as error:
             return Observation(Presence.UNKNOWN, native_reason=str(error))
         return Observation(Presence.ABSENT)

@@ -44,6 +44,7 @@ class JobRequest:
     constraint: str | None = None
     exclusive: bool = False
     exclude: tuple[str, ...] = ()
+    only_node: str | None = None
     switches: int | None = None
     survives_node_loss: bool = False
 
@@ -64,6 +65,8 @@ def request(config: SlurmConfig, plan: LaunchPlan) -> JobRequest:
     _require(NAME, "backend name", plan.backend_name)
     for node in plan.avoid_nodes:
         _require(NODE, "node to avoid", node)
+    if plan.only_node:
+        _require(NODE, "node", plan.only_node)
     team = config.teams.get(plan.team)
     pool = config.pools.get(plan.pool)
     output = f"{config.log_directory.rstrip('/')}/{plan.backend_name}"
@@ -85,6 +88,7 @@ def request(config: SlurmConfig, plan: LaunchPlan) -> JobRequest:
         constraint=pool.constraint if pool else None,
         exclusive=plan.exclusive,
         exclude=tuple(sorted(plan.avoid_nodes)),
+        only_node=plan.only_node or None,
         switches=plan.max_switches,
         survives_node_loss=plan.spare_nodes > 0,
     )
@@ -117,6 +121,7 @@ def options(asked: JobRequest) -> list[str]:
         "qos": asked.qos,
         "constraint": asked.constraint,
         "exclude": ",".join(asked.exclude) or None,
+        "nodelist": asked.only_node,
         "switches": asked.switches,
     }
     lines += [f"--{name}={value}" for name, value in values.items() if value is not None]

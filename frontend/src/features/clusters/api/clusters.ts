@@ -11,6 +11,7 @@ import type {
   FullCluster,
   JsonObject,
   NodeIncident,
+  NodePreflight,
   Page,
   Pool,
   PoolChange,
@@ -19,6 +20,7 @@ import type {
 
 const POLL_MS = 10_000;
 const QUEUE_MS = 5_000;
+const PREFLIGHT_MS = 2_000;
 
 export const clusterKeys = {
   all: ["clusters"] as const,
@@ -27,6 +29,7 @@ export const clusterKeys = {
   one: (id: string) => ["clusters", "one", id] as const,
   nodes: (id: string) => ["clusters", "nodes", id] as const,
   incidents: (id: string, node: string) => ["clusters", "incidents", id, node] as const,
+  preflights: (id: string, node: string) => ["clusters", "preflights", id, node] as const,
   probes: (id: string) => ["clusters", "probes", id] as const,
   queue: (id: string) => ["clusters", "queue", id] as const,
 };
@@ -94,6 +97,19 @@ export function incidentsQuery(id: string, node: string) {
   });
 }
 
+/** Read often while one is running. */
+export function nodePreflightsQuery(id: string, node: string) {
+  return queryOptions({
+    queryKey: clusterKeys.preflights(id, node),
+    queryFn: ({ signal }) => request<Page<NodePreflight>>(`${ofNode(id, node)}/preflights`, { signal }),
+    refetchInterval: ({ state }) => (state.data?.items.some((each) => each.outcome === "") ? PREFLIGHT_MS : POLL_MS),
+  });
+}
+
+export function startPreflight(id: string, node: string): Promise<NodePreflight> {
+  return request<NodePreflight>(`${ofNode(id, node)}:preflight`, { method: "POST" });
+}
+
 export function healthChecksQuery(id: string) {
   return queryOptions({
     queryKey: clusterKeys.probes(id),
@@ -126,9 +142,16 @@ export function checkConfig(name: string, kind: string, config: JsonObject): Pro
   return request<ClusterCheck>("/clusters:check", { method: "POST", json: { ...named, kind, config } });
 }
 
+export interface ClusterChanges {
+  config?: JsonObject;
+  enabled?: boolean;
+  preflight_after_incidents?: boolean;
+  preflight_every_hours?: number | null;
+}
+
 export async function changeCluster(
   id: string,
-  changes: { config?: JsonObject; enabled?: boolean },
+  changes: ClusterChanges,
   tag: string,
 ): Promise<ReadCluster> {
   return readCluster(await send(one(id), { method: "PATCH", json: changes, headers: { "If-Match": tag } }));

@@ -15,6 +15,7 @@ import { CapacityLine } from "@/features/clusters/components/capacity-line";
 import { HealthCheckPanel } from "@/features/clusters/components/health-check-panel";
 import { NodesPanel } from "@/features/clusters/components/nodes-panel";
 import { PoolsPanel } from "@/features/clusters/components/pools-panel";
+import { PreflightSettings } from "@/features/clusters/components/preflight-settings";
 import { HealthHistoryPanel } from "@/features/clusters/components/health-history-panel";
 import { QueuePanel } from "@/features/clusters/components/queue-panel";
 import { clusterCondition } from "@/features/clusters/lib/condition";
@@ -107,6 +108,7 @@ export function ClusterPage() {
             <Tabs.Panel value="nodes">
               <Stack gap="lg">
                 <NodesPanel cluster={cluster} />
+                <PreflightSettings clusterId={cluster.id} tag={query.data?.tag ?? ""} setup={setup} />
               </Stack>
             </Tabs.Panel>
             <Tabs.Panel value="queue">

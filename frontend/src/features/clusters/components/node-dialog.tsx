@@ -11,6 +11,7 @@ import { ProblemNotice } from "@/components/problem-notice";
 import { TimeAgo } from "@/components/time-ago";
 import type { NodeAct } from "@/features/clusters/api/clusters";
 import { actOnNode, clusterKeys, incidentsQuery } from "@/features/clusters/api/clusters";
+import { NodePreflights } from "@/features/clusters/components/node-preflights";
 import { nodeCondition, scoreReasons, STANDINGS } from "@/features/clusters/lib/condition";
 import { label } from "@/lib/status";
 import { useNow } from "@/lib/use-now";
@@ -56,7 +57,7 @@ export function NodeDialog({ clusterId, name, node, drains, onClose }: NodeDialo
   });
   const shown = node ?? act.data;
   return (
-    <Modal opened onClose={onClose} title={name} centered size="lg">
+    <Modal opened onClose={onClose} title={name} centered size="xl">
       <Stack>
         {shown ? <NodeFacts node={shown} /> : null}
         {act.data?.notice ? <Notice tone="waiting" title={act.data.notice} urgent /> : null}
@@ -100,6 +101,7 @@ export function NodeDialog({ clusterId, name, node, drains, onClose }: NodeDialo
             </Stack>
           </form>
         )}
+        <NodePreflights clusterId={clusterId} name={name} />
         {incidents.error ? <ProblemNotice error={incidents.error} /> : null}
         {incidents.data ? <Incidents incidents={incidents.data.items} /> : null}
       </Stack>

@@ -25,6 +25,8 @@ const SETUP: ClusterSetup = {
   config: {},
   config_problems: [],
   capabilities: [],
+  preflight_after_incidents: true,
+  preflight_every_hours: null,
   probe: null,
   nodes_at: null,
   nodes_problem: "",

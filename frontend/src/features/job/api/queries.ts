@@ -3,7 +3,7 @@ import { keepPreviousData, queryOptions } from "@tanstack/react-query";
 
 import { address, request } from "@/api/client";
 import { jobKeys } from "@/api/jobs";
-import type { Artifact, Checkpoint, EventPage, Goodput, Job, JobEvent, LogLine, LogPage, Metrics, Page, Profile, SystemState, Timeline } from "@/api/types";
+import type { Artifact, Checkpoint, EventPage, Goodput, Job, JobEvent, LogLine, LogPage, Metrics, Page, Preflight, Profile, SystemState, Timeline } from "@/api/types";
 import type { Zoom } from "@/charts/plot-options";
 import { pixels } from "@/lib/pixels";
 import { longest, spliceMetrics } from "@/lib/series";
@@ -156,6 +156,15 @@ export function goodputQuery(job: Job) {
     queryKey: jobKeys.part(job.id, "goodput"),
     queryFn: ({ signal }) => request<Goodput>(path(job, "goodput"), { signal }),
     refetchInterval: () => (isSettling(job) ? GOODPUT_POLL_MS : false),
+  });
+}
+
+/** What each attempt measured before its first step, the newest first. */
+export function preflightsQuery(job: Job) {
+  return queryOptions({
+    queryKey: jobKeys.part(job.id, "preflights"),
+    queryFn: ({ signal }) => request<Page<Preflight>>(path(job, "preflights"), { signal }),
+    refetchInterval: () => (isSettling(job) ? SYSTEM_POLL_MS : false),
   });
 }
 

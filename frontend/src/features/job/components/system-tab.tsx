@@ -14,6 +14,7 @@ import { Moment } from "@/components/moment";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { systemQuery } from "@/features/job/api/queries";
+import { PreflightPanel } from "@/features/job/components/preflight-panel";
 import classes from "@/features/job/components/charts-panel.module.css";
 
 type SystemSeries = SystemState["series"][number];
@@ -61,8 +62,18 @@ const NODE_COLUMNS: Column<NodeSample>[] = [
   { name: "Sampled", end: true, quiet: true, cell: (sample) => <Moment time={sample.time} /> },
 ];
 
-/** Load and health of the machines that the job runs on: over all nodes by time, then the newest of each node. */
+/** The preflight of the machines that the job runs on, then their load and health. */
 export function SystemTab({ job }: { job: Job }) {
+  return (
+    <Stack gap="md">
+      <PreflightPanel job={job} />
+      <Samples job={job} />
+    </Stack>
+  );
+}
+
+/** Load and health over all nodes by time, then the newest sample of each node. */
+function Samples({ job }: { job: Job }) {
   const { data, error, refetch } = useQuery(systemQuery(job));
   const charts = useMemo(() => {
     const shown = (data?.series ?? []).filter((one) => !ERRORS.has(one.name) || one.highest.some((value) => value > 0));

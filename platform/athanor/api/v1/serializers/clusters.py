@@ -188,6 +188,12 @@ class SetupSerializer(serializers.Serializer[Any]):
         child=serializers.CharField(),
         help_text="What its backend can do besides running jobs: `probe`, `nodes`, `drain`, `sync_teams`.",
     )
+    preflight_after_incidents = serializers.BooleanField(
+        help_text="Whether free nodes are measured after an incident that a preflight can confirm."
+    )
+    preflight_every_hours = serializers.IntegerField(
+        allow_null=True, help_text="Hours after which a free node is measured again. Null for never."
+    )
     probe = ProbeSerializer(allow_null=True, help_text="Its last health check. Null before the first.")
     nodes_at = serializers.DateTimeField(
         allow_null=True, help_text="Time of the last inventory of its nodes, ISO 8601 in UTC. Null before the first."
@@ -239,6 +245,13 @@ class ClusterChangeSerializer(RequestSerializer):
         required=False, help_text="The complete new configuration, which replaces the present one."
     )
     enabled = serializers.BooleanField(required=False, help_text="Whether new jobs are admitted.")
+    preflight_after_incidents = serializers.BooleanField(
+        required=False, help_text="Whether free nodes are measured after an incident that a preflight can confirm."
+    )
+    preflight_every_hours = serializers.IntegerField(
+        required=False, allow_null=True, min_value=1, max_value=8760,
+        help_text="Hours after which a free node is measured again. Null for never.",
+    )  # fmt: skip
 
 
 class ConfigSerializer(RequestSerializer):
@@ -271,7 +284,7 @@ class IncidentSerializer(serializers.Serializer[NodeIncident]):
     kind = serializers.CharField(
         help_text=(
             "The reason for which an attempt ended there, what was done to the node (such as "
-            "`quarantined`) or what was seen of it (`down`, `ready`)."
+            "`quarantined`) or what was seen of it (`down`, `ready`, `preflight_passed`)."
         )
     )
     time = serializers.DateTimeField(help_text="Time of the incident, ISO 8601 in UTC.")
@@ -472,6 +485,8 @@ def _setup(row: Cluster) -> dict[str, Any]:
         "config": row.config,
         "config_problems": [vars(problem) for problem in clusters.config_problems(row)],
         "capabilities": clusters.capabilities(row),
+        "preflight_after_incidents": row.preflight_after_incidents,
+        "preflight_every_hours": row.preflight_every_hours,
         "probe": services.latest_health_check(row),
         "nodes_at": sync.nodes_at if sync else None,
         "nodes_problem": sync.problem if sync else "",

@@ -2,7 +2,11 @@
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
+
+from athanor.clusters.models import NodePreflight
+from trainer.contract.preflight import PreflightReport
 
 UNITS = ["flop_per_second", "bytes_per_second", "seconds"]
 
@@ -42,13 +46,14 @@ class PreflightFindingSerializer(serializers.Serializer[Any]):
         child=serializers.CharField(), help_text="Nodes at fault. Empty for a link, or if it cannot be attributed."
     )
     because = serializers.CharField(help_text="What was found, with the figures.")
+    measure = serializers.CharField(
+        allow_blank=True, help_text="Name of the measure that shows it. Empty in reports of earlier versions."
+    )
 
 
-class PreflightSerializer(serializers.Serializer[Any]):
-    """What was measured before the first step of an attempt."""
+class PreflightReportSerializer(serializers.Serializer[Any]):
+    """What was measured, and what is wrong."""
 
-    attempt = serializers.IntegerField(help_text="Number of the attempt.")
-    time = serializers.DateTimeField(help_text="When it was completed.")
     result = serializers.ChoiceField(choices=["ok", "slow", "broken"], help_text="The worst finding.")
     ranks = serializers.IntegerField(help_text="Number of ranks.")
     nodes = serializers.IntegerField(help_text="Number of nodes.")
@@ -60,3 +65,44 @@ class PreflightSerializer(serializers.Serializer[Any]):
     skipped = serializers.ListField(
         child=serializers.CharField(), help_text="What was not measured, each with the reason."
     )
+
+
+class PreflightSerializer(PreflightReportSerializer):
+    """What was measured before the first step of an attempt."""
+
+    attempt = serializers.IntegerField(help_text="Number of the attempt.")
+    time = serializers.DateTimeField(help_text="When it was completed.")
+
+
+class NodePreflightSerializer(serializers.Serializer[NodePreflight]):
+    """A preflight of a node, outside any job."""
+
+    id = serializers.CharField()
+    cause = serializers.ChoiceField(
+        choices=NodePreflight.Cause.choices,
+        help_text="Why it was started: an `incident` of the node, the `interval` of its cluster, or `manual`.",
+    )
+    actor = serializers.CharField(
+        allow_blank=True, help_text="Username of the person who started it. Empty for the platform."
+    )
+    outcome = serializers.ChoiceField(
+        choices=NodePreflight.Outcome.choices,
+        allow_blank=True,
+        help_text="The worst finding: `ok`, `slow` or `broken`; `failed` without a report; `stopped` because a job "
+        "needed the slots. Empty until it has ended.",
+    )
+    detail = serializers.CharField(allow_blank=True, help_text="Why it failed or was stopped. May be empty.")
+    pool = serializers.CharField(source="pool.name", help_text="Pool of the slots that it used.")
+    created_at = serializers.DateTimeField()
+    submitted_at = serializers.DateTimeField(
+        allow_null=True, help_text="Time at which it was submitted to the cluster, ISO 8601 in UTC. Null before."
+    )
+    ended_at = serializers.DateTimeField(allow_null=True, help_text="Time of its end, ISO 8601 in UTC. Null before.")
+    report = serializers.SerializerMethodField(help_text="What was measured. Null without a report.")
+
+    @extend_schema_field(PreflightReportSerializer(allow_null=True))
+    def get_report(self, row: NodePreflight) -> Any:
+        """Return the report, None without one."""
+        if row.report is None:
+            return None
+        return PreflightReportSerializer(PreflightReport.model_validate(row.report)).data
