@@ -36,6 +36,7 @@ GENERATION_STARTED = "generation.started"
 CHECKPOINT_INTERVAL = "checkpoint.interval"
 PREFLIGHT_COMPLETED = "preflight.completed"
 GPU_ECC_UNCORRECTED = "gpu.ecc_uncorrected"
+GRADIENT_CORRUPTED = "gradient.corrupted"
 
 AGENT_EVENTS: Mapping[str, EventType] = {
     CHECKPOINT_INTERVAL: EventType(
@@ -123,6 +124,18 @@ AGENT_EVENTS: Mapping[str, EventType] = {
             "end_class": "How the processes before ended on this node, such as `process_killed` or `hang`.",
             "node": "Name of the node.",
             "step": "Last completed step, -1 if there was none.",
+        },
+    ),
+    GRADIENT_CORRUPTED: EventType(
+        "A step with an unusual loss or norm of the gradient had another result when it was computed again from the "
+        "same parameters and data: a device computed wrongly. The second result was used. The node gets an incident; "
+        "the run continues.",
+        {
+            "step": "Completed steps, as text.",
+            "ranks": "The ranks whose own gradient, before the sum over ranks, was another one, as text; empty if that "
+            "is not known.",
+            "node": "Name of the node of these ranks; empty if they are on several nodes, or none is known.",
+            "because": "The norms of both times by rank, as text.",
         },
     ),
     "gradient.large": EventType(
@@ -272,6 +285,11 @@ AGENT_EVENTS: Mapping[str, EventType] = {
     "sink.incomplete": EventType(
         "Points were dropped because a metric sink was too slow or unreachable.",
         {"sink": "Name of the sink.", "points_lost": "Number of points that were dropped."},
+    ),
+    "step.recomputed": EventType(
+        "A step with an unusual loss or norm of the gradient had the same result when it was computed again: nothing "
+        "was corrupted. Other events report what followed from it. At most once in 64 steps.",
+        {"step": _STEP, "because": "What was unusual, as text."},
     ),
     "step.skipped": EventType(
         "A step changed no weights, because its loss or gradient was not finite, or its gradient was an outlier.",

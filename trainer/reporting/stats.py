@@ -14,12 +14,14 @@ from trainer.contract.rollback import ACCELERATOR_LAG
 class StepStats:
     """Statistics of one step (counted from 0), reduced over all ranks and therefore equal on every rank.
 
-    `is_applied`: whether the step has updated the parameters. `save_due` and `shadow_due`: above 0 if it was time
+    `is_applied`: whether the step has updated the parameters. `is_held`: it has not, because it or one shortly before it
+    is computed again. `save_due` and `shadow_due`: above 0 if it was time
     for a checkpoint of this kind, and no rank was still making its last shadow checkpoint. `ranks_replicated`: those
-    that could send another shadow checkpoint to another node, because the last one has arrived. Five have a figure of
+    that could send another shadow checkpoint to another node, because the last one has arrived. Six have a figure of
     each rank: `pass_seconds` is the duration of its forward and backward passes, `compute_seconds` what of it was no
     wait for others (0 where that was not measured), `memory_bytes` its peak until now, `stall_seconds` its wait for
-    data, `checksums` that of its parameters before the step (0 where they were not checked). `layer_squares`: the
+    data, `checksums` that of its parameters before the step (0 where they were not checked), `own_norms` the norm of
+    the gradient of its own data (0 where it is not known: `Weights.own_norm`). `layer_squares`: the
     squared norm of the gradient of each layer, before clipping, in the order of `Layers.names`. `batch_losses`: the
     mean loss of each micro-batch, by data rank.
     """
@@ -28,6 +30,7 @@ class StepStats:
     loss: float
     gradient_norm: float
     is_applied: bool
+    is_held: bool
     ranks_stopping: float
     skipped_sequences: float
     profile_number: float
@@ -40,12 +43,13 @@ class StepStats:
     memory_bytes: tuple[float, ...]
     stall_seconds: tuple[float, ...]
     checksums: tuple[float, ...]
+    own_norms: tuple[float, ...]
     layer_squares: tuple[float, ...]
     batch_losses: tuple[float, ...]
 
 
-NUM_SINGLE = 10  # fields after `step` that are one number
-RANK_FIGURES = 5
+NUM_SINGLE = 11  # fields after `step` that are one number
+RANK_FIGURES = 6
 
 
 class StatsPipe:
@@ -79,8 +83,8 @@ class StatsPipe:
         step, values, event = self._waiting.popleft()
         if event is not None:
             event.synchronize()
-        loss, norm, finite, *flags = values[:NUM_SINGLE].tolist()
+        loss, norm, applied, held, *flags = values[:NUM_SINGLE].tolist()
         rest = values[NUM_SINGLE:].tolist()
         ends = list(accumulate(self._sizes, initial=0))
         parts = (tuple(rest[begin:end]) for begin, end in pairwise([*ends, len(rest)]))
-        return StepStats(step, loss, norm, bool(finite), *flags, *parts)
+        return StepStats(step, loss, norm, bool(applied), bool(held), *flags, *parts)

@@ -30,6 +30,7 @@ from trainer.contract.events import (
     AGENT_EVENT_TYPES,
     GENERATION_STARTED,
     GPU_ECC_UNCORRECTED,
+    GRADIENT_CORRUPTED,
     PREFLIGHT_COMPLETED,
     PROGRESS_STALLED,
     STEPS_RESOLVED,
@@ -302,6 +303,8 @@ def _store_events(attempt: Attempt, job: Job, items: list[ProgressEvent]) -> Non
             _record_slow_nodes(attempt, item.data)
         elif item.type == GPU_ECC_UNCORRECTED:
             _record_incident(attempt, item.data, Reason.GPU_FAULT)
+        elif item.type == GRADIENT_CORRUPTED:
+            _record_incident(attempt, item.data, Reason.SILENT_CORRUPTION)
         elif item.type == GENERATION_STARTED and (fault := FAULTS_OF_DEVICES.get(str(item.data.get("end_class")))):
             _record_incident(attempt, item.data, fault)
     if refused:
