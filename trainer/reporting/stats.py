@@ -53,11 +53,13 @@ RANK_FIGURES = 6
 
 
 class StatsPipe:
-    """Delays statistics by a fixed number of steps (2 on CUDA, 0 on CPU), so that all ranks decide at the same step."""
+    """Delays statistics by a fixed number of steps, `lag` (2 on CUDA, 0 on CPU), so that all ranks decide at the same
+    step."""
 
     def __init__(self, device: torch.device, num_ranks: int, num_layers: int) -> None:
         """`num_layers`: of `layer_squares`."""
         self._is_accelerator = device.type == "cuda"
+        self.lag = ACCELERATOR_LAG if self._is_accelerator else 0
         self._sizes = [num_ranks] * RANK_FIGURES + [num_layers]
         self._waiting: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
 
@@ -72,8 +74,7 @@ class StatsPipe:
             event = torch.cuda.Event()
             event.record()
         self._waiting.append((step, values, event))
-        lag = ACCELERATOR_LAG if self._is_accelerator else 0
-        return [self._take() for _ in range(len(self._waiting) - lag)]
+        return [self._take() for _ in range(len(self._waiting) - self.lag)]
 
     def drain(self) -> list[StepStats]:
         """Return the statistics of all steps that were not returned yet."""

@@ -74,8 +74,8 @@ class StepTaker:
         self._observer.drop_steps(len(again))
         self._gate.release()
         (step, batches, limits), *later = again
-        self._pipe.push(step, self._take(step, batches, may_hold=False))
-        (stats,) = self._pipe.drain()
+        taken = self._pipe.push(step, self._take(step, batches, may_hold=False))
+        (stats,) = taken + self._pipe.drain()
         self._recent.popleft()
         because = limits.exceeded(held)
         assert because is not None, "the device has held it back"
