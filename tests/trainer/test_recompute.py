@@ -23,7 +23,9 @@ AT_STEP = 12  # from 0
 LIMITS = StepLimits(skip=inf, loss=inf, norm=10.0)
 
 
-def stats(loss: float = 2.0, norm: float = 1.0, own_norms: tuple[float, ...] = (0.5, 0.75), **changes: Any) -> StepStats:
+def stats(
+    loss: float = 2.0, norm: float = 1.0, own_norms: tuple[float, ...] = (0.5, 0.75), **changes: Any
+) -> StepStats:
     two = (0.0, 0.0)
     made = StepStats(7, loss, norm, True, False, 0, 0, 0, 0, 0, 0, 0, two, two, two, two, two, own_norms, (), (loss,))
     return replace(made, **changes)

@@ -57,7 +57,7 @@ def apply_fsdp(model: Decoder, mesh: Mesh, training: TrainingSpec, *, sums_over_
 
 
 def on_reduce_scatter(model: nn.Module, measure: Callable[[Tensor], None]) -> None:
-    """Let `measure` see each flat buffer of this rank's own gradients before FSDP sums and scatters it, on its stream."""
+    """Let `measure` see each buffer of this rank's own gradients before FSDP sums and scatters it, on FSDP's stream."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_custom_reduce_scatter(_MeasuredReduceScatter(measure))
@@ -75,7 +75,7 @@ class _MeasuredReduceScatter(DefaultReduceScatter):
         input_tensor: Tensor,
         group: dist.ProcessGroup,
         op: Any,
-        async_op: bool = False,  # noqa: FBT001, FBT002 - FSDP's signature
+        async_op: bool = False,
     ) -> dist.Work:
         self._measure(input_tensor)
         return super().__call__(output_tensor, input_tensor, group, op, async_op)

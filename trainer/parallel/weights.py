@@ -35,8 +35,8 @@ class Weights:
     `all_params`: all of them, in fp32 where they are trained; `trainable`: those that the optimizer updates;
     `quantized`: frozen matrices in 4 bits, which are not among them, by the names of the parameters that they replace.
     `compressors`: compressed sums over replicas; `sent`: with them, the bytes that each step has sent, newest last.
-    `own_norm`: the norm of the gradient of this rank's own data in the last step, before any sum over ranks, a scalar on
-    the device; None if no rank has other data, or FSDP does not scatter gradients.
+    `own_norm`: the norm of the gradient of this rank's own data in the last step, before any sum over ranks with other
+    data, a scalar on the device; None if there was no such sum.
     """
 
     all_params: dict[str, nn.Parameter]

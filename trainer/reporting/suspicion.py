@@ -34,7 +34,10 @@ class StepLimits:
 
     def exceeded(self, stats: StepStats) -> str | None:
         """Return why a step is unusual, None if it is not."""
-        for name, value, limit in (("loss", stats.loss, self.loss), ("gradient's norm", stats.gradient_norm, self.norm)):
+        for name, value, limit in (
+            ("loss", stats.loss, self.loss),
+            ("gradient's norm", stats.gradient_norm, self.norm),
+        ):
             if not isfinite(value):
                 return f"the {name} is not finite"
             if value > in_fp32(limit):

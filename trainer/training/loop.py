@@ -186,8 +186,8 @@ def reduce_statistics(
     decide: Decide,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return (statistics in the order of `StepStats` after `step`, gradient norm, whether the step is applied), over
-    all ranks; a collective. `means_M`: this rank's part of the mean loss of each of its micro-batches. `figures`, `checksum`: this
-    rank's, those of `StepStats` that each rank has.
+    all ranks; a collective. `means_M`: this rank's part of the mean loss of each of its micro-batches. `figures`,
+    `checksum`: this rank's, those of `StepStats` that each rank has.
 
     One small all-reduce sums all statistics, stop requests and due checkpoints included, so that all ranks stop or save
     after the same step.

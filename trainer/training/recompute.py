@@ -57,9 +57,7 @@ class StepTaker:
     def _take(self, step: int, batches: list[MicroBatch], *, may_hold: bool) -> Tensor:
         limits = self._observer.limits
         self._recent.append((step, batches, limits))
-        return self._compute(
-            step, batches, lambda loss, norm: self._gate.decide(loss, norm, limits, may_hold=may_hold)
-        )
+        return self._compute(step, batches, lambda loss, norm: self._gate.decide(loss, norm, limits, may_hold=may_hold))
 
     def _settle(self, known: list[StepStats]) -> list[StepStats]:
         """Take the first step that is held back again, and those after it. Return statistics that count."""

@@ -115,3 +115,16 @@ def test_uncorrected_errors_of_a_gpu_are_an_incident_of_its_node(attempt: Attemp
     incident = NodeIncident.objects.get()
     assert (incident.node.name, incident.kind) == ("n2", "gpu_fault")
     assert "GPU 3" in incident.detail
+
+
+@pytest.mark.parametrize(("node", "blamed"), [("n2", ["n2"]), ("", [])])
+def test_a_corrupted_gradient_is_an_incident_of_the_node_that_computed_it(
+    attempt: Attempt, node: str, blamed: list[str]
+) -> None:
+    Attempt.objects.filter(pk=attempt.pk).update(native_nodes=["n1", "n2"])
+    attempt.refresh_from_db()
+    data = {"step": "16", "ranks": "1", "node": node, "because": "rank 1 computed a gradient of norm inf"}
+    event = ProgressEvent(time=timezone.now(), type="gradient.corrupted", data=data)
+    ingest.ingest(attempt, "progress", Batch(writer="progress-agent1", sequence=0, events=[event]))
+    found = [(each.node.name, each.kind, each.detail) for each in NodeIncident.objects.all()]
+    assert found == [(name, "silent_corruption", data["because"]) for name in blamed]
