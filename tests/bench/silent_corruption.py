@@ -130,7 +130,8 @@ def print_recall(folder: Path, rounds: int, gap: int) -> None:
     twice = [seconds[step + 1] for step in named if step + 1 in seconds]
     usual = median(value for step, value in seconds.items() if step - 1 not in named)
     print(
-        f"all: {total} of {len(steps)} found; steps without a flip that were called corrupted: {len(named.keys() - steps)}"
+        f"all: {total} of {len(steps)} found; steps without a flip that were called corrupted: "
+        f"{len(named.keys() - steps)}"
     )
     if twice:
         print(
@@ -144,7 +145,8 @@ def print_false_alarms(folder: Path, steps: int) -> None:
     corrupted, same = (len(finished.events(kind)) for kind in ("gradient.corrupted", "step.recomputed"))
     replicas = len(finished.events("replicas.differ"))
     print(
-        f"{steps} steps without a fault: {corrupted} called corrupted, {same} computed again with the same result, {replicas} with replicas that differ"
+        f"{steps} steps without a fault: {corrupted} called corrupted, {same} computed again with the same result, "
+        f"{replicas} with replicas that differ"
     )
 
 

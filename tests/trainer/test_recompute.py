@@ -27,7 +27,8 @@ def stats(
     loss: float = 2.0, norm: float = 1.0, own_norms: tuple[float, ...] = (0.5, 0.75), **changes: Any
 ) -> StepStats:
     two = (0.0, 0.0)
-    made = StepStats(7, loss, norm, True, False, 0, 0, 0, 0, 0, 0, 0, two, two, two, two, two, own_norms, (), (loss,))
+    figures = (two, two, two, two, two, own_norms, two, (), (loss,))
+    made = StepStats(7, loss, norm, True, False, 0, 0, 0, 0, 0, 0, 0, *figures)
     return replace(made, **changes)
 
 

@@ -37,6 +37,7 @@ CHECKPOINT_INTERVAL = "checkpoint.interval"
 PREFLIGHT_COMPLETED = "preflight.completed"
 GPU_ECC_UNCORRECTED = "gpu.ecc_uncorrected"
 GRADIENT_CORRUPTED = "gradient.corrupted"
+REPLICAS_COMPARED = "replicas.compared"
 
 AGENT_EVENTS: Mapping[str, EventType] = {
     CHECKPOINT_INTERVAL: EventType(
@@ -211,6 +212,16 @@ AGENT_EVENTS: Mapping[str, EventType] = {
             "ranks": "The ranks that hold up the others; empty if all of the node wait for other ranks.",
             "because": "What these ranks are doing, as text.",
             "is_hang": "Whether the ranks of the node are restarted: nothing that may take long explains it.",
+        },
+    ),
+    REPLICAS_COMPARED: EventType(
+        "Replicas differed without a majority, the run went back and took the same steps again: the rank that first "
+        "computed something else before was wrong. Its node gets an incident.",
+        {
+            "step": "The step with the first difference, 1 for the first.",
+            "ranks": "The ranks that were wrong, as text; empty if all differ, so that none can be named.",
+            "node": "Name of the node that the reporting rank was on then and is on now; empty if that is another one.",
+            "because": "What was found, as text.",
         },
     ),
     "replicas.differ": EventType(

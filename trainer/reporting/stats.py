@@ -17,12 +17,13 @@ class StepStats:
     `is_applied`: whether the step has updated the parameters. `is_held`: it has not, because it, or one shortly before
     it, is to be computed again. `save_due` and `shadow_due`: above 0 if it was time for a checkpoint of this kind, and
     no rank was still making its last shadow checkpoint. `ranks_replicated`: those that could send another shadow
-    checkpoint to another node, because the last one has arrived. Six have a figure of each rank: `pass_seconds` is the
-    duration of its forward and backward passes, `compute_seconds` what of it was no wait for others (0 where that was
-    not measured), `memory_bytes` its peak until now, `stall_seconds` its wait for data, `checksums` that of its parameters before the step (0 where they were not checked), `own_norms` the norm of
-    the gradient of its own data (`Weights.own_norm`; 0 where it is not known). `layer_squares`: the squared norm of the
-    gradient of each layer, before clipping, in the order of `Layers.names`. `batch_losses`: the mean loss of each
-    micro-batch, by data rank.
+    checkpoint to another node, because the last one has arrived. Seven have a figure of each rank: `pass_seconds` is
+    the duration of its forward and backward passes, `compute_seconds` what of it was no wait for others (0 where that
+    was not measured), `memory_bytes` its peak until now, `stall_seconds` its wait for data, `checksums` that of its
+    parameters before the step (0 where they were not checked), `own_norms` the norm of the gradient of its own data
+    (`Weights.own_norm`; 0 where it is not known), `squares` its share of the squared norm of the gradient.
+    `layer_squares`: the squared norm of the gradient of each layer, before clipping, in the order of `Layers.names`.
+    `batch_losses`: the mean loss of each micro-batch, by data rank.
     """
 
     step: int
@@ -43,12 +44,13 @@ class StepStats:
     stall_seconds: tuple[float, ...]
     checksums: tuple[float, ...]
     own_norms: tuple[float, ...]
+    squares: tuple[float, ...]
     layer_squares: tuple[float, ...]
     batch_losses: tuple[float, ...]
 
 
 NUM_SINGLE = 11  # fields after `step` that are one number
-RANK_FIGURES = 6
+RANK_FIGURES = 7
 
 
 class StatsPipe:

@@ -73,6 +73,11 @@ class StepGate:
         self._is_held = torch.zeros_like(self._is_held)
 
 
+def is_exact(device: torch.device) -> bool:
+    """Return whether equal inputs give equal bits on such devices."""
+    return device.type != "cuda" or torch.are_deterministic_algorithms_enabled()
+
+
 @dataclass(frozen=True)
 class Recomputation:
     """A step that was held back, and computed again from the same parameters and data. `ranks`: those with another

@@ -29,10 +29,11 @@ from trainer.reporting.gradient_watch import GradientWatch, OutlierLimit
 from trainer.reporting.layers import Layers, UpdateMeter
 from trainer.reporting.profiling import StepProfiler
 from trainer.reporting.replica_check import ReplicaCheck
+from trainer.reporting.replica_evidence import ReplicaEvidence, Resolution
 from trainer.reporting.spikes import describe_step
 from trainer.reporting.stats import RANK_FIGURES, StatsPipe, StepStats
 from trainer.reporting.step_clock import SLOW_SAMPLES, SLOW_STEPS, SkewDetector, StepClock
-from trainer.reporting.suspicion import Recomputation, StepLimits
+from trainer.reporting.suspicion import Recomputation, StepLimits, is_exact
 from trainer.reporting.throughput import model_flops_utilisation, peak_of
 from trainer.training.build import FinalState, TrainState
 from trainer.training.cpu import collect_garbage, disable_automatic_collection
@@ -206,7 +207,7 @@ def reduce_statistics(
     own_norm = state.model.weights.own_norm
     if own_norm is None and mesh.sizes.data * mesh.sizes.context == 1:  # no rank has other data
         own_norm = squares.sum().sqrt()
-    for place, figure in ((-2, checksum), (-1, own_norm)):
+    for place, figure in ((-3, checksum), (-2, own_norm), (-1, squares.sum())):
         if figure is not None:
             own[place * mesh.world_size + mesh.rank] = figure
     sums = torch.cat([torch.stack([loss, squares.sum()]), own, layers.sums(squares), state.part.at_place(means_M)])
@@ -292,6 +293,8 @@ class Monitor:
         )
         self._skew = SkewDetector(SLOW_SAMPLES if self.sampler.is_needed else SLOW_STEPS)
         self.replicas = ReplicaCheck(state.model.weights, state.assignment.corrupted)
+        self._rank_then, before = state.assignment.evidence or (-1, ())
+        self._evidence = ReplicaEvidence(self.replicas.replicas, before if is_exact(self._mesh.device) else ())
         self._model, self._num_layers = state.model, state.training.model.resolve().num_layers
         self.layers = Layers(state.model.weights, self._num_layers)
         self._loader = state.loader
@@ -409,6 +412,8 @@ class Monitor:
                 first_sequence=found.first_sequence, last_sequence=found.last_sequence, worst_batch=found.worst_batch,
             )  # fmt: skip
         self._compare_replicas(stats.step, stats.checksums)
+        for figure, values in (("own", stats.own_norms), ("sum", stats.squares)):
+            self._report_resolution(self._evidence.add(stats.step, figure, values))
         self._report_skip(stats)
         self._check_divergence(stats)
 
@@ -434,7 +439,11 @@ class Monitor:
         """Report replicas that differ, and raise CorruptionError, so that the run continues from the newest state in
         which they agreed; unless that has not helped before."""
         difference = self.replicas.find_difference(step, checksums)
+        if checksums[self._mesh.rank]:
+            self._report_resolution(self._evidence.add(step, "parameters", checksums))
         if difference is None:
+            if checksums[self._mesh.rank]:
+                self._evidence.clear()
             return
         if self._mesh.rank == difference.replicas[0]:
             ranks, all_ranks = (", ".join(map(str, each)) for each in (difference.ranks, difference.replicas))
@@ -444,7 +453,17 @@ class Monitor:
         if self.replicas.is_recurrence(difference):
             return
         is_here = self._mesh.rank in difference.ranks
-        raise CorruptionError(str(difference), step, is_here=is_here)
+        is_unclear = len(difference.ranks) == len(difference.replicas)
+        raise CorruptionError(str(difference), step, self._evidence.rows if is_unclear else (), is_here=is_here)
+
+    def _report_resolution(self, found: Resolution | None) -> None:
+        """Report which replicas were wrong: each of them reports itself, with its node if that was its node then."""
+        if found is not None and self._mesh.rank in (found.wrong or found.replicas[:1]):
+            is_same_place = bool(found.wrong) and self._rank_then == self._mesh.rank
+            self._reporter.event_once(
+                f"step-{found.step}-rank-{self._mesh.rank}", "replicas.compared", step=str(found.completed),
+                ranks=", ".join(map(str, found.wrong)), node=self._node if is_same_place else "", because=str(found),
+            )  # fmt: skip
 
     def _check_first_loss(self, loss: float) -> None:
         """Drop the shadow checkpoints if the loss shows that the restored one was damaged, and raise TrainerError."""

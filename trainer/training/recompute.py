@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trainer.data.batch import MicroBatch
 from trainer.reporting.stats import StatsPipe, StepStats
-from trainer.reporting.suspicion import REST_STEPS, Recomputation, StepGate, StepLimits, compare
+from trainer.reporting.suspicion import REST_STEPS, Recomputation, StepGate, StepLimits, compare, is_exact
 
 Decide: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Returns, for the loss and norm of a step, whether it is applied and whether it is held back."""
@@ -40,7 +40,7 @@ class StepTaker:
         """`compute` takes a step and returns its statistics on the device, in the order of `StepStats`."""
         self._observer, self._pipe, self._compute = observer, pipe, compute
         self._gate, self._may_hold_from = StepGate(device), 0
-        self._is_exact = device.type != "cuda" or torch.are_deterministic_algorithms_enabled()
+        self._is_exact = is_exact(device)
         self._recent: deque[tuple[int, list[MicroBatch], StepLimits]] = deque()
 
     def take(self, step: int, batches: list[MicroBatch]) -> list[StepStats]:

@@ -16,9 +16,11 @@ PROBATION_FROM = 0.5
 COUNTED_FOR = 6 * HALF_LIFE  # afterwards an incident counts less than a fiftieth
 
 SLOW_IN_PREFLIGHT = "preflight_slow"
+PROVEN_CORRUPTION = "silent_corruption_proven"
 WEIGHTS: Mapping[str, float] = {
     "gpu_fault": 1.5,  # uncorrected ECC errors included
     "node_unfit": 1.5,
+    PROVEN_CORRUPTION: 1.2,  # of two replicas, the one that was wrong
     "node_storage_error": 1.0,
     "silent_corruption": 0.8,  # with two replicas, recorded at both nodes
     "slow_node": 0.6,

@@ -117,14 +117,22 @@ def test_uncorrected_errors_of_a_gpu_are_an_incident_of_its_node(attempt: Attemp
     assert "GPU 3" in incident.detail
 
 
-@pytest.mark.parametrize(("node", "blamed"), [("n2", ["n2"]), ("", [])])
-def test_a_corrupted_gradient_is_an_incident_of_the_node_that_computed_it(
-    attempt: Attempt, node: str, blamed: list[str]
+@pytest.mark.parametrize(
+    ("event_type", "node", "kinds"),
+    [
+        ("gradient.corrupted", "n2", ["silent_corruption"]),
+        ("gradient.corrupted", "", []),
+        ("replicas.compared", "n2", ["silent_corruption_proven"]),
+        ("replicas.compared", "", []),
+    ],
+)
+def test_corruption_is_an_incident_of_the_node_that_is_named(
+    attempt: Attempt, event_type: str, node: str, kinds: list[str]
 ) -> None:
     Attempt.objects.filter(pk=attempt.pk).update(native_nodes=["n1", "n2"])
     attempt.refresh_from_db()
-    data = {"step": "16", "ranks": "1", "node": node, "because": "rank 1 computed a gradient of norm inf"}
-    event = ProgressEvent(time=timezone.now(), type="gradient.corrupted", data=data)
+    data = {"step": "16", "ranks": "1", "node": node, "because": "rank 1 was wrong"}
+    event = ProgressEvent(time=timezone.now(), type=event_type, data=data)
     ingest.ingest(attempt, "progress", Batch(writer="progress-agent1", sequence=0, events=[event]))
     found = [(each.node.name, each.kind, each.detail) for each in NodeIncident.objects.all()]
-    assert found == [(name, "silent_corruption", data["because"]) for name in blamed]
+    assert found == [("n2", kind, data["because"]) for kind in kinds]
