@@ -1,11 +1,12 @@
 """Which flipped bits of a gradient are found, and what the search costs.
 
-`python -m tests.bench.silent_corruption [--rounds 20] [--steps 20000] [--gap 2]`
+`python -m tests.bench.silent_corruption [--rounds 20] [--steps 20000] [--gap 2] [--flips 20000]`
 
 - `recall`: a run of two replicas, in which rank 1 flips a bit of a random number of its own gradient before the sum, in
   every `--gap`th step from the 40th on, each of the 32 positions `--rounds` times. A flip is found if the step has an
   event `gradient.corrupted`, and named if that names rank 1. Beside it: by how much of its norm the flips that were not
   found changed the rank's gradient, at most.
+- `checksums`: random bits of random parameters flipped, one at a time, that change the checksum of replicas.
 - `recomputation`: the time of a step that was computed twice, as a multiple of the median step.
 - `false alarms`: of a run without flips, steps that were called corrupted, and those that were computed again.
 - `unsuspected`: the CPU time of the norm of each rank's own gradient and of the decision, as a share of that of the
@@ -22,6 +23,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 from tests.bench.trainer_throughput import SHAPE
@@ -29,6 +31,7 @@ from tests.trainer.runs import FinishedRun, run_alone, tiny_training
 from trainer.agent import worker_group
 from trainer.agent.worker_process import run_worker
 from trainer.contract.run import EndClass
+from trainer.reporting.replica_check import ReplicaCheck
 from trainer.resilience.assignment import Assignment
 from trainer.resilience.forking import start_fork_server
 
@@ -139,6 +142,25 @@ def print_recall(folder: Path, rounds: int, gap: int) -> None:
         )
 
 
+def print_checksums(flips: int) -> None:
+    """Print how many flipped bits of 100,000 parameters change their checksum."""
+    import torch
+
+    chosen, values = random.Random(7), torch.randn(100_000, generator=torch.Generator().manual_seed(7)) * 0.02
+    weights: Any = SimpleNamespace(
+        trainable={"one": values}, layouts={"one": SimpleNamespace(replica_ranks=(0, 1))}, mesh=SimpleNamespace(rank=0)
+    )
+    check, bits = ReplicaCheck(weights), values.view(torch.int32)
+    before, found = check.checksum().item(), 0
+    for _ in range(flips):
+        place, bit = chosen.randrange(len(values)), chosen.randrange(BITS)
+        mask = -(2**31) if bit == BITS - 1 else 1 << bit
+        bits[place] ^= mask
+        found += check.checksum().item() != before
+        bits[place] ^= mask
+    print(f"checksums: {found} of {flips} flipped bits of a parameter found")
+
+
 def print_false_alarms(folder: Path, steps: int) -> None:
     """Print how often a run without faults computed a step again, and with which result."""
     finished = run(folder, steps=steps)
@@ -163,9 +185,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.silent_corruption")
     parser.add_argument("--rounds", type=int, default=20, help="flips of each bit")
     parser.add_argument("--steps", type=int, default=20_000, help="of the run without faults")
+    parser.add_argument("--flips", type=int, default=20_000, help="of parameters, for the checksum")
     parser.add_argument("--gap", type=int, default=2, help="steps from one flip to the next")
     options = parser.parse_args()
     start_fork_server()
+    print_checksums(options.flips)
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before", flush=True)
     with tempfile.TemporaryDirectory(prefix="athanor-corruption-") as place:
         print_recall(Path(place) / "recall", options.rounds, options.gap)

@@ -75,7 +75,7 @@ class StepGate:
 
 def is_exact(device: torch.device) -> bool:
     """Return whether equal inputs give equal bits on such devices."""
-    return device.type != "cuda" or torch.are_deterministic_algorithms_enabled()
+    return device.type != "cuda" or bool(torch.are_deterministic_algorithms_enabled())
 
 
 @dataclass(frozen=True)

@@ -293,8 +293,8 @@ class Monitor:
         )
         self._skew = SkewDetector(SLOW_SAMPLES if self.sampler.is_needed else SLOW_STEPS)
         self.replicas = ReplicaCheck(state.model.weights, state.assignment.corrupted)
-        self._rank_then, before = state.assignment.evidence or (-1, ())
-        self._evidence = ReplicaEvidence(self.replicas.replicas, before if is_exact(self._mesh.device) else ())
+        self._rank_then, rows = state.assignment.evidence or (-1, ())
+        self._evidence = ReplicaEvidence(self.replicas.replicas, rows if is_exact(self._mesh.device) else ())
         self._model, self._num_layers = state.model, state.training.model.resolve().num_layers
         self.layers = Layers(state.model.weights, self._num_layers)
         self._loader = state.loader
@@ -412,8 +412,8 @@ class Monitor:
                 first_sequence=found.first_sequence, last_sequence=found.last_sequence, worst_batch=found.worst_batch,
             )  # fmt: skip
         self._compare_replicas(stats.step, stats.checksums)
-        for figure, values in (("own", stats.own_norms), ("sum", stats.squares)):
-            self._report_resolution(self._evidence.add(stats.step, figure, values))
+        for figure, of_ranks in (("own", stats.own_norms), ("sum", stats.squares)):
+            self._report_resolution(self._evidence.add(stats.step, figure, of_ranks))
         self._report_skip(stats)
         self._check_divergence(stats)
 
