@@ -1,6 +1,12 @@
 """Exceptions that end an attempt, or a worker group of it, with a given end class."""
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 from trainer.contract.run import EndClass
+
+EvidenceRow: TypeAlias = tuple[int, str, list[tuple[int, float]]]
+"""Step, name of a figure, and its value by rank."""
 
 
 class TrainerError(Exception):
@@ -22,8 +28,9 @@ class PlaceError(TrainerError):
 
 class CorruptionError(PlaceError):
     """Ends a worker group, of which some ranks had other parameters than their replicas after `step` steps. `is_here`:
-    this rank is one of them."""
+    this rank is one of them. `evidence`: what replicas computed since they last agreed,
+    if it is not known which are wrong."""
 
-    def __init__(self, message: str, step: int, *, is_here: bool) -> None:
+    def __init__(self, message: str, step: int, evidence: Sequence[EvidenceRow] = (), *, is_here: bool) -> None:
         super().__init__(EndClass.SILENT_CORRUPTION, message, is_here=is_here)
-        self.step = step
+        self.step, self.evidence = step, evidence

@@ -186,28 +186,27 @@ def work_block_by_block(assignment: Assignment) -> None:
 
 
 def work_with_a_poisoned_step(assignment: Assignment) -> None:
-    """A worker whose gradients of the seventh step have a NaN on rank 0; stands in for `run_worker`."""
+    """A worker whose gradients of the seventh step have a NaN on rank 0, each time that it is computed; stands in for
+    `run_worker`."""
     import torch
 
     from trainer.data.batch import MicroBatch
     from trainer.parallel.parallelize import ParallelModel
-    from trainer.training import build, loop
+    from trainer.training import loop
 
-    healthy, warm_up, calls = ParallelModel._loss, loop.warm_up, []
+    healthy, counted_tokens, now = ParallelModel._loss, loop.counted_tokens, [-1]
+
+    def note_step(state: Any, batches: Any, step: int) -> object:
+        now[0] = step
+        return counted_tokens(state, batches, step)
 
     def loss_of(model: ParallelModel, batch: MicroBatch) -> torch.Tensor:
         loss = healthy(model, batch)
-        if loss.requires_grad:
-            calls.append(None)
-            if len(calls) == 7 and assignment.rank == 0:
-                loss.register_hook(lambda gradient: gradient * float("nan"))
+        if loss.requires_grad and now[0] == 6 and assignment.rank == 0:
+            loss.register_hook(lambda gradient: gradient * float("nan"))
         return loss
 
-    def run_ahead_uncounted(state: build.TrainState) -> None:
-        warm_up(state)
-        calls.clear()
-
-    ParallelModel._loss, loop.warm_up = loss_of, run_ahead_uncounted
+    ParallelModel._loss, loop.counted_tokens = loss_of, note_step
     run_worker(assignment)
 
 

@@ -159,7 +159,10 @@ def test_a_slow_rank_is_found_though_the_others_wait_for_it_within_the_passes(
 
 def test_samples_are_spaced_by_what_passes_take() -> None:
     sampler = ComputeSampler(torch.device("cpu"), MeshSizes(shard=2, zero=3), first_step=0)
-    stats = StepStats(0, 1.0, 1.0, True, 0, 0, 0, 0, 0, 0, 0, (0.5, 3.0), (0, 0), (1, 1), (0, 0), (0, 0), (), ())
+    stats = StepStats(
+        0, 1.0, 1.0, True, False, 0, 0, 0, 0, 0, 0, 0,
+        (0.5, 3.0), (0, 0), (1, 1), (0, 0), (0, 0), (0, 0), (0, 0), (), (),
+    )  # fmt: skip
     measured = []
     sampler.plan([replace(stats, pass_seconds=(0.0, 0.0))])
     for step in range(50):

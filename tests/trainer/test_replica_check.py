@@ -16,6 +16,7 @@ from trainer.agent import worker_group
 from trainer.agent.worker_process import run_worker
 from trainer.contract.run import EndClass
 from trainer.reporting.replica_check import CHECK_STEPS, RECURRENCE_STEPS, Difference, ReplicaCheck
+from trainer.reporting.replica_evidence import ReplicaEvidence, Resolution
 from trainer.resilience.assignment import Assignment
 
 REPLICATED = tiny_training(steps=24, parallelism={"zero": 0})
@@ -69,6 +70,36 @@ def test_what_differs_again_soon_is_not_repaired_again() -> None:
     later = check.find_difference(136, (2.0, 2.0, 1.0))
     assert later is not None
     assert not check.is_recurrence(later)
+
+
+def evidence_of(before: ReplicaEvidence, *, changed: dict[str, tuple[float, ...]]) -> Resolution | None:
+    """What ranks 0 and 1 find when they take steps 3 and 4 again with these figures changed."""
+    again = ReplicaEvidence((0, 1), before.rows)
+    figures = {"own": (1.0, 2.0), "sum": (5.0, 5.0), "parameters": (7.0, 8.0)} | changed
+    found = [again.add(step, name, values) for step in (3, 4) for name, values in figures.items()]
+    return next(iter(filter(None, found)), None)
+
+
+def test_the_first_figure_that_is_another_one_names_the_replica_that_was_wrong() -> None:
+    before = ReplicaEvidence((0, 1), ())
+    for name, values in (("own", (1.0, 2.0)), ("sum", (5.0, 5.0)), ("parameters", (7.0, 8.0))):
+        assert before.add(3, name, values) is None
+    assert evidence_of(before, changed={}) is None
+    assert evidence_of(before, changed={"parameters": (7.0, 7.0)}) == Resolution(3, "parameters", [1], (0, 1))
+    found = evidence_of(before, changed={"sum": (4.0, 5.0), "parameters": (9.0, 9.0)})
+    assert found == Resolution(3, "sum", [0], (0, 1))
+    assert str(found).startswith("before the restart, rank 0 had another gradient after its sum in step 4 than now")
+    unclear = evidence_of(before, changed={"own": (1.5, 2.5)})
+    assert unclear == Resolution(3, "own", [], (0, 1))
+    assert str(unclear).endswith("no rank can be named")
+
+
+def test_figures_of_other_replicas_and_from_before_an_agreement_are_no_evidence() -> None:
+    before = ReplicaEvidence((0, 1), ())
+    before.add(3, "own", (1.0, 2.0))
+    assert ReplicaEvidence((0, 2), before.rows).add(3, "own", (4.0, 4.0, 4.0)) is None
+    before.clear()
+    assert ReplicaEvidence((0, 1), before.rows).add(3, "own", (4.0, 4.0)) is None
 
 
 @pytest.mark.parametrize(
@@ -127,6 +158,59 @@ def test_a_run_with_a_flipped_bit_goes_back_to_what_was_intact(
     assert restarted["because"] == "rank 1 has other parameters after step 16 than ranks 0, 2: wrong values"
     assert [each["step"] for each in run.events("checkpoint.restored")] in intact
     assert run.series("train/loss") == undisturbed.series("train/loss")
+
+
+def test_of_two_replicas_the_wrong_one_is_named_when_the_step_was_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flip_bit(tmp_path, monkeypatch)
+    run = run_alone(tmp_path / "run", REPLICATED, processes=2, restarts=1, every_steps=8)
+    assert run.end_class is EndClass.COMPLETED, run.end
+    assert [event["ranks"] for event in run.events("replicas.differ")] == ["0, 1"]
+    (found,) = run.events("replicas.compared")
+    assert (found["step"], found["ranks"]) == ("16", "1")
+    assert found["because"].startswith("before the restart, rank 1 had another gradient after its sum in step 16")
+
+
+def flip_a_parameter(assignment: Assignment) -> None:
+    """A worker of which rank 1 flips a bit of a parameter before step 13; stands in for `run_worker`."""
+    from trainer.training import loop
+
+    counted_tokens = loop.counted_tokens
+
+    def flip(state: Any, batches: Any, step: int) -> object:
+        if (step, assignment.rank, assignment.restart_count) == (13, 1, 0):
+            parameter = next(iter(state.model.weights.trainable.values()))
+            parameter.detach().view(-1)[-1:].view(torch.int32).bitwise_xor_(1 << 22)
+        return counted_tokens(state, batches, step)
+
+    loop.counted_tokens = flip
+    run_worker(assignment)
+
+
+def test_a_parameter_that_was_wrong_for_some_steps_is_traced_to_its_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_group, "run_worker", flip_a_parameter)
+    run = run_alone(tmp_path / "run", REPLICATED, processes=2, restarts=1, every_steps=8)
+    assert run.end_class is EndClass.COMPLETED, run.end
+    (found,) = run.events("replicas.compared")
+    assert (found["step"], found["ranks"]) == ("14", "1")
+    assert "rank 1 had another gradient of its own data in step 14" in found["because"]
+
+
+@pytest.mark.slow
+def test_of_two_nodes_the_one_that_was_wrong_is_named(tmp_path: Path) -> None:
+    training = tiny_training(steps=24, parallelism={"zero": 0}, data={"source": "dataset:tiny"})
+    (tmp_path / "records").mkdir()
+    with tiny_platform(training, processes=1, nodes=2) as api:
+        api.begin_attempt(1)
+        agents = Agents(api, tmp_path / "attempt1", 2, None, ("bit", "step"))
+        try:
+            assert set(agents.wait()) == {EndClass.COMPLETED}
+        finally:
+            agents.kill()
+        assert [(each["ranks"], each["node"]) for each in api.events("replicas.compared")] == [("1", "node1")]
 
 
 @pytest.mark.slow

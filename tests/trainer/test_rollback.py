@@ -75,7 +75,7 @@ class Diverging:
 
 
 def taken(output: Path) -> list[tuple[int, int, int]]:
-    """Return (worker group, step, first sequence) of all steps that were taken."""
+    """Return (worker group, step, first sequence) of all steps that were computed."""
     (path,) = output.glob("**/taken.jsonl")
     return [tuple(json.loads(line)) for line in path.read_text().splitlines()]
 
@@ -113,7 +113,8 @@ def test_a_run_that_diverges_continues_with_other_data(
         (step, (step - 1) * SEQUENCES, step * SEQUENCES - 1) for step in bad_steps
     ]
     steps = taken(tmp_path)
-    assert [each for each in steps if each[0] == 0] == [(0, step, step * SEQUENCES) for step in range(51)]
+    twice = [*range(44), *range(43, 51)]  # the first of them is computed again
+    assert [each for each in steps if each[0] == 0] == [(0, step, step * SEQUENCES) for step in twice]
     assert [each for each in steps if each[0] == 1] == [(1, step, (step + 11) * SEQUENCES) for step in range(40, 60)]
     losses = run.series(LOSS)
     assert sorted(losses) == list(range(1, 61))

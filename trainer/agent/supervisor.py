@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -46,7 +46,7 @@ from trainer.contract.run import (
 from trainer.contract.training import TrainingSpec
 from trainer.data.shards import DatasetIndex
 from trainer.data.source import PreparedSource
-from trainer.errors import TrainerError
+from trainer.errors import EvidenceRow, TrainerError
 from trainer.reporting.sinks.choice import StandaloneSinkConfig, start_sinks
 from trainer.reporting.spool import SpoolWriter
 from trainer.reporting.system_monitor import SystemMonitor
@@ -122,6 +122,7 @@ class Supervisor:
         self._resumed: CheckpointManifest | None = None
         self._copies = NodeCopies(config.node)
         self._corrupted: tuple[int, int] | None = None
+        self._evidence: tuple[int, Sequence[EvidenceRow]] | None = None  # first rank of this node then, rows
 
     def request_stop(self, stop: StopRequest | None) -> None:
         """Save a checkpoint and end the attempt. `stop` None: a signal requested it, not the platform."""
@@ -417,6 +418,7 @@ class Supervisor:
                 shadow=shadows[local_rank],
                 peers=peers,
                 corrupted=self._corrupted,
+                evidence=self._evidence and (self._evidence[0] + local_rank, self._evidence[1]),
                 spare_nodes=reply.spares,
             )
             for local_rank in local_ranks
@@ -430,6 +432,7 @@ class Supervisor:
         )
         if outcome.corrupted_step is not None:
             self._corrupted = outcome.corrupted_step, reply.round - 1
+            self._evidence = (first, outcome.evidence) if outcome.evidence else None
         if self.worker_group.has_lost_fork_server:
             self._servers.kill_store()  # it ends with the fork server, but may not have yet
         return outcome

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
@@ -11,6 +11,7 @@ from trainer.agent.hang_watch import HangWatch, Stall
 from trainer.agent.logs import LogFollower
 from trainer.agent.worker_process import run_worker
 from trainer.contract.run import EXIT_STATUS, EndClass, StopRequest, vagueness
+from trainer.errors import EvidenceRow
 from trainer.resilience.assignment import Assignment
 from trainer.resilience.failures import (
     LOST_EXIT,
@@ -39,13 +40,15 @@ _ENDS_OF_A_PLACE = RESTARTABLE | {EndClass.OUT_OF_MEMORY, EndClass.GPU_FAULT, En
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a worker group ended. `exit_codes`: by rank. `corrupted_step`: of the state in which replicas differed."""
+    """How a worker group ended. `exit_codes`: by rank. `corrupted_step`: of the state in which replicas differed.
+    `evidence`: `CorruptionError`."""
 
     end_class: EndClass
     message: str
     last_step: int
     exit_codes: dict[str, int]
     corrupted_step: int | None = None
+    evidence: Sequence[EvidenceRow] = ()
 
 
 class WorkerGroup:
@@ -163,7 +166,9 @@ class WorkerGroup:
         codes = self._exit_codes()
         self.kill()
         named = {f"rank-{a.rank}": code for a, code in zip(self._assignments, codes, strict=True) if code is not None}
-        return Outcome(cause.end_class, self._with_rank(cause), self._last_step(), named, cause.corrupted_step)
+        return Outcome(
+            cause.end_class, self._with_rank(cause), self._last_step(), named, cause.corrupted_step, cause.evidence
+        )  # fmt: skip
 
     def _with_rank(self, cause: Failure) -> str:
         """Return the message, with the rank where its place matters and the message does not name it."""

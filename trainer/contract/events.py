@@ -36,6 +36,8 @@ GENERATION_STARTED = "generation.started"
 CHECKPOINT_INTERVAL = "checkpoint.interval"
 PREFLIGHT_COMPLETED = "preflight.completed"
 GPU_ECC_UNCORRECTED = "gpu.ecc_uncorrected"
+GRADIENT_CORRUPTED = "gradient.corrupted"
+REPLICAS_COMPARED = "replicas.compared"
 
 AGENT_EVENTS: Mapping[str, EventType] = {
     CHECKPOINT_INTERVAL: EventType(
@@ -125,6 +127,18 @@ AGENT_EVENTS: Mapping[str, EventType] = {
             "step": "Last completed step, -1 if there was none.",
         },
     ),
+    GRADIENT_CORRUPTED: EventType(
+        "A step with an unusual loss or norm of the gradient had another result when it was computed again from the "
+        "same parameters and data: a device computed wrongly. The second result was used. The node gets an incident; "
+        "the run continues.",
+        {
+            "step": "Completed steps, as text.",
+            "ranks": "The ranks whose own gradient, before the sum over ranks, was another one, as text; empty if that "
+            "is not known.",
+            "node": "Name of the node of these ranks; empty if they are on several nodes, or none is known.",
+            "because": "The norms of both times by rank, as text.",
+        },
+    ),
     "gradient.large": EventType(
         "The norm of the gradient was above the limits of `optimizer.gradient_watch`. Once until it is below again.",
         {"step": _STEP, "norm": "The norm, before clipping.", "because": _BECAUSE, **_STEP_DETAILS},
@@ -200,6 +214,16 @@ AGENT_EVENTS: Mapping[str, EventType] = {
             "is_hang": "Whether the ranks of the node are restarted: nothing that may take long explains it.",
         },
     ),
+    REPLICAS_COMPARED: EventType(
+        "Replicas differed without a majority, the run went back and took the same steps again: the rank that first "
+        "computed something else before was wrong. Its node gets an incident.",
+        {
+            "step": "The step with the first difference, 1 for the first.",
+            "ranks": "The ranks that were wrong, as text; empty if all differ, so that none can be named.",
+            "node": "Name of the node that the reporting rank was on then and is on now; empty if that is another one.",
+            "because": "What was found, as text.",
+        },
+    ),
     "replicas.differ": EventType(
         "Ranks that must have the same parameters differ: a bit has flipped in one of them. The workers restart from "
         "the newest state that was compared. If that differs again within 64 steps, the run continues: a device has a "
@@ -272,6 +296,11 @@ AGENT_EVENTS: Mapping[str, EventType] = {
     "sink.incomplete": EventType(
         "Points were dropped because a metric sink was too slow or unreachable.",
         {"sink": "Name of the sink.", "points_lost": "Number of points that were dropped."},
+    ),
+    "step.recomputed": EventType(
+        "A step with an unusual loss or norm of the gradient had the same result when it was computed again: nothing "
+        "was corrupted. Other events report what followed from it. At most once in 64 steps.",
+        {"step": _STEP, "because": "What was unusual, as text."},
     ),
     "step.skipped": EventType(
         "A step changed no weights, because its loss or gradient was not finite, or its gradient was an outlier.",

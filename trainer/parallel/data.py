@@ -3,9 +3,14 @@
 Gradients are summed, not averaged: the loss is already divided by the tokens of all ranks.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 from torch.distributed.tensor import DTensor
 
 from trainer.contract.cost import MAX_SINGLE_GROUP_BYTES
@@ -49,6 +54,31 @@ def apply_fsdp(model: Decoder, mesh: Mesh, training: TrainingSpec, *, sums_over_
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+
+
+def on_reduce_scatter(model: nn.Module, measure: Callable[[Tensor], None]) -> None:
+    """Let `measure` see each buffer of this rank's own gradients before FSDP sums and scatters it, on FSDP's stream."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_custom_reduce_scatter(_MeasuredReduceScatter(measure))
+
+
+class _MeasuredReduceScatter(DefaultReduceScatter):
+    """FSDP's own sum, of a buffer that `measure` has seen."""
+
+    def __init__(self, measure: Callable[[Tensor], None]) -> None:
+        self._measure = measure
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> dist.Work:
+        self._measure(input_tensor)
+        return super().__call__(output_tensor, input_tensor, group, op, async_op)
 
 
 def reshard(model: nn.Module) -> None:

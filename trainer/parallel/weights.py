@@ -5,7 +5,7 @@
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
 import torch
@@ -20,7 +20,7 @@ from trainer.models.decoder import Decoder
 from trainer.models.moe import MixtureOfExperts
 from trainer.models.nf4 import NF4Weight
 from trainer.parallel.compression import Compressor, WireBytes, make_compressor
-from trainer.parallel.data import local_tensor, reshard
+from trainer.parallel.data import local_tensor, on_reduce_scatter, reshard
 from trainer.parallel.layout import ParamLayout, is_expert
 from trainer.parallel.mesh import TOKEN_AXES, Mesh
 
@@ -35,17 +35,22 @@ class Weights:
     `all_params`: all of them, in fp32 where they are trained; `trainable`: those that the optimizer updates;
     `quantized`: frozen matrices in 4 bits, which are not among them, by the names of the parameters that they replace.
     `compressors`: compressed sums over replicas; `sent`: with them, the bytes that each step has sent, newest last.
+    `own_norm`: the norm of the gradient of this rank's own data in the last step, before any sum over ranks with other
+    data, a scalar on the device; None if there was no such sum.
     """
 
     all_params: dict[str, nn.Parameter]
     compressors: list[Compressor]
     sent: deque[WireBytes]
+    own_norm: Tensor | None
 
     def __init__(self, stages: list[Decoder], layouts: dict[str, ParamLayout], mesh: Mesh) -> None:
         self.stages, self.layouts, self.mesh = stages, layouts, mesh
         self.quantized = quantized_weights(stages)
         self.compressors, self.sent = [], deque()
         self._tied_group = _tied_group(stages, mesh)
+        self._own_squares, self._is_measured = torch.zeros((), device=mesh.device), False
+        self.own_norm = None
 
     @property
     def trainable(self) -> dict[str, nn.Parameter]:
@@ -64,6 +69,14 @@ class Weights:
         """Finish the sums over ranks after the last backward pass, those over tensor ranks and tied stages included."""
         self._sum_over_tensor_ranks()
         self._sum_tied()
+        if self._is_measured:
+            self.own_norm = self._own_squares.sqrt()
+            self._own_squares.zero_()
+
+    def measure_own(self, gradient: Tensor) -> None:
+        """Count a part of the gradient of this rank's own data, before it is summed over ranks: one pass over it."""
+        self._is_measured = True
+        self._own_squares += torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32).square()
 
     def begin_step(self, step: int) -> None:
         """Set the number of the next step, from 0; later steps count on from it."""
@@ -76,6 +89,13 @@ class Weights:
         if self.compressors:
             each = [compressor.commit(is_finite) for compressor in self.compressors]
             self.sent.append(WireBytes(sum(one.uncompressed for one in each), sum(one.compressed for one in each)))
+
+    def drop_steps(self, count: int) -> None:
+        """Forget the last `count` steps, which were not applied and are taken again."""
+        for compressor in self.compressors:
+            compressor.step -= count
+        for _ in range(count if self.compressors else 0):
+            self.sent.pop()
 
     def rank_state(self) -> dict[str, Tensor]:
         """Return the state that only this rank has. A resume on the same mesh restores it, another one resets it."""
@@ -171,6 +191,8 @@ class ShardedWeights(Weights):
         # numel() of a sharded parameter is that of the full tensor.
         self._reshards = mesh.sizes.zero == 3  # after use; otherwise parameters stay gathered until the step ends
         self._reduces_each = reduces_each(mesh.sizes.zero, sum(each.numel() for each in self.trainable.values()))
+        for stage in stages:
+            on_reduce_scatter(stage, self.measure_own)
         group = mesh.group("replicate")
         if compression.kind != "none" and group is not None:
             shapes = {name: local_tensor(each).shape for name, each in self.trainable.items()}
@@ -205,12 +227,13 @@ class Bucket:
         named: dict[str, nn.Parameter],
         group: dist.ProcessGroup | None,
         compression: CompressionSpec,
+        measure: Callable[[Tensor], None],
         *,
         rounded: bool,
     ) -> None:
-        """Allocate the bucket; with `rounded`, gradients are sent and summed in bf16."""
+        """Allocate the bucket; with `rounded`, gradients are sent and summed in bf16. `measure` sees them before."""
         parameters = list(named.values())
-        self.parameters, self.group = parameters, group
+        self.parameters, self.group, self._measure = parameters, group, measure
         sizes = [parameter.numel() for parameter in parameters]
         self.flat = torch.zeros(sum(sizes), dtype=torch.float32, device=parameters[0].device)
         self.views = [view.view_as(p) for view, p in zip(self.flat.split(sizes), parameters, strict=True)]
@@ -225,6 +248,7 @@ class Bucket:
     def start_all_reduce(self) -> None:
         """Start the sum over the group, once; compressed sums are computed by `finish`."""
         if self.group is not None and self.compressor is None and self._work is None:
+            self._measure(self.flat)
             if self._sent is not self.flat:
                 self._sent.copy_(self.flat)
             self._work = dist.all_reduce(self._sent, group=self.group, async_op=True)
@@ -232,6 +256,7 @@ class Bucket:
     def finish(self) -> None:
         """Wait for the sum over the group."""
         if self.compressor is not None:
+            self._measure(self.flat)
             self.compressor.all_reduce(self.views)
         if self._work is not None:
             self._work.wait()
@@ -311,10 +336,10 @@ class ReplicatedWeights(Weights):
                 if is_expert(name) == experts:
                     waiting[name] = parameter
                     if sum(each.numel() for each in waiting.values()) * 4 >= BUCKET_BYTES:
-                        self._buckets.append(Bucket(waiting, group, compression, rounded=rounded))
+                        self._buckets.append(Bucket(waiting, group, compression, self.measure_own, rounded=rounded))
                         waiting = {}
             if waiting:
-                self._buckets.append(Bucket(waiting, group, compression, rounded=rounded))
+                self._buckets.append(Bucket(waiting, group, compression, self.measure_own, rounded=rounded))
         for bucket in self._buckets:
             for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
                 self._place[parameter] = (bucket, view)

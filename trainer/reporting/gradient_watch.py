@@ -68,6 +68,15 @@ class GradientWatch:
         return self._outliers.limit
 
     @property
+    def usual_limit(self) -> float:
+        """Return the norm above which the next step is unusual: reported or skipped."""
+        absolute, relative = self._spec.absolute, self._spec.relative
+        limits = [self.skip_limit, inf if absolute is None else absolute]
+        if relative is not None and len(self._norms) >= MIN_STEPS:
+            limits.append(relative * median(self._norms))
+        return min(limits)
+
+    @property
     def state(self) -> GradientWatchState:
         """Return what it remembers."""
         return GradientWatchState(norms=list(self._norms), outliers=self._outliers.state, was_large=self._was_large)

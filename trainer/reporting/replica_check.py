@@ -58,12 +58,13 @@ class ReplicaCheck:
         self.replicas = max(sizes, key=lambda each: (sizes[each], each), default=(self._rank,))
         self._parameters = parameters[self.replicas] if len(self.replicas) > 1 else []
         self._differed = False
-        self._recurs_until = -1 if corrupted is None else corrupted[0] + RECURRENCE_STEPS
+        self._corrupted_step = -1 if corrupted is None else corrupted[0]
 
     def is_due(self, step: int, copied_step: int) -> bool:
         """Return whether the parameters are checked before the update of `step` (from 0). `copied_step`: of the
         newest copy."""
-        return bool(self._parameters) and step > 0 and (step % CHECK_STEPS == 0 or step == copied_step)
+        is_due = step % CHECK_STEPS == 0 or step in (copied_step, self._corrupted_step)
+        return bool(self._parameters) and step > 0 and is_due
 
     def checksum(self) -> Tensor:
         """Return a number from 1 to 2^24 that depends on each bit of the parameters; a scalar in fp32 on their device.
@@ -93,7 +94,7 @@ class ReplicaCheck:
 
     def is_recurrence(self, difference: Difference) -> bool:
         """Return whether a restart has not repaired it."""
-        return difference.step <= self._recurs_until
+        return self._corrupted_step >= 0 and difference.step <= self._corrupted_step + RECURRENCE_STEPS
 
 
 def _sum_of_bits(values: Tensor) -> Tensor:

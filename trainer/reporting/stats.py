@@ -14,20 +14,23 @@ from trainer.contract.rollback import ACCELERATOR_LAG
 class StepStats:
     """Statistics of one step (counted from 0), reduced over all ranks and therefore equal on every rank.
 
-    `is_applied`: whether the step has updated the parameters. `save_due` and `shadow_due`: above 0 if it was time
-    for a checkpoint of this kind, and no rank was still making its last shadow checkpoint. `ranks_replicated`: those
-    that could send another shadow checkpoint to another node, because the last one has arrived. Five have a figure of
-    each rank: `pass_seconds` is the duration of its forward and backward passes, `compute_seconds` what of it was no
-    wait for others (0 where that was not measured), `memory_bytes` its peak until now, `stall_seconds` its wait for
-    data, `checksums` that of its parameters before the step (0 where they were not checked). `layer_squares`: the
-    squared norm of the gradient of each layer, before clipping, in the order of `Layers.names`. `batch_losses`: the
-    mean loss of each micro-batch, by data rank.
+    `is_applied`: whether the step has updated the parameters. `is_held`: it has not, because it, or one shortly before
+    it, is to be computed again. `save_due` and `shadow_due`: above 0 if it was time for a checkpoint of this kind, and
+    no rank was still making its last shadow checkpoint. `ranks_replicated`: those that could send another shadow
+    checkpoint to another node, because the last one has arrived. Seven have a figure of each rank: `pass_seconds` is
+    the duration of its forward and backward passes, `compute_seconds` what of it was no wait for others (0 where that
+    was not measured), `memory_bytes` its peak until now, `stall_seconds` its wait for data, `checksums` that of its
+    parameters before the step (0 where they were not checked), `own_norms` the norm of the gradient of its own data
+    (`Weights.own_norm`; 0 where it is not known), `squares` its share of the squared norm of the gradient.
+    `layer_squares`: the squared norm of the gradient of each layer, before clipping, in the order of `Layers.names`.
+    `batch_losses`: the mean loss of each micro-batch, by data rank.
     """
 
     step: int
     loss: float
     gradient_norm: float
     is_applied: bool
+    is_held: bool
     ranks_stopping: float
     skipped_sequences: float
     profile_number: float
@@ -40,20 +43,24 @@ class StepStats:
     memory_bytes: tuple[float, ...]
     stall_seconds: tuple[float, ...]
     checksums: tuple[float, ...]
+    own_norms: tuple[float, ...]
+    squares: tuple[float, ...]
     layer_squares: tuple[float, ...]
     batch_losses: tuple[float, ...]
 
 
-NUM_SINGLE = 10  # fields after `step` that are one number
-RANK_FIGURES = 5
+NUM_SINGLE = 11  # fields after `step` that are one number
+RANK_FIGURES = 7
 
 
 class StatsPipe:
-    """Delays statistics by a fixed number of steps (2 on CUDA, 0 on CPU), so that all ranks decide at the same step."""
+    """Delays statistics by a fixed number of steps, `lag` (2 on CUDA, 0 on CPU), so that all ranks decide at the same
+    step."""
 
     def __init__(self, device: torch.device, num_ranks: int, num_layers: int) -> None:
         """`num_layers`: of `layer_squares`."""
         self._is_accelerator = device.type == "cuda"
+        self.lag = ACCELERATOR_LAG if self._is_accelerator else 0
         self._sizes = [num_ranks] * RANK_FIGURES + [num_layers]
         self._waiting: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
 
@@ -68,8 +75,7 @@ class StatsPipe:
             event = torch.cuda.Event()
             event.record()
         self._waiting.append((step, values, event))
-        lag = ACCELERATOR_LAG if self._is_accelerator else 0
-        return [self._take() for _ in range(len(self._waiting) - lag)]
+        return [self._take() for _ in range(len(self._waiting) - self.lag)]
 
     def drain(self) -> list[StepStats]:
         """Return the statistics of all steps that were not returned yet."""
@@ -79,8 +85,8 @@ class StatsPipe:
         step, values, event = self._waiting.popleft()
         if event is not None:
             event.synchronize()
-        loss, norm, finite, *flags = values[:NUM_SINGLE].tolist()
+        loss, norm, applied, held, *flags = values[:NUM_SINGLE].tolist()
         rest = values[NUM_SINGLE:].tolist()
         ends = list(accumulate(self._sizes, initial=0))
         parts = (tuple(rest[begin:end]) for begin, end in pairwise([*ends, len(rest)]))
-        return StepStats(step, loss, norm, bool(finite), *flags, *parts)
+        return StepStats(step, loss, norm, bool(applied), bool(held), *flags, *parts)

@@ -55,6 +55,11 @@ class StepClock:
         self._last_pass = _computing(parts)
         return _seconds(begin, end), parts
 
+    def drop(self, count: int) -> None:
+        """Drop the newest `count` steps, which are taken again; the next step begins where the oldest of them did."""
+        for _ in range(count):
+            self._since, _, _ = self._finished.pop()
+
     @property
     def pass_seconds(self) -> float:
         """Return the seconds of this rank's forward and backward passes: of this step, on an accelerator of the last

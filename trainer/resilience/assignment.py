@@ -3,6 +3,7 @@
 Passed through the fork server's pipe: no key is in any environment.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from trainer.client.platform import Platform
 from trainer.contract.run import RunConfig
 from trainer.contract.training import TrainingSpec
 from trainer.data.source import PreparedSource
+from trainer.errors import EvidenceRow
 from trainer.resilience.peer_link import Peers
 from trainer.resilience.shadow_memory import ShadowMemory
 from trainer.resilience.store_server import StoreAddress
@@ -77,6 +79,8 @@ class Assignment:
     node: str = ""  # name of the node
     shadow: ShadowMemory | None = None  # for copies of this rank's state, from which the next process continues
     corrupted: tuple[int, int] | None = None  # steps and restart count of the last state in which replicas differed
+    evidence: tuple[int, Sequence[EvidenceRow]] | None = None
+    """If it is not known which replica was wrong then: the rank of this place, and what replicas had computed."""
     spare_nodes: int = 0  # that wait, and may take the place of a slow one
     peers: Peers | None = None  # for copies on other nodes, in a run with spare nodes
 

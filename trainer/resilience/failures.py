@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trainer.contract.encryption import DecryptionError
 from trainer.contract.run import EXIT_STATUS, EndClass, vagueness
-from trainer.errors import CorruptionError, TrainerError
+from trainer.errors import CorruptionError, EvidenceRow, TrainerError
 from trainer.resilience.control_groups import group_folders
 from trainer.resilience.error_patterns import Pattern, classify_text
 
@@ -60,7 +60,7 @@ _CLASS_OF_EXIT = {status: end_class for end_class, status in EXIT_STATUS.items()
 class Failure:
     """Why a rank ended. `because_of_peer`: it failed because another rank ended. `at`: `time.monotonic()` of the
     report, which all processes of a node share; 0 for a process that ended without one. `corrupted_step`:
-    steps of the state in which replicas differed."""
+    steps of the state in which replicas differed. `evidence`: `CorruptionError`."""
 
     rank: int
     end_class: EndClass
@@ -68,6 +68,7 @@ class Failure:
     because_of_peer: bool = False
     at: float = 0.0
     corrupted_step: int | None = None
+    evidence: Sequence[EvidenceRow] = ()
 
 
 def classify_exception(error: BaseException, rank: int) -> Failure:
@@ -96,10 +97,11 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _classify_one(error: BaseException, rank: int) -> Failure:
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    because_of_peer, corrupted_step = False, None
+    because_of_peer, corrupted_step, evidence = False, None, list[EvidenceRow]()
     if isinstance(error, TrainerError):
         end_class, text, because_of_peer = error.end_class, str(error), error.because_of_peer
-        corrupted_step = error.step if isinstance(error, CorruptionError) else None
+        if isinstance(error, CorruptionError):
+            corrupted_step, evidence = error.step, list(error.evidence)
     elif isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         end_class = EndClass.OUT_OF_MEMORY
     elif isinstance(error, DecryptionError):
@@ -119,7 +121,7 @@ def _classify_one(error: BaseException, rank: int) -> Failure:
     if is_unclear and not isinstance(error, TrainerError):
         place = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
         text += f" (at {Path(place.filename).name}:{place.lineno})" if place else ""
-    return Failure(rank, end_class, text[:2000], because_of_peer, time.monotonic(), corrupted_step)
+    return Failure(rank, end_class, text[:2000], because_of_peer, time.monotonic(), corrupted_step, evidence)
 
 
 def _may_quote(error: BaseException, pattern: Pattern) -> bool:

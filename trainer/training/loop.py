@@ -4,6 +4,7 @@ import resource
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from math import isfinite, nan, sqrt
 from operator import itemgetter
 from statistics import mean
@@ -28,13 +29,16 @@ from trainer.reporting.gradient_watch import GradientWatch, OutlierLimit
 from trainer.reporting.layers import Layers, UpdateMeter
 from trainer.reporting.profiling import StepProfiler
 from trainer.reporting.replica_check import ReplicaCheck
+from trainer.reporting.replica_evidence import ReplicaEvidence, Resolution
 from trainer.reporting.spikes import describe_step
 from trainer.reporting.stats import RANK_FIGURES, StatsPipe, StepStats
 from trainer.reporting.step_clock import SLOW_SAMPLES, SLOW_STEPS, SkewDetector, StepClock
+from trainer.reporting.suspicion import Recomputation, StepLimits, is_exact
 from trainer.reporting.throughput import model_flops_utilisation, peak_of
 from trainer.training.build import FinalState, TrainState
 from trainer.training.cpu import collect_garbage, disable_automatic_collection
 from trainer.training.evaluation import BestEvaluation, EvaluationResult, evaluate
+from trainer.training.recompute import Decide, StepTaker
 
 REPLACEMENT_SECONDS = 120.0
 """What a slow node must cost the rest of the run at its present speed, for a spare node to take its place: a restart
@@ -50,8 +54,8 @@ def train(state: TrainState) -> EndClass:
     training, reporter = state.training, state.reporter
     monitor = Monitor(state)
     pipe = StatsPipe(state.mesh.device, state.mesh.world_size, len(monitor.layers.names))
-    clock, sampler, replicas = monitor.clock, monitor.sampler, monitor.replicas
     profiler = StepProfiler(state.assignment)
+    steps = StepTaker(monitor, pipe, partial(compute_step, state, monitor, profiler), state.mesh.device)
     stopping, done = False, state.first_step
     policy = state.assignment.run.checkpoint
     if training.compile:
@@ -67,38 +71,13 @@ def train(state: TrainState) -> EndClass:
     disable_automatic_collection()
     if state.resumed.is_save_lost:
         monitor.report_save(done, save(state, done, monitor, is_final=False))
-    clock.resume()
+    monitor.clock.resume()
     is_over = monitor.best.has_waited(done)  # it ended early, and was interrupted before its model was stored
     for step in range(state.first_step, state.first_step if is_over else training.steps):
         profiler.begin(step + 1)
         batches = state.loader.next_step(step)
-        tokens, counts = counted_tokens(state, batches, step)
-        if training.lora is not None and training.lora.dropout:
-            seed_dropout(training.seed, step, state.mesh.rank)
-        with sampler.measure(step, is_profiled=profiler.is_active):
-            clock.begin()
-            loss, parts_M = state.model.forward_backward(batches, tokens, clock.end_phase)
-        clock.end_phase("other")  # what the measurement took
-        checksum = replicas.checksum() if replicas.is_due(step, state.shadows.last_step) else None
-        memory, stall = peak_memory_bytes(state.mesh.device), state.loader.stalls[-1]
-        figures = (clock.pass_seconds, sampler.seconds, memory, stall)
-        state.shadows.protect_state(step + 1)
-        means_M = torch.stack([part * (tokens / count) for part, count in zip(parts_M, counts, strict=True)])
-        stats, gradient_norm, is_applied = reduce_statistics(
-            state, loss, means_M, figures, checksum, monitor.layers, monitor.skip_limit
-        )
-        clock.end_phase("communication")
-        monitor.updates.begin(step)
-        state.optimizer.step(learning_rate(training, step), gradient_norm, is_applied)
-        state.balancer.step(is_applied)
-        state.model.weights.commit(is_applied)
-        state.optimizer.zero_gradients()
-        state.model.weights.sync_compute_copies()
-        clock.end_phase("optimizer")
-        clock.end()
+        known = steps.take(step, batches)
         profiler.end(step + 1)
-        known = pipe.push(step, stats)
-        sampler.plan(known)
         monitor.report_steps(known)
         stopping = stopping or monitor.slow_node is not None or any(each.ranks_stopping > 0 for each in known)
         done = step + 1
@@ -109,17 +88,17 @@ def train(state: TrainState) -> EndClass:
             state.mesh.set_timeout(TRAINING_TIMEOUT)
         collect_garbage(done)
         if monitor.updates.is_due(step) or monitor.are_logits_due(done):
-            monitor.report_steps(pipe.drain())
+            monitor.report_steps(steps.drain())
             monitor.report_layers(done, batches[0])
         if done % training.evaluation.every_steps == 0 or done == training.steps:
-            monitor.report_steps(pipe.drain())
+            monitor.report_steps(steps.drain())
             run_evaluation(state, monitor, done)
         is_over = done == training.steps or monitor.best.has_waited(done)
         is_final = stopping or is_over
         is_due = any(each.save_due > 0 and each.step >= state.writer.last_step for each in known)
         is_best = policy.keep_best and monitor.best.step == done
         if is_final or is_due or done % policy.every_steps == 0 or policy.is_milestone(done) or is_best:
-            monitor.report_steps(pipe.drain())
+            monitor.report_steps(steps.drain())
             monitor.report_save(done, save(state, done, monitor, is_final=is_final))
         if is_over:
             break
@@ -127,7 +106,7 @@ def train(state: TrainState) -> EndClass:
             profiler.close()
             return monitor.stop()
         if state.shadows.is_scheduled(done) or any(each.shadow_due > 0 for each in known):
-            monitor.report_steps(pipe.drain())
+            monitor.report_steps(steps.drain())
             state.shadows.take(
                 done,
                 live_shards(state.model.weights, state.optimizer),
@@ -141,6 +120,47 @@ def train(state: TrainState) -> EndClass:
         )  # fmt: skip
     state.final = FinalState(done, monitor.latest)
     return EndClass.COMPLETED
+
+
+def compute_step(
+    state: TrainState,
+    monitor: "Monitor",
+    profiler: StepProfiler,
+    step: int,
+    batches: list[MicroBatch],
+    decide: Decide,
+) -> Tensor:
+    """Compute a step from its micro-batches, and apply it if `decide` says so; a collective. Return its statistics in
+    the order of `StepStats` after `step`.
+
+    A step that is not applied can be computed again: nothing has changed, and what is random depends on its number.
+    """
+    training, clock, replicas = state.training, monitor.clock, monitor.replicas
+    tokens, counts = counted_tokens(state, batches, step)
+    if training.lora is not None and training.lora.dropout:
+        seed_dropout(training.seed, step, state.mesh.rank)
+    with monitor.sampler.measure(step, is_profiled=profiler.is_active):
+        clock.begin()
+        loss, parts_M = state.model.forward_backward(batches, tokens, clock.end_phase)
+    clock.end_phase("other")  # what the measurement took
+    checksum = replicas.checksum() if replicas.is_due(step, state.shadows.last_step) else None
+    memory, stall = peak_memory_bytes(state.mesh.device), state.loader.stalls[-1]
+    figures = (clock.pass_seconds, monitor.sampler.seconds, memory, stall)
+    state.shadows.protect_state(step + 1)
+    means_M = torch.stack([part * (tokens / count) for part, count in zip(parts_M, counts, strict=True)])
+    stats, gradient_norm, is_applied = reduce_statistics(
+        state, loss, means_M, figures, checksum, monitor.layers, decide
+    )
+    clock.end_phase("communication")
+    monitor.updates.begin(step)
+    state.optimizer.step(learning_rate(training, step), gradient_norm, is_applied)
+    state.balancer.step(is_applied)
+    state.model.weights.commit(is_applied)
+    state.optimizer.zero_gradients()
+    state.model.weights.sync_compute_copies()
+    clock.end_phase("optimizer")
+    clock.end()
+    return stats
 
 
 def counted_tokens(
@@ -164,12 +184,11 @@ def reduce_statistics(
     figures: tuple[float, ...],
     checksum: Tensor | None,
     layers: Layers,
-    skip_limit: float,
+    decide: Decide,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return (statistics in the order of `StepStats` after `step`, gradient norm, whether the step is applied), over
-    all ranks; a collective. It is where loss and norm are finite and the norm is at most `skip_limit`, which is equal
-    on all ranks. `means_M`: this rank's part of the mean loss of each of its micro-batches. `figures`, `checksum`: this
-    rank's, those of `StepStats` that each rank has.
+    all ranks; a collective. `means_M`: this rank's part of the mean loss of each of its micro-batches. `figures`,
+    `checksum`: this rank's, those of `StepStats` that each rank has.
 
     One small all-reduce sums all statistics, stop requests and due checkpoints included, so that all ranks stop or save
     after the same step.
@@ -184,14 +203,18 @@ def reduce_statistics(
     mine = torch.zeros(RANK_FIGURES, mesh.world_size)  # the others' places are 0, so that the sum has each rank's
     mine[: len(figures), mesh.rank] = torch.tensor(figures)
     own = to_device(torch.cat([torch.tensor(flags), mine.flatten()]), loss.device)
-    if checksum is not None:
-        own[mesh.rank - mesh.world_size] = checksum
     squares = state.optimizer.gradient_squares()
+    own_norm = state.model.weights.own_norm
+    if own_norm is None and mesh.sizes.data * mesh.sizes.context == 1:  # no rank has other data
+        own_norm = squares.sum().sqrt()
+    for place, figure in ((-3, checksum), (-2, own_norm), (-1, squares.sum())):
+        if figure is not None:
+            own[place * mesh.world_size + mesh.rank] = figure
     sums = torch.cat([torch.stack([loss, squares.sum()]), own, layers.sums(squares), state.part.at_place(means_M)])
     loss, square_sum = all_reduce_world(sums, mesh)[:2].unbind()
     gradient_norm = square_sum.sqrt()
-    is_applied = gradient_norm.isfinite() & loss.isfinite() & (gradient_norm <= skip_limit)
-    stats = torch.cat([torch.stack([loss, gradient_norm, is_applied.float()]), sums[2:]])
+    is_applied, is_held = decide(loss, gradient_norm)
+    stats = torch.cat([torch.stack([loss, gradient_norm, is_applied.float(), is_held.float()]), sums[2:]])
     return stats, gradient_norm, is_applied
 
 
@@ -270,6 +293,8 @@ class Monitor:
         )
         self._skew = SkewDetector(SLOW_SAMPLES if self.sampler.is_needed else SLOW_STEPS)
         self.replicas = ReplicaCheck(state.model.weights, state.assignment.corrupted)
+        self._rank_then, rows = state.assignment.evidence or (-1, ())
+        self._evidence = ReplicaEvidence(self.replicas.replicas, rows if is_exact(self._mesh.device) else ())
         self._model, self._num_layers = state.model, state.training.model.resolve().num_layers
         self.layers = Layers(state.model.weights, self._num_layers)
         self._loader = state.loader
@@ -283,7 +308,7 @@ class Monitor:
         self._diverging, self._all_skipped = before.skipped
         self._seen_first = False
         self._has_spare_node = _knows_spare_node(state)
-        self._ranks_per_node = state.assignment.run.layout.processes_per_node
+        self._node, self._ranks_per_node = state.assignment.node, state.assignment.run.layout.processes_per_node
         self.slow_node: PlaceError | None = None
         """Set if a spare node is to take the place of a slow one, on all ranks after the same step."""
         self.best = BestEvaluation(state.training.evaluation, before.metrics)
@@ -293,9 +318,27 @@ class Monitor:
             self._reporter.metrics(point.step, values)
 
     @property
-    def skip_limit(self) -> float:
-        """Return the norm of a gradient above which the next step is skipped."""
-        return self._gradients.skip_limit
+    def limits(self) -> StepLimits:
+        """Return the limits of the next step, the same on all ranks."""
+        return StepLimits(self._gradients.skip_limit, self._losses.limit, self._gradients.usual_limit)
+
+    def drop_steps(self, count: int) -> None:
+        """Forget the newest `count` steps, which were not reported and are taken again; their time counts."""
+        self.clock.drop(count)
+        self._model.weights.drop_steps(count)
+
+    def report_recomputation(self, found: Recomputation) -> None:
+        """Report a step that was taken again: the first of the ranks that were wrong does, and names its node if all of
+        them are there."""
+        step = found.again.step + 1
+        if found.is_same:
+            self._reporter.event("step.recomputed", step=step, because=str(found))
+        elif self._mesh.rank == next(iter(found.ranks), 0):
+            is_one_node = len({rank // self._ranks_per_node for rank in found.ranks}) == 1
+            self._reporter.event_once(
+                f"step-{step}", "gradient.corrupted", step=str(step), ranks=", ".join(map(str, found.ranks)),
+                node=self._node if is_one_node else "", because=str(found),
+            )  # fmt: skip
 
     @property
     def progress(self) -> Progress:
@@ -311,6 +354,7 @@ class Monitor:
 
     def report_steps(self, finished: list[StepStats]) -> None:
         """Report finished steps. Raises TrainerError (LOSS_DIVERGED) after DIVERGED_STEPS such steps in a row."""
+        self.sampler.plan(finished)
         for stats in finished:
             self._step(stats)
 
@@ -368,6 +412,8 @@ class Monitor:
                 first_sequence=found.first_sequence, last_sequence=found.last_sequence, worst_batch=found.worst_batch,
             )  # fmt: skip
         self._compare_replicas(stats.step, stats.checksums)
+        for figure, of_ranks in (("own", stats.own_norms), ("sum", stats.squares)):
+            self._report_resolution(self._evidence.add(stats.step, figure, of_ranks))
         self._report_skip(stats)
         self._check_divergence(stats)
 
@@ -393,7 +439,11 @@ class Monitor:
         """Report replicas that differ, and raise CorruptionError, so that the run continues from the newest state in
         which they agreed; unless that has not helped before."""
         difference = self.replicas.find_difference(step, checksums)
+        if checksums[self._mesh.rank]:
+            self._report_resolution(self._evidence.add(step, "parameters", checksums))
         if difference is None:
+            if checksums[self._mesh.rank]:
+                self._evidence.clear()
             return
         if self._mesh.rank == difference.replicas[0]:
             ranks, all_ranks = (", ".join(map(str, each)) for each in (difference.ranks, difference.replicas))
@@ -403,7 +453,17 @@ class Monitor:
         if self.replicas.is_recurrence(difference):
             return
         is_here = self._mesh.rank in difference.ranks
-        raise CorruptionError(str(difference), step, is_here=is_here)
+        is_unclear = len(difference.ranks) == len(difference.replicas)
+        raise CorruptionError(str(difference), step, self._evidence.rows if is_unclear else (), is_here=is_here)
+
+    def _report_resolution(self, found: Resolution | None) -> None:
+        """Report which replicas were wrong: each of them reports itself, with its node if that was its node then."""
+        if found is not None and self._mesh.rank in (found.wrong or found.replicas[:1]):
+            is_same_place = bool(found.wrong) and self._rank_then == self._mesh.rank
+            self._reporter.event_once(
+                f"step-{found.step}-rank-{self._mesh.rank}", "replicas.compared", step=str(found.completed),
+                ranks=", ".join(map(str, found.wrong)), node=self._node if is_same_place else "", because=str(found),
+            )  # fmt: skip
 
     def _check_first_loss(self, loss: float) -> None:
         """Drop the shadow checkpoints if the loss shows that the restored one was damaged, and raise TrainerError."""

@@ -25,9 +25,11 @@ MEASURED = frozenset({
 """Kinds of incidents that the preflight of one node can confirm or clear: by its devices, memory and disk. The network
 between nodes is not among them."""
 AFTER_PASS = 0.5
+PROVEN_CORRUPTION = "silent_corruption_proven"
 WEIGHTS: Mapping[str, float] = {
     "gpu_fault": 1.5,  # uncorrected ECC errors included
     "node_unfit": 1.5,
+    PROVEN_CORRUPTION: 1.2,  # of two replicas, the one that was wrong
     "node_storage_error": 1.0,
     "silent_corruption": 0.8,  # with two replicas, recorded at both nodes
     "slow_node": 0.6,

@@ -14,6 +14,7 @@ from django.db import connection, transaction
 from django.db.models import F
 from django.db.models.functions import Now
 
+from athanor.clusters.node_score import PROVEN_CORRUPTION
 from athanor.clusters.services import record_incidents, record_preflight
 from athanor.core import task_triggers
 from athanor.core.disks import require_space
@@ -29,8 +30,10 @@ from trainer.contract.events import (
     AGENT_EVENT_TYPES,
     GENERATION_STARTED,
     GPU_ECC_UNCORRECTED,
+    GRADIENT_CORRUPTED,
     PREFLIGHT_COMPLETED,
     PROGRESS_STALLED,
+    REPLICAS_COMPARED,
     STEPS_RESOLVED,
 )
 from trainer.contract.run import Batch, EndClass, LogLine, MetricPoint, ProgressEvent
@@ -296,13 +299,17 @@ def _store_events(attempt: Attempt, job: Job, items: list[ProgressEvent]) -> Non
         if item.type == STEPS_RESOLVED:
             _resolve_steps(job, item.data)
         elif item.type == PROGRESS_STALLED and item.data.get("is_hang") is True and item.data.get("ranks"):
-            _record_incident(attempt, item.data, Reason.HANG)
+            _record_incident(attempt, item.data, Reason.HANG.value)
         elif item.type == PREFLIGHT_COMPLETED:
             _record_preflight(attempt, item.data)
         elif item.type == GPU_ECC_UNCORRECTED:
-            _record_incident(attempt, item.data, Reason.GPU_FAULT)
+            _record_incident(attempt, item.data, Reason.GPU_FAULT.value)
+        elif item.type == GRADIENT_CORRUPTED:
+            _record_incident(attempt, item.data, Reason.SILENT_CORRUPTION.value)
+        elif item.type == REPLICAS_COMPARED and item.data.get("ranks"):
+            _record_incident(attempt, item.data, PROVEN_CORRUPTION)
         elif item.type == GENERATION_STARTED and (fault := FAULTS_OF_DEVICES.get(str(item.data.get("end_class")))):
-            _record_incident(attempt, item.data, fault)
+            _record_incident(attempt, item.data, fault.value)
     if refused:
         names = [name[:MAX_NAME_LENGTH] for name in dict.fromkeys(refused)][:MAX_REFUSED_NAMES]
         message = f"The attempt sent events of types that it may not send; they were dropped: {', '.join(names)}."
@@ -311,12 +318,12 @@ def _store_events(attempt: Attempt, job: Job, items: list[ProgressEvent]) -> Non
     job.save(update_fields=["event_seq", "updated_at"])
 
 
-def _record_incident(attempt: Attempt, data: Mapping[str, Any], reason: Reason) -> None:
+def _record_incident(attempt: Attempt, data: Mapping[str, Any], kind: str) -> None:
     """Record an incident of the node that an event names, if it is the attempt's own. The attempt continues, so its end
     does not."""
     node = attempt.own_node(data.get("node"))
     facts = {"job_id": attempt.job_id, "attempt_id": attempt.id, "detail": str(data.get("because", ""))}
-    record_incidents(attempt.job.pool.cluster, [node] if node else [], reason.value, **facts)
+    record_incidents(attempt.job.pool.cluster, [node] if node else [], kind, **facts)
 
 
 def _record_preflight(attempt: Attempt, data: Mapping[str, Any]) -> None:

@@ -44,7 +44,8 @@ def trained(records: Path) -> Trained:
                 if line["is_applied"]:
                     rows.setdefault(line["step"], Counter()).update(line["rows"])
         for step in set(steps):  # a step is applied by all ranks or, if one has failed, only until it is rolled back
-            times[step] = max(sum(line["step"] == step for line in lines) for lines in ranks.values())
+            applied = [sum(line["step"] == step and line["is_applied"] for line in lines) for lines in ranks.values()]
+            times[step] = max(applied)
     return Trained(rows, times)
 
 

@@ -18,14 +18,13 @@ class Cell:
     `because`: a regular expression for the reason of the one restart in place; None: no restart. `events`: types of
     events that must be reported. `first_end`: end class of the first attempt, which a second one follows unless it is
     "completed". `is_exact`: the result has the same bits as the undisturbed run's; not with micro-batches of another
-    size. `gap`: what the trainer does not detect or repair, in one line: the run ends, and differs.
+    size.
     """
 
     because: str | None = None
     events: tuple[str, ...] = ()
     first_end: str = "completed"
     is_exact: bool = True
-    gap: str = ""
 
 
 _BY_KIND = {
@@ -50,7 +49,7 @@ _CELLS = {
     ("cut", "end"): Cell(),  # ranks leave without a message to each other
     ("shard", "start"): Cell(first_end="data_error"),
     ("bit", "step"): Cell("^the parameters of ranks 0, 1 differ after step 16: one has", ("replicas.differ",)),
-    ("bit", "backward"): Cell(gap="gradients have no checksum: only a spike of the norm would be seen"),
+    ("bit", "backward"): Cell(events=("gradient.corrupted",)),
 }
 
 _NO_SHARD = "no shard of data or of a checkpoint is read in this phase: each is verified as a whole when it is opened"

@@ -24,6 +24,7 @@ SLOW_SECONDS = 2.0  # of a phase that happens once
 SLOW_STEP_SECONDS = 0.2  # of each step from the fifth on: a step takes a tenth of it
 SLOW_FROM = 5
 IMPOSSIBLE_BYTES = 2**55
+TOP_MANTISSA_BIT, TOP_EXPONENT_BIT = 22, 30  # of a number in fp32
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def _step(fault: Fault, do: Callable[[], None]) -> None:
         calls.append(None)
         if _is_now(fault, len(calls) - 1):
             if fault.kind == "bit":
-                _flip_bit(next(iter(state.model.weights.trainable.values())).grad)
+                _flip_bit(next(iter(state.model.weights.trainable.values())).grad, TOP_MANTISSA_BIT)
             else:
                 do()
         return reduce_statistics(state, *arguments)
@@ -160,9 +161,11 @@ def _backward(fault: Fault, do: Callable[[], None]) -> None:
 
     counted, loss_of = loop.counted_tokens, ParallelModel._loss
     due: list[int] = []
+    newest = [-1]
 
     def count(state: Any, batches: list[Any], step: int) -> Any:
-        due[:] = [step] if _is_now(fault, step) else []
+        due[:] = [step] if _is_now(fault, step) and step > newest[0] else []  # not when it is computed again
+        newest[0] = step
         return counted(state, batches, step)
 
     def loss_with_fault(model: Any, batch: Any) -> Any:
@@ -171,7 +174,9 @@ def _backward(fault: Fault, do: Callable[[], None]) -> None:
             due.clear()
             if fault.kind == "bit":
                 parameter = next(each for each in model.stages[0].parameters() if each.requires_grad)
-                handle = parameter.register_hook(lambda gradient: (handle.remove(), _flip_bit(gradient.clone()))[1])
+                handle = parameter.register_hook(
+                    lambda gradient: (handle.remove(), _flip_bit(gradient.clone(), TOP_EXPONENT_BIT))[1]
+                )
             else:
                 loss.register_hook(lambda gradient: do())
         return loss
@@ -183,12 +188,13 @@ def _is_now(fault: Fault, step: int) -> bool:
     return step >= SLOW_FROM if fault.kind == "slow" else step == AT_STEP
 
 
-def _flip_bit(gradient: Any) -> Any:
-    """Flip the highest bit of the mantissa of the largest element: it changes by a quarter to a half."""
+def _flip_bit(gradient: Any, bit: int) -> Any:
+    """Flip a bit of the largest element. The highest one of the mantissa changes it by a quarter to a half, that of the
+    exponent multiplies it by 2^128."""
     import torch
 
     flat = gradient.view(-1)
-    flat[flat.abs().argmax()].view(torch.int32).bitwise_xor_(1 << 22)
+    flat[flat.abs().argmax()].view(torch.int32).bitwise_xor_(1 << bit)
     return gradient
 
 

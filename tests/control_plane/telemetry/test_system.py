@@ -149,6 +149,8 @@ def test_samples_of_an_attempt_on_one_node_are_of_this_node_whatever_they_call_i
 REPORTS = {
     "gpu.ecc_uncorrected": {"node": "victim", "because": "1 new uncorrected ECC errors on GPU 3"},
     "generation.started": {"node": "victim", "end_class": "gpu_fault", "because": "Xid 79"},
+    "gradient.corrupted": {"node": "victim", "step": "16", "ranks": "1", "because": "rank 1 was wrong"},
+    "replicas.compared": {"node": "victim", "step": "16", "ranks": "1", "because": "rank 1 was wrong"},
     "progress.stalled": {"node": "victim", "ranks": [1], "is_hang": True, "because": "rank 1 is stopped"},
     "preflight.completed": {
         "report": {
@@ -169,3 +171,24 @@ def test_a_run_can_not_cause_an_incident_of_a_foreign_node(attempt: Attempt, kin
     event = ProgressEvent(time=timezone.now(), type=kind, data=REPORTS[kind])
     ingest.ingest(attempt, "progress", Batch(writer="progress-agent0", sequence=0, events=[event]))
     assert not NodeIncident.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("event_type", "node", "kinds"),
+    [
+        ("gradient.corrupted", "n2", ["silent_corruption"]),
+        ("gradient.corrupted", "", []),
+        ("replicas.compared", "n2", ["silent_corruption_proven"]),
+        ("replicas.compared", "", []),
+    ],
+)
+def test_corruption_is_an_incident_of_the_node_that_is_named(
+    attempt: Attempt, event_type: str, node: str, kinds: list[str]
+) -> None:
+    Attempt.objects.filter(pk=attempt.pk).update(native_nodes=["n1", "n2"])
+    attempt.refresh_from_db()
+    data = {"step": "16", "ranks": "1", "node": node, "because": "rank 1 was wrong"}
+    event = ProgressEvent(time=timezone.now(), type=event_type, data=data)
+    ingest.ingest(attempt, "progress", Batch(writer="progress-agent1", sequence=0, events=[event]))
+    found = [(each.node.name, each.kind, each.detail) for each in NodeIncident.objects.all()]
+    assert found == [("n2", kind, data["because"]) for kind in kinds]

@@ -126,6 +126,12 @@ export function describeEvent(event: JobEvent): Described | null {
       );
     case "replicas.differ":
       return described(`Parameters of rank ${word("ranks")} differ from their replicas: ${word("replicas")}`, "waiting");
+    case "replicas.compared":
+      return described(`Replicas compared after a restart: ${word("because")}`, "waiting");
+    case "gradient.corrupted":
+      return described(`A gradient was corrupted, and its step computed again: ${word("because")}`, "waiting");
+    case "step.recomputed":
+      return described(`Step ${step ?? "?"} was computed again: ${word("because")}`);
     case "training.rolled_back":
       return described(`Back to the checkpoint of step ${step ?? "?"}, without the data since: ${word("because")}`, "waiting");
     case "generation.started":

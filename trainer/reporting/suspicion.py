@@ -1,0 +1,124 @@
+"""Silent corruption of a gradient before its sum over ranks, which makes all replicas equally wrong.
+
+A step with an unusual loss or norm is held back and computed again from the same parameters and data. Another result
+means that the first one was corrupted; the same result, that the data or the run is unusual. What changes neither the
+loss nor the norm beyond their limits is not found.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isclose, isfinite, isnan
+
+import torch
+from torch import Tensor
+
+from trainer.reporting.stats import StepStats
+
+REST_STEPS = 64
+"""Steps in which none is computed again, after one that was still unusual: a run that diverges is slowed by a 64th."""
+SAME_RESULT = 0.01
+"""Relative difference of a step that is computed twice, on GPUs whose sums depend on timing; elsewhere it is 0."""
+_LISTED = 8  # ranks that a text names
+_LARGEST = torch.finfo(torch.float32).max
+
+
+@dataclass(frozen=True)
+class StepLimits:
+    """Limits of a step, equal on all ranks: it is skipped if its norm is above `skip`, and computed again if its loss
+    or norm is not finite or above `loss` or `norm`."""
+
+    skip: float
+    loss: float
+    norm: float
+
+    def exceeded(self, stats: StepStats) -> str | None:
+        """Return why a step is unusual, None if it is not."""
+        for name, value, limit in (
+            ("loss", stats.loss, self.loss),
+            ("gradient's norm", stats.gradient_norm, self.norm),
+        ):
+            if not isfinite(value):
+                return f"the {name} is not finite"
+            if value > in_fp32(limit):
+                return f"the {name} {value:.4g} is above {limit:.4g}"
+        return None
+
+
+def in_fp32(limit: float) -> float:
+    """Return a limit as the device compares with it; the largest finite number for an infinite one."""
+    return ctypes.c_float(min(limit, _LARGEST)).value
+
+
+class StepGate:
+    """Decides on the device, without waiting for it, whether a step is applied.
+
+    Once a step is held back, so are those that are computed before the host knows of it, until `release`.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._is_held = torch.zeros((), dtype=torch.bool, device=device)
+
+    def decide(self, loss: Tensor, norm: Tensor, limits: StepLimits, *, may_hold: bool) -> tuple[Tensor, Tensor]:
+        """Return (whether the step is applied, whether it is held back), scalars on the device. `loss`, `norm`: over
+        all ranks."""
+        if may_hold:
+            is_usual = (loss <= in_fp32(limits.loss)) & (norm <= in_fp32(limits.norm))
+            self._is_held = self._is_held | ~is_usual
+        is_good = norm.isfinite() & loss.isfinite() & (norm <= limits.skip)
+        return is_good & ~self._is_held, self._is_held
+
+    def release(self) -> None:
+        """Let the next steps be applied."""
+        self._is_held = torch.zeros_like(self._is_held)
+
+
+def is_exact(device: torch.device) -> bool:
+    """Return whether equal inputs give equal bits on such devices."""
+    return device.type != "cuda" or bool(torch.are_deterministic_algorithms_enabled())
+
+
+@dataclass(frozen=True)
+class Recomputation:
+    """A step that was held back, and computed again from the same parameters and data. `ranks`: those with another
+    gradient of their own data than the first time. `is_same`: nothing differs."""
+
+    first: StepStats
+    again: StepStats
+    because: str
+    ranks: list[int]
+    is_same: bool
+
+    def __str__(self) -> str:
+        """Return what was found, as a sentence without a full stop."""
+        if self.is_same:
+            return f"{self.because}; the step was computed again with the same result, so nothing was corrupted"
+        step, first, again = self.again.step + 1, self.first, self.again
+        if not self.ranks:
+            return (
+                f"step {step} had loss {first.loss:.6g} and a gradient of norm {first.gradient_norm:.6g}, and when it "
+                f"was computed again {again.loss:.6g} and {again.gradient_norm:.6g}; no rank can be named"
+            )
+        values = [
+            f"rank {rank} computed a gradient of norm {first.own_norms[rank]:.6g} in step {step}, and then of norm "
+            f"{again.own_norms[rank]:.6g}"
+            for rank in self.ranks[:_LISTED]
+        ]
+        more = f" and {len(self.ranks) - _LISTED} more ranks" if len(self.ranks) > _LISTED else ""
+        return f"{'; '.join(values)}{more}, from the same parameters and data"
+
+
+def compare(first: StepStats, again: StepStats, because: str, *, is_exact: bool) -> Recomputation:
+    """Compare two results of a step. `because`: why it was computed again. `is_exact`: equal inputs give equal bits on
+    these devices."""
+
+    def is_same(pair: tuple[float, float]) -> bool:
+        one, other = pair
+        return one == other or (isnan(one) and isnan(other)) or (not is_exact and isclose(*pair, rel_tol=SAME_RESULT))
+
+    def differing(one: Sequence[float], other: Sequence[float]) -> list[int]:
+        return [place for place, pair in enumerate(zip(one, other, strict=True)) if not is_same(pair)]
+
+    ranks = differing(first.own_norms, again.own_norms)
+    totals = [(each.loss, each.gradient_norm, *each.batch_losses) for each in (first, again)]
+    return Recomputation(first, again, because, ranks, is_same=not ranks and not differing(*totals))
