@@ -191,6 +191,8 @@ def test_one_attempt_is_one_try_with_and_without_spares() -> None:
     assert "backoffLimit" not in spared
     assert (spared["backoffLimitPerIndex"], spared["maxFailedIndexes"], spared["completions"]) == (0, 1, 3)
     assert spared["podFailurePolicy"]["rules"][0]["action"] == "FailIndex"
+    shrinking = rendered(SIMPLE, plan(nodes=4, spare_nodes=1, min_nodes=2))[0]["spec"]
+    assert (shrinking["maxFailedIndexes"], shrinking["completions"]) == (3, 5)
     assert alone["podReplacementPolicy"] == spared["podReplacementPolicy"] == "Failed"
 
 

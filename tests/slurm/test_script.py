@@ -95,6 +95,13 @@ def test_a_plan_for_one_node_names_it_to_slurm() -> None:
     assert rest.fields_of_38(asked, {})["nodelist"] == "node17"
 
 
+def test_a_run_that_may_shrink_survives_the_loss_of_nodes() -> None:
+    alone, shrinking = (backend().render(plan(nodes=4, min_nodes=fewest)).text for fewest in (None, 2))
+    assert "--no-kill" not in alone
+    assert "#SBATCH --no-kill" in shrinking
+    assert '[ "$ended" -ge 2 ] && status=0' in shrinking
+
+
 def test_a_hostile_value_is_in_no_option() -> None:
     """sbatch reads options up to the first command; what looks like one behind it is text."""
     config, changes = CASES["hostile"]

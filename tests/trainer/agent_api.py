@@ -2,13 +2,14 @@
 
 import json
 import threading
+import time
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from trainer.contract.node_rendezvous import JoinReply, JoinRequest, arrange
+from trainer.contract.node_rendezvous import JoinReply, JoinRequest, arrange, choose_num_nodes, count_missing
 from trainer.contract.run import DataKeys, RunConfig
 
 TOKEN = "attempt-token"
@@ -39,6 +40,8 @@ class AgentApi:
     placed: dict[int, list[JoinRequest]] = field(default_factory=dict)
     resumed: dict[int, Any] = field(default_factory=dict)
     spares: dict[int, int] = field(default_factory=dict)
+    enough_at: dict[int, float] = field(default_factory=dict)
+    """When each round had as many nodes as `min_nodes` of the run, by the monotonic clock."""
     checkpoints_read: int = 0
     stop: str | None = None
     profile: dict | None = None
@@ -156,13 +159,17 @@ class AgentApi:
         round_ = max([join.round, *rounds])
         self.joins[join.node_index] = join.model_copy(update={"round": round_})
         here = [known for known in self.joins.values() if known.round == round_]
+        if round_ not in self.placed and round_ > 1 and self.run.min_nodes is not None:
+            missing = self._missing_after_loss(round_, len(here))
+            if missing:
+                return JoinReply(state="gathering", round=round_, missing=missing)
+            num_nodes = choose_num_nodes(len(here), self.run.layout.nodes, self.run.min_nodes, lambda count: True)
+            self._close(round_, here, num_nodes)
         if round_ not in self.placed:
             total = self.run.layout.nodes + (self.run.spare_nodes if round_ == 1 else 0)
             if len(here) < total:
                 return JoinReply(state="gathering", round=round_, missing=total - len(here))
-            self.placed[round_] = arrange(here, self.run.layout.nodes)
-            self.spares[round_] = len(here) - self.run.layout.nodes
-            self.resumed[round_] = self.run.resume
+            self._close(round_, here, self.run.layout.nodes)
         nodes = self.placed[round_]
         ranks = [node.node_index for node in nodes]
         if join.node_index not in ranks:
@@ -172,8 +179,23 @@ class AgentApi:
         return JoinReply(
             state="placed", round=round_, node_rank=rank, store_host=nodes[0].address, store_port=nodes[0].store_port,
             nodes=nodes if rank == 0 else [], resume_from=resumed.id if resumed else None,
-            spares=self.spares[round_],
+            spares=self.spares[round_], num_nodes=len(nodes),
         )  # fmt: skip
+
+    def _missing_after_loss(self, round_: int, joined: int) -> int:
+        """As the platform does, in a round after the first of a run that may shrink."""
+        layout, fewest = self.run.layout, self.run.min_nodes or self.run.layout.nodes
+        if joined in (fewest, layout.nodes):
+            self.enough_at.setdefault(round_, time.monotonic())
+        since = self.enough_at.get(round_)
+        waited = None if since is None else timedelta(seconds=time.monotonic() - since)
+        expected = layout.nodes + self.run.spare_nodes - len(self.left)
+        return count_missing(joined, expected, layout.nodes, fewest, waited)
+
+    def _close(self, round_: int, here: list[JoinRequest], num_nodes: int) -> None:
+        self.placed[round_] = arrange(here, num_nodes)
+        self.spares[round_] = len(here) - num_nodes
+        self.resumed[round_] = self.run.resume
 
     def _take_batch(self, kind: str, batch: dict) -> tuple[int, Any]:
         batches = self.received.setdefault((kind, batch["writer"]), [])

@@ -27,6 +27,8 @@ ONE_LEFT = {"restarts": 1, "max_restarts": 2}
         (EndClass.CHECKPOINT_DAMAGED, ONE_LEFT, Rung.END),
         (EndClass.GPU_FAULT, {"has_spares": True}, Rung.LEAVE),
         (EndClass.NODE_STORAGE_ERROR, {"has_spares": True, **ONE_LEFT}, Rung.LEAVE),
+        (EndClass.GPU_FAULT, {"can_shrink": True}, Rung.LEAVE),
+        (EndClass.USER_ERROR, {"can_shrink": True, **ONE_LEFT}, Rung.END),
         (EndClass.GPU_FAULT, ONE_LEFT, Rung.END),
         (EndClass.USER_ERROR, {"has_spares": True, **ONE_LEFT}, Rung.END),
         (EndClass.DATA_ERROR, {"has_spares": True, **ONE_LEFT}, Rung.END),

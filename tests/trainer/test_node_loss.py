@@ -1,6 +1,7 @@
 """A node is lost with all that it had in memory, and a spare one continues from the copies on another node."""
 
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,45 @@ def test_training_does_not_wait_for_a_node_that_takes_no_copies(undisturbed: dic
                 process.wait()
         assert api.losses() == undisturbed
         assert not any("checkpoint/replica_age_steps" in point["values"] for point in api.points()), "none has arrived"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("nodes", "lost"), [(2, 1), (3, 0)])
+def test_without_a_spare_node_the_run_continues_on_fewer_nodes_with_the_same_samples(
+    tmp_path: Path, nodes: int, lost: int
+) -> None:
+    """Each step has the same samples in the same order, so its loss is that of the undisturbed run."""
+    training = tiny_training(steps=120, tokens_per_step=64 * 6)
+    run, keys, objects = platform_run(training, checkpoint={"every_steps": 10, "shadow_every_steps": 1})
+    changes = {"layout": ProcessLayout(nodes=nodes, processes_per_node=1), "heartbeat_seconds": 0.5}
+    run = RunConfig.model_validate({**run.model_dump(), **changes})
+    losses: list[dict[int, float]] = []
+    for min_nodes in (None, nodes - 1):
+        work = tmp_path / str(min_nodes)
+        work.mkdir()
+        with AgentApi(run.model_copy(update={"min_nodes": min_nodes}), keys, dict(objects)) as api:
+            agents = [agent(api, work, index) for index in range(nodes)]
+            others = [each for index, each in enumerate(agents) if index != lost or min_nodes is None]
+            try:
+                if min_nodes is not None:
+                    api.wait_for(lambda: len(api.checkpoints) >= 2, 120)  # noqa: B023 - called in this turn
+                    agents[lost].send_signal(signal.SIGKILL)
+                    killed = time.monotonic()
+                    api.wait_for(lambda: 2 in api.placed, 120)  # noqa: B023 - likewise
+                    print(f"killed to placed: {time.monotonic() - killed:.1f} s")
+                    api.wait_for(lambda: any(b["generation"] == 1 and b["step"] >= 0 for b in api.heartbeats), 120)  # noqa: B023
+                    print(f"killed to next step: {time.monotonic() - killed:.1f} s")
+                assert [each.wait(200) for each in others] == [0] * len(others), log(api)
+            finally:
+                for process in agents:
+                    process.kill()
+                    process.wait()
+            losses.append(api.losses())
+    assert [event["nodes"] for event in api.events("attempt.shrunk")] == [nodes - 1]
+    assert [len(placed) for _, placed in sorted(api.placed.items())] == [nodes, nodes - 1]
+    assert {end["end_class"] for end in api.ends} == {"completed"}
+    assert sorted(losses[1]) == list(range(1, 121))
+    assert losses[1] == pytest.approx(losses[0], abs=1e-6)
 
 
 def processes_of_tree(pid: int) -> list[psutil.Process]:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,15 @@ import pytest
 from tests.trainer.agent_api import TOKEN, AgentApi
 from tests.trainer.runs import platform_run, tiny_training
 from trainer.contract import environment as names
-from trainer.contract.node_rendezvous import JoinRequest, arrange, hops, spans, stages_of_nodes
+from trainer.contract.node_rendezvous import (
+    JoinRequest,
+    arrange,
+    choose_num_nodes,
+    count_missing,
+    hops,
+    spans,
+    stages_of_nodes,
+)
 from trainer.contract.parallelism import MeshSizes
 from trainer.contract.preflight import PreflightReport
 from trainer.contract.run import ProcessLayout, RunConfig
@@ -47,6 +56,39 @@ def test_stages_of_one_pipeline_are_neighbours_and_replicas_lie_across() -> None
 
 def test_nodes_beyond_those_that_are_needed_are_spare_by_their_index() -> None:
     assert names_of(arrange([join(3, "a"), join(1, "b"), join(0, "c"), join(2, "a")], 2)) == ["n01", "n00"]
+
+
+def seconds(count: float | None) -> timedelta | None:
+    return None if count is None else timedelta(seconds=count)
+
+
+@pytest.mark.parametrize(
+    ("joined", "expected", "needed", "fewest", "waited", "missing"),
+    [
+        (1, 4, 4, 4, None, 3),
+        (4, 4, 4, 4, 0, 0),
+        (4, 5, 4, 4, 9, 1),  # a spare node, for a moment
+        (4, 5, 4, 4, 10, 0),
+        (5, 5, 4, 4, 0, 0),
+        (3, 4, 4, 4, None, 1),  # it may not shrink, however long it waits
+        (1, 4, 4, 2, None, 3),
+        (2, 4, 4, 2, 29, 2),
+        (2, 4, 4, 2, 30, 0),
+        (3, 5, 4, 2, 30, 0),
+        (3, 3, 4, 2, 0, 0),  # the fourth has left for good: nothing to wait for
+        (2, 3, 4, 2, 1, 1),
+        (4, 5, 4, 2, 1, 1),
+    ],
+)
+def test_what_a_round_waits_for(
+    joined: int, expected: int, needed: int, fewest: int, waited: float | None, missing: int
+) -> None:
+    assert count_missing(joined, expected, needed, fewest, seconds(waited)) == missing
+
+
+@pytest.mark.parametrize(("joined", "fitting", "placed"), [(9, {8}, 8), (8, {8}, 8), (7, {6, 4}, 6), (5, {4}, 4)])
+def test_a_round_has_the_largest_number_of_nodes_that_fits(joined: int, fitting: set[int], placed: int) -> None:
+    assert choose_num_nodes(joined, 8, 4, fitting.__contains__) == placed
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ class Rung(Enum):
     RESTART: restart the ranks, from the newest state. FOLLOW: restart them because another node does. DROP_COPIES: as
     RESTART, without the shadow checkpoints, which were damaged. SKIP_CHECKPOINT: from the checkpoint before the one
     that cannot be read. ROLL_BACK: from a checkpoint before the loss diverged, with other data. HALVE_MICRO_BATCH: with
-    less memory. LEAVE: a spare node takes the place of this one. END: report the end of the attempt.
+    less memory. LEAVE: a spare node takes the place of this one, or the others continue on fewer
+    nodes. END: report the end of the attempt.
     """
 
     RESTART = auto()
@@ -35,7 +36,8 @@ class Situation:
 
     `restarts`, `max_restarts`: because of an end of class RESTARTABLE on this node. `is_round_outdated`: another node
     has left the round. `was_copy_restored`: these ranks began from shadow checkpoints. `has_checkpoint`: they were
-    given a checkpoint. `has_spares`: the attempt has spare nodes, though all may be in use.
+    given a checkpoint. `has_spares`: the attempt has spare nodes, though all may be in use. `can_shrink`: the job may
+    train on fewer nodes, though it may be on the fewest already.
     """
 
     end_class: EndClass
@@ -45,6 +47,7 @@ class Situation:
     was_copy_restored: bool = False
     has_checkpoint: bool = False
     has_spares: bool = False
+    can_shrink: bool = False
 
 
 def choose_rung(situation: Situation) -> Rung:
@@ -60,7 +63,7 @@ def choose_rung(situation: Situation) -> Rung:
             return Rung.SKIP_CHECKPOINT
     if situation.is_round_outdated and situation.end_class in (EndClass.STOPPED, *RESTARTABLE):
         return Rung.FOLLOW
-    if situation.end_class in FAULTS_OF_A_NODE and situation.has_spares:
+    if situation.end_class in FAULTS_OF_A_NODE and (situation.has_spares or situation.can_shrink):
         return Rung.LEAVE
     if situation.end_class in RESTARTABLE and situation.restarts < situation.max_restarts:
         return Rung.RESTART

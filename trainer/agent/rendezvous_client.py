@@ -91,7 +91,8 @@ class RendezvousClient:
         return None
 
     def leave(self, because: str) -> bool:
-        """Let a spare node take the place of this one in the next round. Return whether there was one."""
+        """Let the next round be without this node. Return whether the others are enough: a spare one among them takes
+        its place, or the job may train on fewer."""
         reply = self._ask(1, max(self.round + 1, self.requested_round), because, 0, leaves=True)
         return reply is not None and reply.state != "over"
 

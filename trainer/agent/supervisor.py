@@ -196,7 +196,8 @@ class Supervisor:
             if run.layout.nodes > 1:  # all nodes resume from the same checkpoint
                 run = run.model_copy(update={"resume": self._rendezvous.resume_of(reply, run.resume)})
             self._check_resume(run, keys)
-            outcome = self._run_worker_group(run, training, keys, preparer.locations, base, reply, largest)
+            placed = run.placed_on(reply.num_nodes)
+            outcome = self._run_worker_group(placed, training, keys, preparer.locations, base, reply, largest)
             if self._attempt_over.is_set():
                 return outcome
             situation = self._situation(run, outcome, restarts)
@@ -205,16 +206,16 @@ class Supervisor:
                 left = self._leave(run, outcome)
                 if left is not None:
                     return left
-                rung = choose_rung(replace(situation, has_spares=False))
+                rung = choose_rung(replace(situation, has_spares=False, can_shrink=False))
             if rung is Rung.END:
                 return outcome
             if rung is Rung.HALVE_MICRO_BATCH:
-                tried, smaller = reduce_micro_batch(run, vocab_size, largest, self._chosen_micro_batch())
+                tried, smaller = reduce_micro_batch(placed, vocab_size, largest, self._chosen_micro_batch())
                 if smaller is None:
                     return replace(outcome, message=out_of_memory(outcome.message, tried))
-                store_micro_batch(storage, Encryptor(keys.job), run, vocab_size, smaller)
+                store_micro_batch(storage, Encryptor(keys.job), placed, vocab_size, smaller)
                 self._report_event("memory.micro_batch_halved", before=tried, after=smaller, step=outcome.last_step)
-                if run.layout.nodes > 1:  # the other nodes' agents read the new size in the next attempt
+                if placed.layout.nodes > 1:  # the other nodes' agents read the new size in the next attempt
                     message = f"{outcome.message}; the next attempt uses micro-batches of {smaller} sequences"
                     return replace(outcome, message=message)
                 largest = smaller
@@ -242,11 +243,12 @@ class Supervisor:
         return Situation(
             outcome.end_class,
             restarts=restarts,
-            max_restarts=run.max_restarts_in_place + run.spare_nodes,
+            max_restarts=run.max_restarts_in_place + run.expendable_nodes,
             is_round_outdated=self._rendezvous.is_round_outdated,
             was_copy_restored=self._copies.was_restored,
             has_checkpoint=run.resume is not None,
             has_spares=run.spare_nodes > 0,
+            can_shrink=run.min_nodes is not None,
         )
 
     def _report_restart(self, outcome: Outcome) -> None:
@@ -257,12 +259,12 @@ class Supervisor:
         )  # fmt: skip
 
     def _leave(self, run: RunConfig, outcome: Outcome) -> Outcome | None:
-        """Leave the run to the other nodes and a spare one, and wait until the attempt is over. Return None immediately
-        if no spare node is left."""
+        """Leave the run to the other nodes, and wait until the attempt is over. Return None immediately if they are too
+        few."""
         because = self._logs.redact(outcome.message)
         if not self._rendezvous.leave(because):
             return None
-        self._logs.write_line(f"{outcome.end_class}: {outcome.message}; a spare node takes the place of this one")
+        self._logs.write_line(f"{outcome.end_class}: {outcome.message}; the run continues without this node")
         self._report_restart(outcome)
         self._copies.close()
         self._rendezvous.wait_until_over(because)
@@ -342,12 +344,15 @@ class Supervisor:
         begin = time.monotonic()
         reply = self._rendezvous.join_next_round(port, self._logs.redact(because))
         if reply is not None and reply.state == "placed" and reply.node_rank == 0:
-            sizes = plan_mesh(run.training, vocab_size, run.layout.world_size) if run.training else None
+            placed = run.placed_on(reply.num_nodes).layout
+            sizes = plan_mesh(run.training, vocab_size, placed.world_size) if run.training else None
             if isinstance(sizes, MeshSizes):
                 self._logs.write_line(format_mapping(reply, sizes, run.layout.processes_per_node))
             nodes = [node.name for node in reply.nodes]
             self._report_event("phase.finished", phase="nodes", seconds=time.monotonic() - begin)
             self._report_event("nodes.placed", round=reply.round, nodes=nodes, switches=max_neighbour_hops(reply))
+            if placed.nodes < run.layout.nodes:
+                self._report_event("attempt.shrunk", round=reply.round, nodes=placed.nodes, of=run.layout.nodes)
         return reply
 
     def _outcome_without_training(self, run: RunConfig, reply: JoinReply | None) -> Outcome:

@@ -178,6 +178,14 @@ AGENT_EVENTS: Mapping[str, EventType] = {
             "step": "Last completed step; -1 before the first.",
         },
     ),
+    "attempt.shrunk": EventType(
+        "The run continues on fewer nodes than it asked for, with the same batches.",
+        {
+            "round": "Number of the rendezvous round, from 1.",
+            "nodes": "Number of nodes with ranks.",
+            "of": "Number of nodes that the job asked for.",
+        },
+    ),
     "nodes.placed": EventType(
         "The nodes of a multi-node run were assigned their ranks.",
         {

@@ -2,10 +2,12 @@
 
 Each agent posts its address and waits. When all nodes have joined, the platform orders them by their distance in the
 network and replies to each with its node rank. The request waits until then: a node does not ask repeatedly. A node
-that leaves a round requests the next one; a spare node replaces a node that does not return.
+that leaves a round requests the next one; a spare node replaces a node that does not return. If there is none, and the
+job can train on fewer nodes, the round is of those that are left.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -16,6 +18,9 @@ from trainer.contract.parallelism import MeshSizes
 
 MAX_SWITCHES = 16
 MAX_WAIT_SECONDS = 600
+SPARE_JOIN_TIMEOUT = timedelta(seconds=10)
+SHRINK_TIMEOUT = timedelta(seconds=30)
+"""How long a round after the first waits for the nodes that the job asked for, once it could train without them."""
 
 
 class JoinRequest(WireModel):
@@ -27,7 +32,8 @@ class JoinRequest(WireModel):
     `because`: why the node left the previous round. `wait_seconds`: how long the platform may hold the reply until the
     node's state changes. While it does, it sends spaces, which JSON ignores. Agents of earlier versions do not send it:
     they ask every few seconds. `leaves`: the node can run no ranks any more, so a spare node takes its place in round
-    `round`. The reply is `spare` until the attempt is over, and `over` if no spare node is left.
+    `round`, or the round is of fewer nodes. The reply is `spare` until the attempt is over, and `over` if the other
+    nodes are too few.
     """
 
     node_index: Annotated[int, Field(ge=0, lt=100_000)]
@@ -49,7 +55,8 @@ class JoinReply(WireModel):
     that have not joined yet. `nodes`: all placed nodes, by node rank, for node rank 0. `resume_from`: the checkpoint
     that all ranks of this round resume from; one that is registered later is for the next round. A request without
     `wait_seconds` gets `nodes` on every node, and the manifest as `resume` in place of `resume_from`. `spares`: the
-    number of nodes that joined the round and have no ranks in it.
+    number of nodes that joined the round and have no ranks in it. `num_nodes`: the number of nodes with ranks; 0 of a
+    platform of an earlier version, for as many as the job asked for.
     """
 
     state: Literal["gathering", "placed", "spare", "over"]
@@ -62,6 +69,32 @@ class JoinReply(WireModel):
     resume: CheckpointManifest | None = None
     resume_from: CheckpointId | None = None
     spares: int = 0
+    num_nodes: int = 0
+
+
+def count_missing(joined: int, expected: int, needed: int, fewest: int, waited: timedelta | None) -> int:
+    """Return how many nodes a round waits for; 0: it closes now.
+
+    `joined`: the nodes in it. `expected`: those of the attempt, spare ones included, without those that have left for
+    good. `needed`: as many as the job asked for. `fewest`: with how many it may close. `waited`: the time since `fewest`
+    had joined, or `needed` if they have; None before.
+    """
+    wanted = min(needed, expected)
+    if waited is None or joined < fewest:
+        return max(wanted, fewest) - joined
+    if joined < wanted:
+        return 0 if waited >= SHRINK_TIMEOUT else wanted - joined
+    return 0 if waited >= SPARE_JOIN_TIMEOUT else max(0, expected - joined)
+
+
+def choose_num_nodes(joined: int, needed: int, fewest: int, fits: Callable[[int], bool]) -> int:
+    """Return on how many of the joined nodes to train: `needed`, or else the largest number that `fits` the job's mesh.
+
+    `fewest` fits. The remaining nodes wait as spare ones.
+    """
+    if joined >= needed:
+        return needed
+    return next((count for count in range(joined, fewest, -1) if fits(count)), fewest)
 
 
 def arrange(joins: Sequence[JoinRequest], nodes: int, stages: int = 1) -> list[JoinRequest]:

@@ -54,6 +54,7 @@ class RunConfig(OneTask, WireModel):
     `preflight`: measure devices and network before the first step. `hang_seconds`: None for `timeouts.HANG_SECONDS`.
     `slot_hours_between_failures`: of the pool, with `checkpoint.every_minutes` `auto`; else, and in a standalone run,
     the published figure.
+    `min_nodes`: the number of nodes that the run may shrink to; None: it does not.
     """
 
     job_id: str
@@ -74,12 +75,24 @@ class RunConfig(OneTask, WireModel):
     hang_seconds: float | None = None
     preflight: bool = False
     spare_nodes: int = 0
+    min_nodes: int | None = None
     slot_hours_between_failures: Annotated[float, Field(gt=0.0)] = SLOT_HOURS_BETWEEN_FAILURES
     telemetry: TelemetrySpec = TelemetrySpec()
     outbound_allow: str | None = ""
     cache_scope: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{0,64}$")] = ""
     heartbeat_seconds: float = 5.0
     deadline: datetime | None = None
+
+    @property
+    def expendable_nodes(self) -> int:
+        """Return the number of nodes, spare ones included, that an attempt can lose and continue."""
+        return self.spare_nodes + self.layout.nodes - (self.min_nodes or self.layout.nodes)
+
+    def placed_on(self, num_nodes: int) -> "RunConfig":
+        """Return the configuration for ranks on this many nodes; 0: on all."""
+        if num_nodes in (0, self.layout.nodes):
+            return self
+        return self.model_copy(update={"layout": self.layout.model_copy(update={"nodes": num_nodes})})
 
     @property
     def datasets(self) -> list[DatasetSource]:

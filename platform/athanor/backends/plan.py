@@ -6,7 +6,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """One attempt: `nodes` agents, and `spare_nodes` that wait to replace one.
+    """One attempt: `nodes` agents, and `spare_nodes` that wait to replace one. It continues on `min_nodes` at least.
 
     `secrets` are passed in the processes' environment and shown nowhere. `backend_name` is a pure function of the
     attempt id, so that a repeated submission finds the existing object. `team`, `project` and `pool` are names, which a
@@ -29,12 +29,23 @@ class LaunchPlan:
     pool: str = ""
     priority: Literal["low", "normal", "high"] = "normal"
     spare_nodes: int = 0
+    min_nodes: int | None = None
     cpus_per_process: int | None = None
     memory_bytes_per_node: int | None = None
     exclusive: bool = False
     max_switches: int | None = None
     avoid_nodes: tuple[str, ...] = ()
     only_node: str = ""
+
+    @property
+    def fewest_nodes(self) -> int:
+        """Return the number of nodes without which the attempt ends."""
+        return self.min_nodes or self.nodes
+
+    @property
+    def expendable_nodes(self) -> int:
+        """Return the number of nodes that the attempt can lose and continue."""
+        return self.nodes + self.spare_nodes - self.fewest_nodes
 
 
 def backend_name(public_id: str) -> str:

@@ -1,8 +1,9 @@
 """Rendezvous of an attempt's nodes: agents join a round and get their ranks.
 
 The messages are in trainer/contract/node_rendezvous.py. A round is complete when as many nodes have joined as the job
-asked for, and the spare nodes too or SPARE_JOIN_TIMEOUT has passed. An agent that joins from another address is another
-process: the round that it was in cannot continue.
+asked for, and the spare nodes too or SPARE_JOIN_TIMEOUT has passed; a later round of a job with `min_nodes` also with
+fewer, after SHRINK_TIMEOUT. An agent that joins from another address is another process: the round that it was in cannot
+continue.
 
 A join reads and writes two rows, its own and its attempt's round, however many nodes there are; most are one statement.
 Only the completion of a round reads all rows. An agent waits for its ranks in a long poll (api/agent/long_polls.py),
@@ -28,10 +29,16 @@ from athanor.jobs.models import Attempt, AttemptNode, RendezvousRound
 from athanor.specs.v1 import JobSpec
 from trainer.contract.launch_plan import plan_mesh
 from trainer.contract.manifest import CheckpointId
-from trainer.contract.node_rendezvous import JoinReply, JoinRequest, arrange, stages_of_nodes
+from trainer.contract.node_rendezvous import (
+    JoinReply,
+    JoinRequest,
+    arrange,
+    choose_num_nodes,
+    count_missing,
+    stages_of_nodes,
+)
 from trainer.contract.parallelism import MeshSizes
 
-SPARE_JOIN_TIMEOUT = timedelta(seconds=10)
 SEEN_WITHIN = timedelta(seconds=30)  # since its agent last asked, or a process last held its long poll
 
 # Written in SQL, for each node joins: the ORM would take longer to put these together than the database to run them.
@@ -66,7 +73,8 @@ WITH counted AS (
     FROM jobs_attempt attempt
     WHERE newest.attempt_id = %(attempt)s AND attempt.id = newest.attempt_id AND attempt.status <> 'ended'
         AND attempt.end_report IS NULL AND newest.number >= %(asked)s AND newest.first_node IS NULL
-        AND newest.total > %(node_index)s AND newest."left" = 0 AND newest.joined + 1 < newest.needed
+        AND newest.total > %(node_index)s AND newest."left" = 0 AND newest.joined + 1
+            < CASE WHEN newest.number > 1 THEN COALESCE(newest.min_nodes, newest.needed) ELSE newest.needed END
         AND NOT EXISTS (
             SELECT FROM jobs_attemptnode node
             WHERE node.attempt_id = %(attempt)s AND node.node_index = %(node_index)s AND node.round = newest.number
@@ -137,14 +145,14 @@ def join(attempt: Attempt, asked: JoinRequest) -> JoinReply:
 
 
 def _leave(attempt: Attempt, asked: JoinRequest) -> JoinReply:
-    """Begin a round without this node, if there are enough others. Idempotent: it asks again to learn of the end."""
+    """Begin a round without this node, if the others are enough for the job. Idempotent: it asks again to learn of the end."""
     with transaction.atomic():
         round_ = next(iter(_rounds(LOCKED, [attempt.pk])), None)
         node = AttemptNode.objects.filter(attempt=attempt, node_index=asked.node_index).first()
         if round_ is None or node is None or round_.is_over:
             return JoinReply(state="over", round=asked.round)
         if not node.has_left:
-            if round_.total - round_.left <= round_.needed:
+            if round_.total - round_.left <= (round_.min_nodes or round_.needed):
                 return JoinReply(state="over", round=asked.round)
             node.has_left, node.node_rank = True, None
             node.save(update_fields=["has_left", "node_rank"])
@@ -195,7 +203,8 @@ def _rounds(statement: str, attempt_ids: Collection[str]) -> list[RendezvousRoun
 
 def _first_round(attempt: Attempt) -> RendezvousRound:
     asked = spec_of(attempt.job).resources
-    facts = {"number": 1, "needed": asked.nodes, "total": asked.nodes + asked.spare_nodes}
+    total = asked.nodes + asked.spare_nodes
+    facts = {"number": 1, "needed": asked.nodes, "total": total, "min_nodes": asked.min_nodes}
     RendezvousRound.objects.bulk_create([RendezvousRound(attempt_id=attempt.pk, **facts)], ignore_conflicts=True)
     return _rounds(LOCKED, [attempt.pk])[0]
 
@@ -221,7 +230,7 @@ def _record(round_: RendezvousRound, asked: JoinRequest, values: dict[str, Any])
         round_.left -= 1
     if not is_in_round:
         round_.joined += 1
-        if round_.joined == round_.needed:
+        if round_.joined in (round_.fewest, round_.needed):
             round_.enough_at = now
     facts = {name: getattr(round_, name) for name in ("left", "joined", "enough_at", "first_node")}
     with connection.cursor() as cursor:
@@ -236,9 +245,8 @@ def _known_topology(attempt: Attempt, name: str) -> list[str]:
 
 def _missing(round_: RendezvousRound) -> int:
     """Return the number of nodes to wait for."""
-    if round_.enough_at is None:
-        return round_.needed - round_.joined
-    return round_.total - round_.left - round_.joined if round_.now - round_.enough_at < SPARE_JOIN_TIMEOUT else 0
+    waited = None if round_.enough_at is None else round_.now - round_.enough_at
+    return count_missing(round_.joined, round_.total - round_.left, round_.needed, round_.fewest, waited)
 
 
 def _place_if_complete(attempt: Attempt, round_: RendezvousRound) -> int:
@@ -255,28 +263,40 @@ def _place_if_complete(attempt: Attempt, round_: RendezvousRound) -> int:
         if silent or len(nodes) < round_.joined:  # a node that joined twice at the same moment was counted twice
             AttemptNode.objects.filter(pk__in=silent).update(round=0)
             round_.joined = len(nodes) - len(silent)
-            round_.enough_at = round_.enough_at if round_.joined >= round_.needed else None
+            round_.enough_at = round_.enough_at if round_.joined >= round_.fewest else None
         else:
-            round_.first_node = _assign_ranks(attempt, nodes)
-        round_.save(update_fields=["joined", "enough_at", "first_node"])
+            spec = spec_of(attempt.job)
+            round_.placed = choose_num_nodes(len(nodes), round_.needed, round_.fewest, lambda count: _fits(spec, count))
+            round_.first_node = _assign_ranks(attempt, spec, nodes, round_.placed)
+        round_.save(update_fields=["joined", "enough_at", "first_node", "placed"])
     return 0
 
 
-def _assign_ranks(attempt: Attempt, nodes: Iterable[AttemptNode]) -> int:
-    """Assign the ranks, and return the index of the node with rank 0."""
-    spec = spec_of(attempt.job)
-    placed = arrange([_join_of(node) for node in nodes], spec.resources.nodes, _stages(spec))
+def _assign_ranks(attempt: Attempt, spec: JobSpec, nodes: Iterable[AttemptNode], num_nodes: int) -> int:
+    """Assign the ranks to so many nodes, and return the index of the node with rank 0."""
+    placed = arrange([_join_of(node) for node in nodes], num_nodes, _stages(spec, num_nodes))
     newest = artifacts.newest_checkpoint_row(attempt.job)
     with connection.cursor() as cursor:
         cursor.execute(ASSIGN, [newest.id if newest else "", [each.node_index for each in placed], attempt.pk])
     return placed[0].node_index
 
 
-def _stages(spec: JobSpec) -> int:
+def _mesh(spec: JobSpec, num_nodes: int) -> MeshSizes | None:
+    """Return the mesh of a job on so many nodes; None if it does not train, or does not fit them."""
     if spec.training is None:
-        return 1
-    mesh = plan_mesh(spec.training, spec.training.tokenizer.vocab_size, spec.resources.world_size)
-    return stages_of_nodes(mesh, spec.resources.processes_per_node) if isinstance(mesh, MeshSizes) else 1
+        return None
+    world = num_nodes * spec.resources.processes_per_node
+    mesh = plan_mesh(spec.training, spec.training.tokenizer.vocab_size, world)
+    return mesh if isinstance(mesh, MeshSizes) else None
+
+
+def _fits(spec: JobSpec, num_nodes: int) -> bool:
+    return _mesh(spec, num_nodes) is not None
+
+
+def _stages(spec: JobSpec, num_nodes: int) -> int:
+    mesh = _mesh(spec, num_nodes)
+    return 1 if mesh is None else stages_of_nodes(mesh, spec.resources.processes_per_node)
 
 
 def _replies_in(round_: RendezvousRound, waiting: Collection[WaitingNode]) -> dict[int, JoinReply]:
@@ -288,7 +308,7 @@ def _replies_in(round_: RendezvousRound, waiting: Collection[WaitingNode]) -> di
     replies = {node.node_index: JoinReply(state="spare", round=round_.number) for node in waiting}
     if any(not node.is_spare or node.round < round_.number for node in waiting):
         nodes = list(_placed(round_))
-        if len(nodes) < round_.needed:
+        if len(nodes) < round_.num_nodes:
             return {}  # since the round was read, one has left it: the nodes learn of the next round
         resume_from = artifacts.checkpoint_id(nodes[0].resume_id)
         for node in nodes:
@@ -331,7 +351,8 @@ def _reply(
         store_port=nodes[0].store_port,
         nodes=[_join_of(node) for node in nodes] if mine.node_rank == 0 else [],
         resume_from=resume_from,
-        spares=max(0, round_.joined - round_.needed),
+        spares=max(0, round_.joined - round_.num_nodes),
+        num_nodes=round_.num_nodes,
     )
 
 

@@ -302,18 +302,21 @@ class RendezvousRound(models.Model):
     """The newest rendezvous round of an attempt, with what a join needs to know of the other nodes.
 
     `needed`: the nodes that the job asked for; `total`: those and its spare ones; `left`: how many have left for good.
-    `joined`: how many nodes are in the round. `enough_at`: when `needed` were, None before. `first_node`: the index of
-    node rank 0, None before nodes have ranks.
+    `min_nodes`: the fewest that the job can train on, None for `needed`. `joined`: how many nodes are in the round.
+    `enough_at`: when `fewest` were, or `needed` if they have joined, None before. `first_node`: the index of node rank
+    0, None before nodes have ranks. `placed`: how many have; 0 if an earlier version has placed `needed`.
     """
 
     attempt = models.OneToOneField(Attempt, primary_key=True, on_delete=models.CASCADE, related_name="+")
     number = models.PositiveIntegerField()
     needed = models.PositiveIntegerField()
     total = models.PositiveIntegerField()
+    min_nodes = models.PositiveIntegerField(null=True)
     left = models.PositiveIntegerField(default=0, db_default=0)
     joined = models.PositiveIntegerField(default=0)
     enough_at = models.DateTimeField(null=True)
     first_node = models.PositiveIntegerField(null=True)
+    placed = models.PositiveIntegerField(default=0, db_default=0)
 
     # Read beside the columns (dispatch/rendezvous_rounds.py): whether the attempt is over, and the database's time.
     is_over: bool
@@ -321,6 +324,16 @@ class RendezvousRound(models.Model):
 
     def __str__(self) -> str:
         return f"round {self.number} of {self.attempt_id}"
+
+    @property
+    def fewest(self) -> int:
+        """Return with how many nodes the round may close: in the first, all that the job asked for."""
+        return (self.min_nodes or self.needed) if self.number > 1 else self.needed
+
+    @property
+    def num_nodes(self) -> int:
+        """Return the number of nodes with ranks, once they have them."""
+        return self.placed or self.needed
 
 
 class JobEvent(models.Model):

@@ -119,6 +119,8 @@ def rejections(spec: JobSpec, pool: PoolShape) -> list[FieldProblem]:
     if spare and nodes == 1:
         detail = "single-node jobs are retried as a new attempt; spare_nodes only applies to multi-node jobs"
         found.append(FieldProblem("/resources/spare_nodes", "no_use_for_spares", detail))
+    if spec.resources.min_nodes is not None:
+        found += _cannot_shrink(spec, pool, spec.resources.min_nodes)
     if (spec.resources.memory_bytes_per_node or 0) > pool.memory_bytes_per_node:
         detail = (
             f"{_gib(spec.resources.memory_bytes_per_node or 0)} asked of each node, those of pool {pool.name} have "
@@ -143,6 +145,32 @@ def rejections(spec: JobSpec, pool: PoolShape) -> list[FieldProblem]:
         )
         found.append(FieldProblem("/training/parallelism/tensor", "tensor_leaves_the_node", detail))
     return found
+
+
+def _cannot_shrink(spec: JobSpec, pool: PoolShape, fewest: int) -> list[FieldProblem]:
+    """Return why a job cannot continue on its smallest number of nodes."""
+    field, nodes, training = "/resources/min_nodes", spec.resources.nodes, spec.training
+    if training is None:
+        return [FieldProblem(field, "does_not_train", f"min_nodes {fewest} only applies to training; leave it out")]
+    if fewest >= nodes:
+        detail = f"min_nodes {fewest} is not less than nodes {nodes}; take at most {nodes - 1}, or leave it out"
+        if nodes == 1:
+            detail = f"min_nodes {fewest} for a job of one node, which cannot train on fewer; leave it out"
+        return [FieldProblem(field, "not_fewer_nodes", detail)]
+    smaller = spec.model_copy(update={"resources": spec.resources.model_copy(update={"nodes": fewest})})
+    mesh = plan_mesh(training, training.tokenizer.vocab_size, smaller.resources.world_size)
+    if isinstance(mesh, list):
+        reasons = [each.message for each in mesh]
+    else:
+        need = estimate(smaller, pool, with_smallest_micro_batches=True)
+        reasons = [each.detail for each in _too_large(need, smaller, pool)]
+    return [
+        FieldProblem(
+            field, "does_not_fit",
+            f"the job cannot train on min_nodes {fewest}: {reason}. Take a larger min_nodes that fits, or leave it out",
+        )
+        for reason in reasons
+    ]  # fmt: skip
 
 
 def _too_large(need: Estimate, spec: JobSpec, pool: PoolShape) -> list[FieldProblem]:

@@ -45,6 +45,12 @@ class Resources(ProcessLayout):
     """Number of additional nodes that wait to replace a node that is lost, has a fault of its accelerator or disk, or
     is much slower than the others, without a new attempt. They occupy slots like the other nodes. Refused for a job of
     one node, which is retried as a new attempt."""
+    min_nodes: Annotated[
+        Annotated[int, Field(ge=1)] | None, Field(examples=[2], exclude_if=lambda value: value is None)
+    ] = None
+    """Smallest number of nodes to train on after nodes were lost and no spare one is left: the attempt continues on the
+    nodes that it has, with fewer data-parallel ranks and more micro-batches, so that each step has the same samples. Less
+    than `nodes`, with a mesh that fits. Without it, such an attempt ends. The slots of lost nodes remain reserved."""
     cpus_per_process: Annotated[Annotated[int, Field(ge=1, le=1024)] | None, Field(examples=[8])] = None
     """CPU cores requested for each process. Without it Slurm is asked for 1, and Kubernetes for what the cluster's
     configuration sets (1 by default). Ignored on a cluster of kind `local`."""
@@ -85,7 +91,7 @@ class RetryPolicy(SpecModel):
     restarts_in_place: Annotated[int, Field(ge=0, le=100)] = 1
     """Number of times that an attempt restarts its worker processes on the same nodes before it ends, after a killed
     process, a lost connection between processes, an error in storage, an exception on an accelerator or an internal
-    error. Each node in `spare_nodes` adds one. These restarts are not retries."""
+    error. Each node that the attempt can lose (`spare_nodes`, `min_nodes`) adds one. These restarts are not retries."""
     hang_seconds: Annotated[
         Annotated[int, Field(ge=10, le=600), DURATION] | None,
         Field(examples=["2m"], exclude_if=lambda value: value is None),

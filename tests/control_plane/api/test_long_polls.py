@@ -18,6 +18,7 @@ from deploy.local.handle import wait_until
 from tests.control_plane import drive
 from tests.control_plane.api.live import PATIENCE_SECONDS, LiveServer
 from trainer.client.http import PlatformClient
+from trainer.contract import node_rendezvous
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest
 from trainer.contract.run import EndClass
 
@@ -98,7 +99,7 @@ def test_all_nodes_wait_in_one_request_and_hold_no_thread(start: Callable[..., A
 def test_a_round_completes_without_a_request_when_the_spare_node_does_not_join(
     start: Callable[..., Agents], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rendezvous_rounds, "SPARE_JOIN_TIMEOUT", timedelta(seconds=1))
+    monkeypatch.setattr(node_rendezvous, "SPARE_JOIN_TIMEOUT", timedelta(seconds=1))
     agents = start(nodes=2, spare_nodes=1)
     replies = [agents.join(0), agents.join(1)]
     assert [result(reply).node_rank for reply in replies] == [0, 1]
@@ -108,7 +109,7 @@ def test_a_round_completes_without_a_request_when_the_spare_node_does_not_join(
 def test_a_spare_node_waits_until_a_new_round_begins(
     start: Callable[..., Agents], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rendezvous_rounds, "SPARE_JOIN_TIMEOUT", timedelta(hours=1))
+    monkeypatch.setattr(node_rendezvous, "SPARE_JOIN_TIMEOUT", timedelta(hours=1))
     agents = start(nodes=2, spare_nodes=1)
     first = [agents.join(0), agents.join(2)]
     agents.wait_for(2)

@@ -119,6 +119,71 @@ def test_a_node_that_leaves_is_replaced_by_the_spare_one(attempt: Attempt) -> No
     assert join(attempt, 1, leaves=True).state == "over"
 
 
+@pytest.fixture
+def shrinkable(submit: Callable[..., Job], pool: Pool) -> Attempt:
+    """Return an attempt of four nodes that may train on two, in round 1."""
+    pool.nodes = 4
+    pool.save()
+    attempt = drive.start(
+        submit(resources={"nodes": 4, "min_nodes": 2, "processes_per_node": 1, "cluster": "fake"})
+    )
+    for index in range(4):
+        join(attempt, index)
+    return attempt
+
+
+def test_the_first_round_is_of_all_nodes(shrinkable: Attempt, submit: Callable[..., Job]) -> None:
+    assert {join(shrinkable, index).num_nodes for index in range(4)} == {4}
+    job = submit(resources={"nodes": 4, "min_nodes": 2, "processes_per_node": 1, "cluster": "fake"})
+    second = drive.start(job)
+    for index in range(3):
+        join(second, index)
+    time_passes(3600)
+    assert join(second, 0).missing == 1
+
+
+@pytest.mark.parametrize("left", [(0, 1, 2), (2, 3)])
+def test_without_a_spare_node_the_round_is_of_those_that_are_left(shrinkable: Attempt, left: tuple[int, ...]) -> None:
+    for index in left:
+        assert join(shrinkable, index, round=2, because="lost a peer").state == "gathering"
+    time_passes(29)
+    assert join(shrinkable, left[0], round=2).missing == 4 - len(left)
+    time_passes(2)
+    places = [join(shrinkable, index, round=2) for index in left]
+    assert sorted(place.node_rank for place in places) == list(range(len(left)))
+    assert {(place.state, place.num_nodes, place.spares) for place in places} == {("placed", len(left), 0)}
+
+
+def test_fewer_than_the_smallest_number_wait(shrinkable: Attempt) -> None:
+    join(shrinkable, 3, round=2)
+    time_passes(3600)
+    assert join(shrinkable, 3, round=2) == JoinReply(state="gathering", round=2, missing=3)
+
+
+def test_nodes_leave_down_to_the_smallest_number_and_the_others_do_not_wait(shrinkable: Attempt) -> None:
+    assert join(shrinkable, 1, round=2, leaves=True).state == "spare"
+    for index in (0, 2, 3):
+        join(shrinkable, index, round=2)
+    assert join(shrinkable, 0, round=2).num_nodes == 3
+    assert join(shrinkable, 0, round=3, leaves=True).state == "spare"
+    for index in (2, 3):
+        join(shrinkable, index, round=3)
+    assert join(shrinkable, 2, round=3).num_nodes == 2
+    assert join(shrinkable, 2, round=4, leaves=True).state == "over", "the other one is not enough"
+
+
+def test_a_node_that_returns_waits_for_the_next_round(shrinkable: Attempt) -> None:
+    for index in (0, 1, 2):
+        join(shrinkable, index, round=2)
+    time_passes(31)
+    assert join(shrinkable, 0, round=2).num_nodes == 3
+    assert join(shrinkable, 3, store_port=4321).state == "spare"
+    assert join(shrinkable, 0, round=2).spares == 1
+    for index in range(4):
+        join(shrinkable, index, round=3)
+    assert {join(shrinkable, index, round=3).num_nodes for index in range(4)} == {4}
+
+
 def test_another_process_in_a_nodes_place_begins_a_round(attempt: Attempt) -> None:
     all_there(attempt)
     assert join(attempt, 1, store_port=4321).round == 2

@@ -272,6 +272,28 @@ def test_shadow_checkpoints_that_the_nodes_have_no_memory_for_are_warned_of(spec
         assert ("shadows_do_not_fit" in found) == is_warned, (interval, memory, found)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "min_nodes", "training", "code", "words"),
+    [
+        (2, 1, {}, None, ""),
+        (2, 2, {}, "not_fewer_nodes", "min_nodes 2 is not less than nodes 2; take at most 1, or leave it out"),
+        (1, 1, {}, "not_fewer_nodes", "min_nodes 1 for a job of one node, which cannot train on fewer; leave it out"),
+        (4, 1, {"parallelism": {"pipeline": 2}}, "does_not_fit", "the job cannot train on min_nodes 1: "),
+        (4, 2, {"parallelism": {"pipeline": 2}}, None, ""),
+        (2, 1, {"parallelism": {"data": 2}}, "does_not_fit", "the job cannot train on min_nodes 1: "),
+    ],
+)
+def test_a_job_shrinks_only_to_a_number_of_nodes_that_fits(
+    spec: dict[str, Any], nodes: int, min_nodes: int, training: dict[str, Any], code: str | None, words: str
+) -> None:
+    resources = {"nodes": nodes, "min_nodes": min_nodes, "processes_per_node": 1}
+    parsed = JobSpec.model_validate({**spec, "training": {**spec["training"], **training}, "resources": resources})
+    pool = fit.PoolShape("cpu", 4, nodes=4, memory_bytes_per_node=2**34)
+    problems = [each for each in fit.rejections(parsed, pool) if each.pointer == "/resources/min_nodes"]
+    assert [each.code for each in problems] == ([] if code is None else [code])
+    assert all(each.detail.startswith(words) for each in problems)
+
+
 def test_copies_for_spare_nodes_count_as_shadow_checkpoints(spec: dict[str, Any]) -> None:
     sizes = []
     for nodes, spare_nodes in ((2, 0), (2, 1), (1, 0)):

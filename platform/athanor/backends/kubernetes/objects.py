@@ -61,7 +61,7 @@ def job(config: KubernetesConfig, plan: LaunchPlan) -> Json:
             "labels": {**labels, **({names.QUEUE: queue} if queue is not None else {})},
             "annotations": {
                 **config.annotations,
-                names.NODES: str(plan.nodes),
+                names.NODES: str(plan.fewest_nodes),
                 names.JOB_NAME: plan.job_name[:MAX_ANNOTATION_LENGTH],
                 names.TEAM_NAME: plan.team[:MAX_ANNOTATION_LENGTH],
             },
@@ -72,10 +72,10 @@ def job(config: KubernetesConfig, plan: LaunchPlan) -> Json:
 
 def _tries(plan: LaunchPlan) -> Json:
     disrupted = [{"type": "DisruptionTarget", "status": "True"}]
-    if plan.spare_nodes:
+    if plan.expendable_nodes:
         return {
             "backoffLimitPerIndex": 0,
-            "maxFailedIndexes": plan.spare_nodes,
+            "maxFailedIndexes": plan.expendable_nodes,
             "podFailurePolicy": {"rules": [{"action": "FailIndex", "onPodConditions": disrupted}]},
         }
     return {

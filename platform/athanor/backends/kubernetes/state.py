@@ -32,7 +32,7 @@ class JobState:
     uid: str
     generation: int
     pods: int
-    nodes: int  # of the pods, those that train; the others are spare
+    nodes: int  # of the pods, those that must end well; the others are expendable
     queue: str
     is_suspended: bool
     is_cancelled: bool  # by us

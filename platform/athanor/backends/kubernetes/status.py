@@ -106,7 +106,7 @@ def _finished(job: JobState, pods: Sequence[PodState], ended: Ended, nodes: tupl
     if ended.reason == "FailedIndexes" and job.succeeded >= job.nodes:
         return Observation(
             Presence.FINISHED, "Complete", f"{ended.reason}: {ended.message}", exit_status=0, nodes=nodes,
-            explanation="Pods were lost, and spare ones took their place.",
+            explanation="Pods were lost, and the others finished the run.",
         )  # fmt: skip
     first = next((pod for pod in failures if pod.exit_code not in BY_DELETION), failures[0] if failures else None)
     status = _status(first)

@@ -90,7 +90,7 @@ def request(config: SlurmConfig, plan: LaunchPlan) -> JobRequest:
         exclude=tuple(sorted(plan.avoid_nodes)),
         only_node=plan.only_node or None,
         switches=plan.max_switches,
-        survives_node_loss=plan.spare_nodes > 0,
+        survives_node_loss=plan.expendable_nodes > 0,
     )
 
 
@@ -128,7 +128,7 @@ def options(asked: JobRequest) -> list[str]:
     if asked.exclusive:
         lines.append("--exclusive")
     if asked.survives_node_loss:
-        lines.append("--no-kill")  # a spare node takes the place of one that is lost
+        lines.append("--no-kill")  # the run continues with a spare node, or on fewer
     return [
         *lines,
         f"--time={asked.minutes}",
@@ -234,7 +234,7 @@ echo "$status $SLURM_JOB_ID" >{end}.part && mv {end}.part {end}
 exit "$status"
 """
 
-# With spare nodes the run continues without a lost node, for which srun reports a failure: then so many agents
+# With spare nodes, or min_nodes, the run continues without a lost node, for which srun reports a failure: then so many agents
 # that ended well are a good end.
 NODE_END = '[ "$status" -eq 0 ] && echo >{ended}.ended."$SLURM_NODEID"'
 ALL_END = """ended=$(ls {ended}.ended.* 2>/dev/null | wc -l)
@@ -249,7 +249,7 @@ def _script(config: SlurmConfig, plan: LaunchPlan, output: str) -> str:
     if plan.nodes + plan.spare_nodes > 1:
         srun.append("--label")
     ended = shlex.quote(output)
-    if plan.spare_nodes:
+    if plan.expendable_nodes:
         srun.append("--no-kill")
     return SCRIPT.format(
         job=_comment(plan.job_id),
@@ -267,8 +267,8 @@ def _script(config: SlurmConfig, plan: LaunchPlan, output: str) -> str:
         work=shlex.quote(f"{config.work_directory.rstrip('/')}/{plan.backend_name}"),
         command=shlex.join(config.command),
         srun=" ".join(srun),
-        node_end=NODE_END.format(ended=ended) if plan.spare_nodes else ":",
-        all_end=ALL_END.format(ended=ended, nodes=plan.nodes) if plan.spare_nodes else ":",
+        node_end=NODE_END.format(ended=ended) if plan.expendable_nodes else ":",
+        all_end=ALL_END.format(ended=ended, nodes=plan.fewest_nodes) if plan.expendable_nodes else ":",
     )
 
 
