@@ -15680,7 +15680,10 @@ export interface operations {
     nodes_preflight: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 /** @description Id of the cluster. */
                 cluster_id: string;
@@ -15694,6 +15697,8 @@ export interface operations {
             /** @description A preflight of a node, outside any job. */
             201: {
                 headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
                     [name: string]: unknown;
                 };
                 content: {

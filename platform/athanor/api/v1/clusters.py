@@ -366,16 +366,26 @@ class NodePreflightsView(APIView):
 class NodePreflightView(APIView):
     """Requests to `/clusters/{cluster_id}/nodes/{node_name}:preflight`."""
 
-    @extend_schema(operation_id="nodes_preflight", request=None, responses={201: NodePreflightSerializer, **PROBLEMS})
+    @extend_schema(
+        operation_id="nodes_preflight",
+        parameters=IDEMPOTENT,
+        request=None,
+        responses={201: NodePreflightSerializer, **PROBLEMS},
+    )
     def post(self, request: Request, cluster_id: str, node_name: str) -> Response:
         """Start a preflight of a node.
 
         Measures the devices, memory and disk of the node for about a minute; `preflights` lists the result. The node
         must be ready and free, and no job may wait for its pool; else it is refused with 409. It is stopped as soon as
         a job is submitted to the cluster. No team is charged. For platform administrators."""
-        made = clusters.start_preflight(cluster_id, node_name, operator(request).user)
-        shown: serializers.Serializer[Any] = NodePreflightSerializer(made)
-        return Response(shown.data, status=201)
+        principal = operator(request)
+
+        def start() -> Response:
+            made = clusters.start_preflight(cluster_id, node_name, principal.user)
+            shown: serializers.Serializer[Any] = NodePreflightSerializer(made)
+            return Response(shown.data, status=201)
+
+        return run_idempotently(request, start)
 
 
 class NodeDrainView(APIView):
