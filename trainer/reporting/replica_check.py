@@ -2,7 +2,7 @@
 
 A bit that flips in a parameter, in its optimizer state, or in a gradient after it was summed, makes one replica differ
 from then on, and no loss shows it. The run goes back to the newest state that was compared. A bit that flips before the
-sum is in all replicas alike, which this does not find.
+sum is in all replicas alike, which this does not find (`suspicion.py`).
 """
 
 from collections import Counter, defaultdict

@@ -27,6 +27,15 @@ describe("events of a spike", () => {
       .toBe(`Large loss at step 7: 9.5000, above 4.2500${SHOWN}`);
   });
 
+  it("name what was found when the step was computed again", () => {
+    expect(textOf("step.recomputed", { step: 7, because: "the loss is not finite; the same result" }))
+      .toBe("Step 7 was computed again: the loss is not finite; the same result");
+    expect(textOf("gradient.corrupted", { step: "7", ranks: "1", node: "n1", because: "rank 1 was wrong" }))
+      .toBe("A gradient was corrupted, and its step computed again: rank 1 was wrong");
+    expect(textOf("replicas.compared", { step: "7", ranks: "1", node: "n1", because: "rank 1 was wrong" }))
+      .toBe("Replicas compared after a restart: rank 1 was wrong");
+  });
+
   it("of older versions have neither", () => {
     expect(textOf("step.skipped", { step: 7, because: "an outlier" })).toBe("Step 7 skipped: an outlier");
     expect(textOf("step.skipped", { step: 7, because: "an outlier", ...DETAILS, layers: "" }))
