@@ -8697,6 +8697,15 @@ export interface components {
              */
             spare_nodes: number;
             /**
+             * Min Nodes
+             * @description Smallest number of nodes to train on after nodes were lost and no spare one is left: the attempt continues on the
+             *     nodes that it has, with fewer data-parallel ranks and more micro-batches, so that each step has the same samples. Less
+             *     than `nodes`, with a mesh that fits. Without it, such an attempt ends. The slots of lost nodes remain reserved.
+             * @default null
+             * @example 2
+             */
+            min_nodes: number | null;
+            /**
              * Cpus Per Process
              * @description CPU cores requested for each process. Without it Slurm is asked for 1, and Kubernetes for what the cluster's
              *     configuration sets (1 by default). Ignored on a cluster of kind `local`.
@@ -8764,7 +8773,7 @@ export interface components {
              * Restarts In Place
              * @description Number of times that an attempt restarts its worker processes on the same nodes before it ends, after a killed
              *     process, a lost connection between processes, an error in storage, an exception on an accelerator or an internal
-             *     error. Each node in `spare_nodes` adds one. These restarts are not retries.
+             *     error. Each node that the attempt can lose (`spare_nodes`, `min_nodes`) adds one. These restarts are not retries.
              * @default 1
              */
             restarts_in_place: number;

@@ -133,6 +133,7 @@ class Resources(TypedDict):
     cluster: NotRequired[str | None]
     accelerator: NotRequired[str]
     spare_nodes: NotRequired[int]
+    min_nodes: NotRequired[int | None]
     cpus_per_process: NotRequired[int | None]
     memory_bytes_per_node: NotRequired[int | str | None]
     exclusive: NotRequired[bool]
