@@ -1,7 +1,6 @@
 """A node is lost with all that it had in memory, and a spare one continues from the copies on another node."""
 
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,13 +113,8 @@ def test_without_a_spare_node_the_run_continues_on_fewer_nodes_with_the_same_sam
             others = [each for index, each in enumerate(agents) if index != lost or min_nodes is None]
             try:
                 if min_nodes is not None:
-                    api.wait_for(lambda: len(api.checkpoints) >= 2, 120)  # noqa: B023 - called in this turn
+                    api.wait_for(lambda: len(api.checkpoints) >= 2, 120)
                     agents[lost].send_signal(signal.SIGKILL)
-                    killed = time.monotonic()
-                    api.wait_for(lambda: 2 in api.placed, 120)  # noqa: B023 - likewise
-                    print(f"killed to placed: {time.monotonic() - killed:.1f} s")
-                    api.wait_for(lambda: any(b["generation"] == 1 and b["step"] >= 0 for b in api.heartbeats), 120)  # noqa: B023
-                    print(f"killed to next step: {time.monotonic() - killed:.1f} s")
                 assert [each.wait(200) for each in others] == [0] * len(others), log(api)
             finally:
                 for process in agents:

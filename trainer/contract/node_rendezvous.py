@@ -76,8 +76,8 @@ def count_missing(joined: int, expected: int, needed: int, fewest: int, waited: 
     """Return how many nodes a round waits for; 0: it closes now.
 
     `joined`: the nodes in it. `expected`: those of the attempt, spare ones included, without those that have left for
-    good. `needed`: as many as the job asked for. `fewest`: with how many it may close. `waited`: the time since `fewest`
-    had joined, or `needed` if they have; None before.
+    good. `needed`: as many as the job asked for. `fewest`: with how many it may close. `waited`: the time since
+    `fewest` had joined, or `needed` if they have; None before.
     """
     wanted = min(needed, expected)
     if waited is None or joined < fewest:

@@ -8814,8 +8814,9 @@ export interface components {
             /**
              * Min Nodes
              * @description Smallest number of nodes to train on after nodes were lost and no spare one is left: the attempt continues on the
-             *     nodes that it has, with fewer data-parallel ranks and more micro-batches, so that each step has the same samples. Less
-             *     than `nodes`, with a mesh that fits. Without it, such an attempt ends. The slots of lost nodes remain reserved.
+             *     nodes that it has, with fewer data-parallel ranks and more micro-batches, so that each step has the same samples.
+             *     Less than `nodes`, with a mesh that fits. Without it, such an attempt ends. The slots of lost nodes remain
+             *     reserved.
              * @default null
              * @example 2
              */

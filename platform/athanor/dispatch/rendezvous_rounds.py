@@ -2,8 +2,8 @@
 
 The messages are in trainer/contract/node_rendezvous.py. A round is complete when as many nodes have joined as the job
 asked for, and the spare nodes too or SPARE_JOIN_TIMEOUT has passed; a later round of a job with `min_nodes` also with
-fewer, after SHRINK_TIMEOUT. An agent that joins from another address is another process: the round that it was in cannot
-continue.
+fewer, after SHRINK_TIMEOUT. An agent that joins from another address is another process: the round that it was in
+cannot continue.
 
 A join reads and writes two rows, its own and its attempt's round, however many nodes there are; most are one statement.
 Only the completion of a round reads all rows. An agent waits for its ranks in a long poll (api/agent/long_polls.py),
@@ -14,6 +14,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from django.db import connection, transaction
@@ -145,7 +146,7 @@ def join(attempt: Attempt, asked: JoinRequest) -> JoinReply:
 
 
 def _leave(attempt: Attempt, asked: JoinRequest) -> JoinReply:
-    """Begin a round without this node, if the others are enough for the job. Idempotent: it asks again to learn of the end."""
+    """Begin a round without this node, if the others are enough. Idempotent: it asks again to learn of the end."""
     with transaction.atomic():
         round_ = next(iter(_rounds(LOCKED, [attempt.pk])), None)
         node = AttemptNode.objects.filter(attempt=attempt, node_index=asked.node_index).first()
@@ -266,7 +267,7 @@ def _place_if_complete(attempt: Attempt, round_: RendezvousRound) -> int:
             round_.enough_at = round_.enough_at if round_.joined >= round_.fewest else None
         else:
             spec = spec_of(attempt.job)
-            round_.placed = choose_num_nodes(len(nodes), round_.needed, round_.fewest, lambda count: _fits(spec, count))
+            round_.placed = choose_num_nodes(len(nodes), round_.needed, round_.fewest, partial(_fits, spec))
             round_.first_node = _assign_ranks(attempt, spec, nodes, round_.placed)
         round_.save(update_fields=["joined", "enough_at", "first_node", "placed"])
     return 0

@@ -49,8 +49,9 @@ class Resources(ProcessLayout):
         Annotated[int, Field(ge=1)] | None, Field(examples=[2], exclude_if=lambda value: value is None)
     ] = None
     """Smallest number of nodes to train on after nodes were lost and no spare one is left: the attempt continues on the
-    nodes that it has, with fewer data-parallel ranks and more micro-batches, so that each step has the same samples. Less
-    than `nodes`, with a mesh that fits. Without it, such an attempt ends. The slots of lost nodes remain reserved."""
+    nodes that it has, with fewer data-parallel ranks and more micro-batches, so that each step has the same samples.
+    Less than `nodes`, with a mesh that fits. Without it, such an attempt ends. The slots of lost nodes remain
+    reserved."""
     cpus_per_process: Annotated[Annotated[int, Field(ge=1, le=1024)] | None, Field(examples=[8])] = None
     """CPU cores requested for each process. Without it Slurm is asked for 1, and Kubernetes for what the cluster's
     configuration sets (1 by default). Ignored on a cluster of kind `local`."""

@@ -124,9 +124,7 @@ def shrinkable(submit: Callable[..., Job], pool: Pool) -> Attempt:
     """Return an attempt of four nodes that may train on two, in round 1."""
     pool.nodes = 4
     pool.save()
-    attempt = drive.start(
-        submit(resources={"nodes": 4, "min_nodes": 2, "processes_per_node": 1, "cluster": "fake"})
-    )
+    attempt = drive.start(submit(resources={"nodes": 4, "min_nodes": 2, "processes_per_node": 1, "cluster": "fake"}))
     for index in range(4):
         join(attempt, index)
     return attempt

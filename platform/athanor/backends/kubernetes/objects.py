@@ -1,8 +1,8 @@
 """From a plan to the objects of an attempt. Pure: the same plan gives the same objects.
 
-`backoffLimit: 0`, or with spare nodes `backoffLimitPerIndex: 0` and as many failed indexes as there are spares: no pod
-is ever replaced, so a Job is one try. The failure policy makes a disruption (preemption, eviction, a node's end) the
-Job's own reason, which can be read when the pod is long gone.
+`backoffLimit: 0`, or with spare nodes or `min_nodes` `backoffLimitPerIndex: 0` and as many failed indexes as can be
+lost: no pod is ever replaced, so a Job is one try. The failure policy makes a disruption (preemption, eviction, a
+node's end) the Job's own reason, which can be read when the pod is long gone.
 """
 
 import base64

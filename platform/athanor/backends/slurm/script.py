@@ -234,8 +234,8 @@ echo "$status $SLURM_JOB_ID" >{end}.part && mv {end}.part {end}
 exit "$status"
 """
 
-# With spare nodes, or min_nodes, the run continues without a lost node, for which srun reports a failure: then so many agents
-# that ended well are a good end.
+# With spare nodes, or min_nodes, the run continues without a lost node, for which srun reports a failure: then so many
+# agents that ended well are a good end.
 NODE_END = '[ "$status" -eq 0 ] && echo >{ended}.ended."$SLURM_NODEID"'
 ALL_END = """ended=$(ls {ended}.ended.* 2>/dev/null | wc -l)
 [ "$status" -ne 0 ] && [ "$ended" -ge {nodes} ] && status=0
