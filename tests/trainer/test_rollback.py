@@ -122,7 +122,12 @@ def test_a_run_that_diverges_continues_with_other_data(
 
 
 def test_a_run_that_always_diverges_ends_after_its_rollbacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It never goes back to the same checkpoint, and the checkpoints of the diverged state are gone."""
+    """It never goes back to the same checkpoint, and the checkpoints of the diverged state are gone, as is what is left
+    of saves that were interrupted."""
+    interrupted = [tmp_path / "run/store/checkpoints" / f"step-{step}-interrupted" for step in (3, 50)]
+    for folder in interrupted:
+        folder.mkdir(parents=True)
+        (folder / "rank0.0").write_bytes(b"a part of it")
     always = range(43 * SEQUENCES, 10_000)
     monkeypatch.setattr(worker_group, "run_worker", Diverging(always, nan))
     run = run_alone(tmp_path / "run", tiny_training(steps=60), every_steps=5, keep_last=5)
@@ -130,6 +135,7 @@ def test_a_run_that_always_diverges_ends_after_its_rollbacks(tmp_path: Path, mon
     assert [each["step"] for each in run.events("training.rolled_back")] == [40, 35]
     assert run.end["message"].endswith("; it had gone back to an earlier checkpoint 2 times before")
     assert all(int(folder.name.split("-")[1]) <= 40 for folder in run.checkpoints)
+    assert not [folder for folder in interrupted if folder.exists()]
 
 
 def test_without_an_earlier_checkpoint_a_run_that_diverges_ends(

@@ -128,18 +128,24 @@ class LocalPlatform:
 
     def register_checkpoint(self, manifest: CheckpointManifest) -> None:
         """Delete checkpoints beyond the newest `keep_last`, but for milestones, and the best one if it is to be
-        retained; the manifest in the store is the registration."""
-        policy, best = self._settings.checkpoint, self._best_checkpoint()
-        for step, folder in self._checkpoints()[: -policy.keep_last]:
-            if (best is None or step != best.step) and not policy.is_milestone(step):
-                self.storage.delete_prefix(f"checkpoints/{folder.name}")
+        retained; and what is left of saves before this one that were interrupted. The manifest in the store is the
+        registration."""
+        policy, best, complete = self._settings.checkpoint, self._best_checkpoint(), self._checkpoints()
+        superseded = [
+            (step, folder)
+            for step, folder in complete[: -policy.keep_last]
+            if (best is None or step != best.step) and not policy.is_milestone(step)
+        ]
+        interrupted = [each for each in self._folders() if each[0] < manifest.step and each not in complete]
+        for _, folder in superseded + interrupted:
+            self.storage.delete_prefix(f"checkpoints/{folder.name}")
 
     def report_damaged(self, checkpoint: DamagedCheckpoint) -> None:
         """Remember a checkpoint that cannot be read, until this process ends."""
         self._damaged.add((checkpoint.generation, checkpoint.step))
 
     def roll_back(self, request: RollbackRequest) -> Rollback | None:
-        """Delete the checkpoints of the diverged state, and append the rollback to a file in the output folder."""
+        """Delete the checkpoints of the diverged state, complete or not, and append the rollback to a file in the output folder."""
         found = (each for each in self._intact_checkpoints() if each.step <= request.last_good_step)
         good = next(found, None)
         if good is None:
@@ -150,7 +156,7 @@ class LocalPlatform:
             from_step=good.step,
             first_sequence=request.first_sequence,
         )
-        for step, folder in self._checkpoints():
+        for step, folder in self._folders():
             if step > good.step:
                 self.storage.delete_prefix(f"checkpoints/{folder.name}")
         with (self.output / ROLLBACK_FILE).open("a") as file:
@@ -183,11 +189,13 @@ class LocalPlatform:
         lines = path.read_text().splitlines() if path.exists() else []
         return [Rollback.model_validate_json(line) for line in lines]
 
-    def _checkpoints(self) -> list[tuple[int, Path]]:
+    def _folders(self) -> list[tuple[int, Path]]:
+        """Return step and folder of each checkpoint and of each save that did not end."""
         folders = (self.output / STORE_FOLDER / "checkpoints").glob("step-*")
-        return sorted(
-            (int(folder.name.split("-")[1]), folder) for folder in folders if (folder / MANIFEST_NAME).exists()
-        )
+        return sorted((int(folder.name.split("-")[1]), folder) for folder in folders)
+
+    def _checkpoints(self) -> list[tuple[int, Path]]:
+        return [(step, folder) for step, folder in self._folders() if (folder / MANIFEST_NAME).exists()]
 
     def _intact_checkpoints(self) -> Iterator[CheckpointManifest]:
         """Yield the manifests, the newest first."""
