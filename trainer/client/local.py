@@ -145,7 +145,8 @@ class LocalPlatform:
         self._damaged.add((checkpoint.generation, checkpoint.step))
 
     def roll_back(self, request: RollbackRequest) -> Rollback | None:
-        """Delete the checkpoints of the diverged state, complete or not, and append the rollback to a file in the output folder."""
+        """Delete the checkpoints of the diverged state, complete or not, and append the rollback to a file in the
+        output folder."""
         found = (each for each in self._intact_checkpoints() if each.step <= request.last_good_step)
         good = next(found, None)
         if good is None:
