@@ -202,7 +202,8 @@ def test_an_administrator_starts_one_and_is_refused_with_a_reason(
     User.objects.filter(pk=user.pk).update(platform_role=PlatformRole.PLATFORM_ADMIN)
     admin = Api()
     admin.force_login(User.objects.get(pk=user.pk))
-    answer = admin.send("post", f"{path}:preflight", {})
+    answer, repeated = (admin.send("post", f"{path}:preflight", {}, idempotency_key="k-1") for _ in range(2))
+    assert (repeated.status_code, repeated.json(), repeated["Idempotency-Replayed"]) == (201, answer.json(), "true")
     assert (answer.status_code, answer.json()["cause"], answer.json()["actor"]) == (201, "manual", user.username)
     assert AuditEvent.objects.filter(action="node.preflight").count() == 1
     assert admin.send("post", f"{path}:preflight", {}).json()["code"] == "preflight_running"
