@@ -59,7 +59,7 @@ def _of_node(cluster: str, node: str, *, only_read: bool, show_all: bool, as_jso
     else:
         identifier = client.post(f"{path}:preflight")["id"]
         while not (found := [row for row in client.get(f"{path}/preflights")["items"] if _has_ended(row, identifier)]):
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)  # between two questions to the API, which has no stream of preflights
     shown = found if show_all else found[:1]
     if as_json:
         print_json(shown)
