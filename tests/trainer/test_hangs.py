@@ -11,8 +11,10 @@ import pytest
 
 from tests.trainer.runs import run_alone, tiny_training
 from trainer.agent import hang_watch, worker_group
+from trainer.agent.rendezvous_client import RendezvousClient
 from trainer.agent.supervisor import Supervisor
 from trainer.agent.worker_process import run_worker
+from trainer.contract.node_rendezvous import JoinReply
 from trainer.contract.run import EndClass
 from trainer.resilience import progress
 from trainer.resilience.assignment import Assignment
@@ -110,6 +112,27 @@ def test_a_stopped_server_is_replaced(tmp_path: Path, name: str) -> None:
     assert sorted(run.series(LOSS)) == list(range(1, 101))
 
 
+def test_ranks_that_train_while_the_fork_server_is_stopped_are_not_called_idle(tmp_path: Path) -> None:
+    """The time is that of the ranks, not of the server: the ledger counts it as time without progress."""
+
+    def act(supervisor: Supervisor) -> None:
+        report = supervisor._report_event
+
+        def report_and_stop(kind: str, **data: object) -> None:
+            report(kind, **data)
+            if kind == "progress.stalled":
+                supervisor.request_stop(None)
+
+        supervisor._report_event = report_and_stop
+        os.kill(fork_server_pid(), signal.SIGSTOP)
+
+    run = run_alone(tmp_path / "run", tiny_training(steps=100_000), restarts=1, every_steps=20, at_first_checkpoint=act)
+    assert run.end_class is EndClass.STOPPED
+    (stalled,) = run.events("progress.stalled")
+    assert stalled["because"] == "the fork server is stopped (SIGSTOP, or a debugger)"
+    assert stalled["seconds"] < progress.HANG_SECONDS
+
+
 def test_a_fork_server_that_is_stopped_when_the_attempt_ends_does_not_keep_the_agent(tmp_path: Path) -> None:
     """It is the parent of the ranks: while it is stopped, the agent does not learn that they have ended."""
 
@@ -135,6 +158,26 @@ def test_a_fork_server_that_is_stopped_before_the_ranks_start_is_replaced(tmp_pa
     assert (stalled["because"], stalled["phase"], stalled["ranks"]) == (
         "the fork server is stopped (SIGSTOP, or a debugger)", "data", []
     )  # fmt: skip
+    assert sorted(run.series(LOSS)) == list(range(1, 6))
+
+
+def test_ranks_do_not_wait_for_a_store_that_ended_before_they_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fork server is killed after the rendezvous: the store ends with it, but the ranks start from the next one."""
+    reply, killed = RendezvousClient.single_node_reply, []
+
+    def kill_after(self: RendezvousClient, port: int) -> JoinReply:
+        if not killed:
+            killed.append(fork_server_pid())
+            os.kill(killed[0], signal.SIGKILL)
+        return reply(self, port)
+
+    monkeypatch.setattr(RendezvousClient, "single_node_reply", kill_after)
+    run = run_alone(tmp_path / "run", tiny_training(steps=5), restarts=1)
+    assert run.end_class is EndClass.COMPLETED
+    (restarted,) = run.events("generation.started")
+    assert restarted["because"] == "the process of the rendezvous store was killed"
     assert sorted(run.series(LOSS)) == list(range(1, 6))
 
 

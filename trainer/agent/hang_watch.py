@@ -55,6 +55,11 @@ class HangWatch:
         self._examination: _Examination | None = None
         self._next_examination = 0.0  # seconds without progress: one that may take long is examined again later
 
+    def idle_seconds(self) -> float:
+        """Return the seconds since the last progress that was observed, of the rank that has made none for longest."""
+        not_observed = time.monotonic() - self._before
+        return max(self._progress.idle(slot) for slot in range(len(self._ranks))) + not_observed
+
     def poll(self) -> Stall | None:
         """Observe all ranks. Return what holds them up, once it has been examined."""
         now = time.monotonic()

@@ -44,6 +44,11 @@ class NodeServers:
             self._follow(self._store, -1)
         return self._store_port
 
+    @property
+    def has_lost_store(self) -> bool:
+        """Return whether the store has ended. Call it from the thread that starts the processes of this node."""
+        return self._store is not None and not self._store.process.is_alive()
+
     def kill_store(self) -> None:
         """Kill the rendezvous store, if there is one."""
         if self._store is not None:

@@ -434,6 +434,7 @@ class Supervisor:
         outcome = self.worker_group.watch(
             lambda: self._check_deadline(run.deadline),
             lambda: self._attempt_over.is_set() or self._rendezvous.is_round_outdated,
+            lambda: reply.node_rank == 0 and self._servers.has_lost_store,
         )
         if outcome.corrupted_step is not None:
             self._corrupted = outcome.corrupted_step, reply.round - 1
@@ -482,7 +483,10 @@ class Supervisor:
 
     def _report_stopped_server(self, run: RunConfig, name: str, seconds: float) -> None:
         step, phase, _ = self._progress(run)
-        ranks = self.worker_group.ranks if self.worker_group is not None else []
+        ranks: list[int] = []
+        if self.worker_group is not None:
+            ranks = self.worker_group.ranks
+            seconds = min(seconds, self.worker_group.idle_seconds())  # they train on until they need the server
         hang = Hang(ranks, f"the {name} is stopped (SIGSTOP, or a debugger)", is_certain=True)
         self._report_stall(Stall(hang, True, phase, step, seconds, [hang.because]))
 

@@ -26,6 +26,7 @@ from trainer.resilience.failures import (
 from trainer.resilience.forking import ForkedProcess, fork
 from trainer.resilience.kernel_log import KernelLog
 from trainer.resilience.shared_status import SharedStatus
+from trainer.resilience.store_server import STORE_KILLED
 
 PEER_GRACE_SECONDS = 10.0  # a rank that fails because its peer ended may be noticed first
 VAGUE_GRACE_SECONDS = 1.0  # what ended one rank without a clear cause may be explained by another
@@ -66,6 +67,7 @@ class WorkerGroup:
         self._oom_kills = count_oom_kills()
         self._kernel_log = KernelLog()
         self._forked: list[ForkedProcess] = []
+        self._hang_watch: HangWatch | None = None
         # For the heartbeat's thread: only one thread may poll a process, since the first poll after its end reads the
         # exit status from the fork server's pipe.
         self._num_alive = len(assignments)
@@ -74,12 +76,20 @@ class WorkerGroup:
             self._forked.append(forked)
             follower.follow(forked, assignment.rank)
 
-    def watch(self, stop_wanted: Callable[[], StopRequest | None], over: Callable[[], bool]) -> Outcome:
-        """Wait until all processes have ended. `over`: end them immediately, without a checkpoint."""
+    def watch(
+        self,
+        stop_wanted: Callable[[], StopRequest | None],
+        over: Callable[[], bool],
+        store_lost: Callable[[], bool] = lambda: False,
+    ) -> Outcome:
+        """Wait until all processes have ended. `over`: end them immediately, without a checkpoint. `store_lost`: their
+        rendezvous store has ended, for which they would wait until their connections time out, after minutes."""
         deadline: float | None = None
         pids = [forked.process.pid or 0 for forked in self._forked]
         hang_seconds = self._assignments[0].run.hang_seconds
-        hang_watch = HangWatch(self.ranks, pids, self.shared_status, self.folder, hang_seconds)
+        hang_watch = self._hang_watch = HangWatch(
+            self.ranks, pids, self.shared_status, self.folder, hang_seconds
+        )  # fmt: skip
         while True:
             self.shared_status.report_agent_look()
             alive = [f.process.sentinel for f in self._forked if f.process.is_alive()]
@@ -103,6 +113,9 @@ class WorkerGroup:
                 return self._outcome(_GOOD_EXITS[max(finished)], "")
             if len(finished) < sum(code is not None for code in codes) or self._has_reported():
                 return self._conclude()
+            if store_lost():
+                self.kill()
+                return self._outcome(EndClass.PROCESS_KILLED, STORE_KILLED)
             stall = hang_watch.poll()
             if stall is not None:
                 self._report_stall(stall)
@@ -140,6 +153,10 @@ class WorkerGroup:
         """Return (last finished step, phase, number of running processes)."""
         step, phase = self.shared_status.read(0)
         return step, phase, self._num_alive
+
+    def idle_seconds(self) -> float:
+        """Return the seconds since the last progress of a rank, after `watch` too; 0 before it."""
+        return 0.0 if self._hang_watch is None else self._hang_watch.idle_seconds()
 
     def kill(self) -> None:
         """Kill all processes and wait for them."""

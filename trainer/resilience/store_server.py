@@ -17,6 +17,7 @@ from trainer.resilience.failures import LOST_EXIT
 from trainer.resilience.forking import MAX_FORK_SERVERS, ForkedProcess, fork, make_pipe
 
 STORE_TIMEOUT = timedelta(minutes=5)
+STORE_KILLED = "the process of the rendezvous store was killed"
 OTHER_DESCRIPTORS = 100  # of the process itself, and for the checkpoints of the first rank
 
 
@@ -50,7 +51,7 @@ def start_store(host: str, num_ranks: int) -> tuple[ForkedProcess, StoreAddress]
         if forked.process.exitcode != LOST_EXIT:  # else the fork server has ended, and with it the store
             break
     if forked.process.exitcode == LOST_EXIT or (forked.process.exitcode or 0) < 0:
-        raise TrainerError(EndClass.PROCESS_KILLED, "the process of the rendezvous store was killed")
+        raise TrainerError(EndClass.PROCESS_KILLED, STORE_KILLED)
     raise TrainerError(
         EndClass.NETWORK_ERROR,
         f"the rendezvous store cannot listen on {host}; check that it is a name or address of this node",

@@ -32,6 +32,7 @@ PHASE_SECONDS = 120  # three agents that load torch share the cores of one machi
 TARGETS = ("rank", "rank", "rank", "fork server", "store", "agent")
 EXPECTED_REASONS = re.compile(
     r"^rank \d+ was killed (by SIGKILL|together with the fork server)"
+    r"|^the process of the rendezvous store was killed$"
     r"|is stopped \(SIGSTOP"
     r"|^no progress for \d+ s in phase \w+: (rank \d+ waits|\d+ ranks)"
     r"|^rank \d+: .*(closed by (remote )?peer|[Cc]onnection (reset|refused|was likely closed)|[Bb]roken pipe|timed out|"
