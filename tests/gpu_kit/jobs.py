@@ -33,6 +33,20 @@ GPT_OSS = {
     "sliding_window": 48, "full_attention_every": 2, "intermediate_size": 128,
     "moe": {"num_experts": 8, "experts_per_token": 2, "expert_size": 128, "biases": True, "swiglu_limit": 7.0},
 }  # fmt: skip
+DEEPSEEK = {
+    "num_kv_heads": 8, "head_dim": None,
+    "mla": {"q_lora_rank": 96, "kv_lora_rank": 64, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64},
+    "moe": {**EXPERTS, "num_groups": 4, "groups_per_token": 2, "first_dense_layers": 1, "weight_scale": 2.5},
+}  # fmt: skip
+LLAMA4 = {
+    "interleaved_rope": True, "l2_qk_norm": True, "attention_chunk_size": 48, "full_attention_every": 4,
+    "no_rope_every": 4, "temperature_tuning": {"floor_scale": 64, "attn_scale": 0.5},
+    "moe": {
+        "num_experts": 8, "experts_per_token": 1, "expert_size": 128, "shared_experts": 1, "scoring": "sigmoid",
+        "normalise_weights": False, "weigh_inputs": True,
+    },
+}  # fmt: skip
+GLM = {"attention_bias": True, "rotary_fraction": 0.5, "qk_norm": True, "moe": EXPERTS}
 BASE: dict[str, Any] = {
     "data": {"source": "dataset:kit"},
     "tokenizer": {"vocab_size": 512, "sample_characters": 100_000},
@@ -76,6 +90,14 @@ REFERENCES = {
     "gemma2 documents bf16": Reference({**DOCUMENTS, "precision": "bf16"}, GEMMA2),
     "gpt-oss fp32": Reference(shape=GPT_OSS),
     "gpt-oss documents bf16": Reference({**DOCUMENTS, "precision": "bf16"}, GPT_OSS),
+    "deepseek fp32": Reference(shape=DEEPSEEK),
+    "deepseek documents bf16": Reference({**DOCUMENTS, "precision": "bf16"}, DEEPSEEK),
+    "llama4 fp32": Reference(shape=LLAMA4),
+    "llama4 documents bf16": Reference({**DOCUMENTS, "precision": "bf16"}, LLAMA4),
+    "glm documents bf16": Reference({**DOCUMENTS, "precision": "bf16"}, GLM),
+    "watched fp32": Reference(
+        {"steps": 10, "optimizer": {"gradient_watch": {"layers_every_steps": 10, "logits_every_steps": 10}}}
+    ),
     "lora bf16": Reference({"precision": "bf16", "lora": {"rank": 8}}, base="dense fp32"),
     "qlora bf16": Reference({"precision": "bf16", "lora": {"rank": 8, "quantization": "nf4"}}, base="dense fp32"),
 }
@@ -101,6 +123,10 @@ CASES = {
     "compiled mixture bf16": Case("mixture bf16", {"compile": True}),
     "compiled gemma2 documents bf16": Case("gemma2 documents bf16", {"compile": True}),
     "compiled gpt-oss documents bf16": Case("gpt-oss documents bf16", {"compile": True}),
+    "compiled deepseek documents bf16": Case("deepseek documents bf16", {"compile": True}),
+    "compiled llama4 documents bf16": Case("llama4 documents bf16", {"compile": True}),
+    "compiled mixture fp32": Case("mixture fp32", {"compile": True}),
+    "compiled recomputed mixture bf16": Case("mixture bf16", {"activation_checkpointing": "full", "compile": True}),
     "graphs bf16": Case("dense bf16", {"compile": True, "cuda_graphs": True, "parallelism": {
         "zero": 0, "micro_batch_sequences": 8}}),
     "selective recomputation bf16": Case("dense bf16", {"activation_checkpointing": "selective"}),
@@ -115,7 +141,7 @@ CASES = {
 TOLERANCES = {"fp32": 2e-4, "bf16": 1e-2, "fp8": 3e-2}
 """Of a loss, relative, on every step: sums in another order, and how often each format rounds in 8 steps."""
 NORM_TOLERANCE_FACTOR = 10.0
-"""Gradient norms may differ by so many times the tolerance of losses."""
+"""Gradient norms and the figures of layers may differ by so many times the tolerance of losses."""
 
 
 def training_of(reference: Reference, changes: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -198,10 +224,12 @@ def fresh(folder: Path) -> Path:
 
 
 def differences(found: FinishedRun, expected: FinishedRun, tolerance: float) -> dict[str, float]:
-    """Return the largest relative differences of losses and gradient norms. Raises AssertionError where one is larger
+    """Return the largest relative differences of losses, gradient norms and the figures of layers. Raises AssertionError where one is larger
     than its tolerance, or a step is missing."""
     worst = {}
-    for name, factor in (("train/loss", 1.0), ("train/gradient_norm", NORM_TOLERANCE_FACTOR)):
+    layers = sorted({name for point in expected.points() for name in point["values"] if name.startswith("layers/")})
+    for name in ("train/loss", "train/gradient_norm", *layers):
+        factor = 1.0 if name == "train/loss" else NORM_TOLERANCE_FACTOR
         mine, theirs = found.series(name), expected.series(name)
         assert mine.keys() == theirs.keys() and mine, f"{name}: steps {sorted(mine)} instead of {sorted(theirs)}"
         gaps = {step: abs(mine[step] - value) / abs(value) for step, value in theirs.items()}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.gpu_kit import checks, kernels, recovery, speed
+from tests.gpu_kit import checks, kernels, machine, recovery, speed
 from tests.gpu_kit.jobs import Device
 from tests.gpu_kit.schedule import write_result
 
@@ -22,8 +22,12 @@ SINGLE: dict[str, Callable[[Device], Figures]] = {
     "matmul": kernels.measure_products,
     "attention speed": kernels.measure_attention,
     "host copies": recovery.host_copies,
+    "GPU samples": machine.gpu_samples,
+    "checksum": machine.checksum,
+    "repeated step": machine.repeated_step,
 }
 WITH_FOLDER: dict[str, Callable[[Path, Device], Figures]] = {
+    "preflight": machine.preflight,
     "resume": checks.resume,
     "hang": recovery.hang,
     "saves": speed.saves,

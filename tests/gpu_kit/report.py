@@ -26,6 +26,7 @@ def report_lines(device: str, found: Results) -> list[str]:
     lines += _ceilings(found)
     lines += _saves(_figures(found, "saves"))
     lines += _recoveries(found)
+    lines += _checks(found)
     return lines + _cases(found)
 
 
@@ -127,14 +128,24 @@ def _recoveries(found: Results) -> list[str]:
     return lines + _table(["Memory of the host", "GB/s"], rows)
 
 
+def _checks(found: Results) -> list[str]:
+    rows = []
+    for name in ("preflight", "GPU samples", "checksum", "repeated step"):
+        rows += [[name, figure, json.dumps(value)] for figure, value in _figures(found, name).items()]
+    return _table(["Check of the machine", "Figure", "Value"], rows)
+
+
 def _cases(found: Results) -> list[str]:
     rows = []
     for name in found:
         figures = _figures(found, name)
         if name.startswith("case ") and figures:
             apart = figures["differences"]
-            rows.append([name.removeprefix("case "), *(f"{value:.1e}" for value in apart.values())])
-    lines = _table(["Case, against the CPU", "Losses, largest difference", "Gradient norms"], rows)
+            layers = max((value for series, value in apart.items() if series.startswith("layers/")), default=None)
+            shown = [apart["train/loss"], apart["train/gradient_norm"], layers]
+            rows.append([name.removeprefix("case "), *("-" if value is None else f"{value:.1e}" for value in shown)])
+    head = ["Case, against the CPU", "Losses, largest difference", "Gradient norms", "Figures of layers"]
+    lines = _table(head, rows)
     for name in ("attention", "ring"):
         figures = _figures(found, name)
         lines += _table([f"Kernels of {name}, against the CPU", "Largest difference"], [

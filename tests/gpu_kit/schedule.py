@@ -44,6 +44,7 @@ def parts() -> list[Part]:
         Part("ring"),
         Part("generation"),
         Part("compute time", alone=True),
+        *(Part(name, alone=True) for name in ("preflight", "GPU samples", "checksum", "repeated step")),
     ]
     for name, reference in REFERENCES.items():
         needs = () if reference.base is None else (f"reference {reference.base}",)

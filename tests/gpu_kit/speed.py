@@ -70,10 +70,7 @@ def layers_that_fit(speed: Speed, device: Device) -> int:
         return most
     memory = torch.cuda.get_device_properties(0).total_memory
     for layers in range(most, 0, -1):
-        spec = TrainingSpec.model_validate(training(speed, device, layers))
-        sizes = plan_mesh(spec, VOCABULARY, 1)
-        assert not isinstance(sizes, list), sizes
-        if estimate_device_bytes(spec, sizes, VOCABULARY, 1) <= MEMORY_SHARE * memory:
+        if estimated_bytes(training(speed, device, layers), 1) <= MEMORY_SHARE * memory:
             return layers
     raise NotHereError(f"one layer of {speed.preset} does not fit into {memory} bytes")
 
@@ -84,10 +81,11 @@ def measure(name: str, results: Path, device: Device) -> Figures:
     if speed.precision == "fp8" and version_of("torchao") is None:
         raise NotHereError("torchao is not installed")
     layers = layers_that_fit(speed, device)
+    fields = training(speed, device, layers)
     folder = fresh(results / f"speed {name}")
     share_datasets(folder, results)
     last = WARM_UP_STEPS + MEASURED_STEPS
-    job = Job(folder, training(speed, device, layers), device, profile=last + 1)
+    job = Job(folder, fields, device, profile=last + 1)
     job.kill_when(lambda run: any((run.output / "profile").glob("*.json")) and last in run.series("time/step_seconds"))
     run = job.run
     (trace,) = (run.output / "profile").glob("*.json")
@@ -107,12 +105,21 @@ def measure(name: str, results: Path, device: Device) -> Figures:
         "mfu_causal": median("throughput/mfu_causal"),
         "mfu_palm": median("throughput/mfu_palm"),
         "memory_peak_bytes": median("memory/peak_bytes"),
+        "memory_estimate_bytes": estimated_bytes(fields, settings["micro_batch_sequences"]),
         "seconds": {each: median(f"time/{each}_seconds") for each in names},
         "waits for copies": list(run.series("time/shadow_seconds").values()),
         "start_seconds": {event["phase"]: event["seconds"] for event in run.events("phase.finished")},
         "kernels": longest_kernels(trace),
         "loss": median("train/loss"),
     }
+
+
+def estimated_bytes(fields: dict[str, Any], micro_batch: int) -> int:
+    """Return what the estimate expects of a GPU with micro-batches of so many sequences."""
+    spec = TrainingSpec.model_validate(fields)
+    sizes = plan_mesh(spec, spec.tokenizer.vocab_size, 1)
+    assert not isinstance(sizes, list), sizes
+    return estimate_device_bytes(spec, sizes, spec.tokenizer.vocab_size, micro_batch)
 
 
 def longest_kernels(trace: Path, count: int = 25) -> dict[str, float]:
