@@ -193,7 +193,15 @@ class LoraSpec(SpecModel):
             )
 
 
-DEFAULT_WARMUP_STEPS = 20
+DEFAULT_WARMUP_STEPS, MAX_DEFAULT_WARMUP_STEPS = 20, 2000
+
+
+def default_warmup(steps: int) -> int:
+    """Return the steps of the warm-up of a run that names none: a fiftieth of its steps within the two limits; a fifth
+    of a run that is shorter than the lower limit."""
+    if steps < DEFAULT_WARMUP_STEPS:
+        return steps // 5
+    return min(max(DEFAULT_WARMUP_STEPS, steps // 50), MAX_DEFAULT_WARMUP_STEPS)
 
 
 class ScheduleSpec(SpecModel):
@@ -205,7 +213,8 @@ class ScheduleSpec(SpecModel):
     end of the warm-up in half a cosine. `constant` does not decay."""
     warmup_steps: NonNegativeInt = DEFAULT_WARMUP_STEPS
     """Number of steps in which the learning rate rises linearly to its peak. At most `training.steps`; 0 disables the
-    warm-up. In a run of fewer than 20 steps the default is a fifth of them, rounded down."""
+    warm-up. The default is 2 % of the steps, at least 20 and at most 2,000; in a run of fewer than 20 steps a fifth of
+    them. The resolved spec has the number."""
     decay_fraction: Fraction = 0.2
     """Last part of the run in which `wsd` decays, as a fraction of the steps, from 0 to 1. Ignored by `cosine` and
     `constant`."""

@@ -14,7 +14,6 @@ from trainer.contract.base import CheckedModel, FieldConflict, PositiveInt, Spec
 from trainer.contract.data import DataSpec, PrepareSpec, TokenizerSpec
 from trainer.contract.models import MODELS, ModelShape
 from trainer.contract.optimisation import (
-    DEFAULT_WARMUP_STEPS,
     BatchRamp,
     BatchSizeSchedule,
     LoraSpec,
@@ -22,6 +21,7 @@ from trainer.contract.optimisation import (
     ScheduleSpec,
     batch_size_schedule,
     default_learning_rate,
+    default_warmup,
 )
 from trainer.contract.parallelism import SPLIT_BACKWARD, ParallelismSpec
 from trainer.contract.rollback import RollbackSpec
@@ -209,16 +209,13 @@ class TrainingSpec(CheckedModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _shorten_default_warmup(cls, data: Any) -> Any:
-        """Take a fifth of the steps where the default warm-up would be longer than the run."""
+    def _choose_warmup(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
         steps, schedule = data.get("steps"), data.get("schedule", {})
-        if not isinstance(steps, int) or not 0 < steps < DEFAULT_WARMUP_STEPS:
+        if not isinstance(steps, int) or steps < 1 or not isinstance(schedule, dict) or "warmup_steps" in schedule:
             return data
-        if not isinstance(schedule, dict) or "warmup_steps" in schedule:
-            return data
-        return {**data, "schedule": {**schedule, "warmup_steps": steps // 5}}
+        return {**data, "schedule": {**schedule, "warmup_steps": default_warmup(steps)}}
 
     @model_validator(mode="after")
     def _choose_learning_rate(self) -> Self:

@@ -24,7 +24,7 @@ def draw_box(key: str, shape: tuple[int, ...], offsets: tuple[int, ...], box: tu
     found = torch.empty(box)
     matrices = [range(start, start + size) for start, size in zip(offsets[:-2], box[:-2], strict=True)]
     rows, columns = (range(start, start + size) for start, size in zip(offsets[-2:], box[-2:], strict=True))
-    into = found.view(math.prod(box[:-2]), *box[-2:])
+    into = found.view(math.prod(box[:-2]), *box[-2:]).numpy()
 
     def draw(starts: list[tuple[tuple[int, tuple[int, ...]], int, int]]) -> None:
         memory = torch.empty(TILE_ROWS * TILE_COLUMNS)  # used again: threads that allocate hold each other up
@@ -34,7 +34,8 @@ def draw_box(key: str, shape: tuple[int, ...], offsets: tuple[int, ...], box: tu
             tile.normal_(0.0, std, generator=_generator(key, (*place, row, column)))
             top, bottom = max(row, rows.start), min(row + height, rows.stop)
             left, right = max(column, columns.start), min(column + width, columns.stop)
-            part = tile[top - row : bottom - row, left - column : right - column]
+            # Copied by numpy: torch would start as many threads again for each of these threads.
+            part = tile.numpy()[top - row : bottom - row, left - column : right - column]
             into[number, top - rows.start : bottom - rows.start, left - columns.start : right - columns.start] = part
 
     starts = list(product(enumerate(product(*matrices)), _tiles(rows, TILE_ROWS), _tiles(columns, TILE_COLUMNS)))

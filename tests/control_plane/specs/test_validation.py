@@ -79,8 +79,10 @@ def test_what_conflicts_with_a_wrong_field_is_not_guessed(spec: dict[str, Any]) 
     assert set(problems(spec)) == {"/name", "/training/steps", "/training/model", "/training/sequence_length"}
 
 
-@pytest.mark.parametrize(("steps", "warmup"), [(1, 0), (10, 2), (19, 3), (20, 20), (500, 20)])
-def test_the_default_warmup_is_never_longer_than_the_run(spec: dict[str, Any], steps: int, warmup: int) -> None:
+@pytest.mark.parametrize(
+    ("steps", "warmup"), [(1, 0), (10, 2), (19, 3), (20, 20), (1049, 20), (10_000, 200), (10**6, 2000)]
+)
+def test_the_default_warmup_follows_the_length_of_the_run(spec: dict[str, Any], steps: int, warmup: int) -> None:
     spec["training"]["steps"] = steps
     spec["training"].pop("schedule", None)
     training = parse_spec(spec).training
