@@ -224,8 +224,8 @@ def fresh(folder: Path) -> Path:
 
 
 def differences(found: FinishedRun, expected: FinishedRun, tolerance: float) -> dict[str, float]:
-    """Return the largest relative differences of losses, gradient norms and the figures of layers. Raises AssertionError where one is larger
-    than its tolerance, or a step is missing."""
+    """Return the largest relative differences of losses, gradient norms and the figures of layers. Raises
+    AssertionError where one is larger than its tolerance, or a step is missing."""
     worst = {}
     layers = sorted({name for point in expected.points() for name in point["values"] if name.startswith("layers/")})
     for name in ("train/loss", "train/gradient_norm", *layers):

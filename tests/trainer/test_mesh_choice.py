@@ -48,6 +48,23 @@ def chosen(spec: TrainingSpec, nodes: int, device_bytes: int | None = H100) -> t
 
 
 @pytest.mark.parametrize(
+    ("axes", "world", "zero"),
+    [
+        ({}, 1, 0),
+        ({}, 2, 3),
+        ({"tensor": 4}, 4, 0),
+        ({"pipeline": 2}, 2, 0),
+        ({"context": 2}, 2, 3),
+        ({"zero": 3}, 1, 3),
+    ],
+)
+def test_a_large_model_is_sharded_only_by_several_data_ranks(axes: dict[str, Any], world: int, zero: int) -> None:
+    sizes = plan_mesh(training({"preset": "llama-8b"}, parallelism=axes), VOCABULARY, world)
+    assert isinstance(sizes, MeshSizes), sizes
+    assert sizes.zero == zero
+
+
+@pytest.mark.parametrize(
     ("spec", "nodes"),
     [
         (training({"preset": "llama-100m"}), 1),

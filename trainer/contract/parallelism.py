@@ -54,9 +54,10 @@ class ParallelismSpec(CheckedModel):
     `data` with `zero` 0."""
     zero: Annotated[int, Field(ge=0, le=3)] | Literal["auto"] = "auto"
     """What the data ranks shard: 0 nothing (plain data parallelism), 1 the optimizer state, 2 also the gradients, 3
-    also the parameters. `auto` is 0 while weights, gradients and optimizer state take at most 2 GiB per rank, or with
-    `lora.quantization` (unless `replicate` is below `data`), else 3, or 1 in a pipeline. A pipeline refuses 2, and 3
-    with the schedules `interleaved_zero_bubble`, `zbv_zero_bubble` and `dualpipe_v`."""
+    also the parameters. `auto` is 0 for a single data rank, while weights, gradients and optimizer state take at most
+    2 GiB per rank, or with `lora.quantization` (the last two unless `replicate` is below `data`), else 3, or 1 in a
+    pipeline. A pipeline refuses 2, and 3 with the schedules `interleaved_zero_bubble`, `zbv_zero_bubble` and
+    `dualpipe_v`. A single data rank with 3 has no bf16 copy of all weights, so it takes less memory and more time."""
     tensor: PositiveInt = 1
     """Number of tensor-parallel ranks, which divide each matrix. Must divide the numbers of heads and the feed-forward
     sizes of the model, and on several nodes `processes_per_node`. `sequence_length` must be a multiple of `context` x
@@ -197,10 +198,11 @@ def mesh_sizes(
     replicate = data if spec.replicate == "auto" and zero == 0 else 1 if spec.replicate == "auto" else spec.replicate
     if zero == "auto":
         state = shape.num_parameters(vocab_size) * STATE_BYTES_PER_PARAMETER // (spec.tensor * spec.pipeline)
-        is_small = has_small_state or state <= MAX_REPLICATED_STATE_BYTES
+        is_single = data * spec.context == 1  # has nothing to shard, and FSDP copies weights and gradients all the same
+        is_replicated = has_small_state or is_single or state <= MAX_REPLICATED_STATE_BYTES
         # A pipeline passes every stage many times a step: gathering parameters each time would cost too much.
         sharded = 3 if spec.pipeline == 1 else 1
-        zero = 0 if is_small and spec.replicate in ("auto", data) else sharded
+        zero = 0 if is_replicated and spec.replicate in ("auto", data) else sharded
         replicate = data if zero == 0 else replicate
     if data % replicate:
         return MeshProblem(

@@ -7430,9 +7430,10 @@ export interface components {
             /**
              * Zero
              * @description What the data ranks shard: 0 nothing (plain data parallelism), 1 the optimizer state, 2 also the gradients, 3
-             *     also the parameters. `auto` is 0 while weights, gradients and optimizer state take at most 2 GiB per rank, or with
-             *     `lora.quantization` (unless `replicate` is below `data`), else 3, or 1 in a pipeline. A pipeline refuses 2, and 3
-             *     with the schedules `interleaved_zero_bubble`, `zbv_zero_bubble` and `dualpipe_v`.
+             *     also the parameters. `auto` is 0 for a single data rank, while weights, gradients and optimizer state take at most
+             *     2 GiB per rank, or with `lora.quantization` (the last two unless `replicate` is below `data`), else 3, or 1 in a
+             *     pipeline. A pipeline refuses 2, and 3 with the schedules `interleaved_zero_bubble`, `zbv_zero_bubble` and
+             *     `dualpipe_v`. A single data rank with 3 has no bf16 copy of all weights, so it takes less memory and more time.
              * @default auto
              */
             zero: number | "auto";
@@ -9104,7 +9105,8 @@ export interface components {
             /**
              * Warmup Steps
              * @description Number of steps in which the learning rate rises linearly to its peak. At most `training.steps`; 0 disables the
-             *     warm-up. In a run of fewer than 20 steps the default is a fifth of them, rounded down.
+             *     warm-up. The default is 2 % of the steps, at least 20 and at most 2,000; in a run of fewer than 20 steps a fifth of
+             *     them. The resolved spec has the number.
              * @default 20
              */
             warmup_steps: number;
