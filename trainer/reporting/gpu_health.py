@@ -1,7 +1,7 @@
 """State of a node's NVIDIA GPUs, read by NVML through the package `nvidia-ml-py` where that is installed.
 
-Sources: "NVML API Reference Guide" and the module `pynvml` of nvidia-ml-py 13. No part of this project's tests has a
-GPU: they read recorded answers.
+Sources: "NVML API Reference Guide" and the module `pynvml` of nvidia-ml-py 13. The tests read
+recorded answers; the GPU kit compares with `nvidia-smi`.
 """
 
 import logging
