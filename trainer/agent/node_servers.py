@@ -19,7 +19,7 @@ class NodeServers:
     """Starts the rendezvous store, and kills either server when it has been stopped (SIGSTOP) for too long.
 
     Without the fork server, the parent of all ranks, the agent can neither start ranks nor learn of their ends, and
-    would wait for it forever. What waits for a server that was killed fails, and another one is started when it is
+    would wait for it forever. What waits for a server that was killed fails, and a new server is started when it is
     needed.
     """
 
