@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from deploy.local import flaky
+from deploy.local.environment import with_repository_on_path
 from deploy.local.install import FRONTEND, REPOSITORY, node_environment
 
 BINARIES = Path(sys.executable).parent
@@ -103,7 +104,7 @@ def run_all(commands: list[Command], side_by_side: list[Command] | None = None) 
     """
     RESULTS.mkdir(exist_ok=True)
     environment = node_environment()
-    static = {**environment, **_settings_for_checks()}
+    static = with_repository_on_path({**environment, **_settings_for_checks()})
     outcomes: list[Outcome] = []
     with ThreadPoolExecutor(2) as pool:
         outcomes += pool.map(lambda command: _run_quietly(command, static), side_by_side or [])

@@ -23,6 +23,14 @@ OWNER_ONLY = "ATHANOR_MIGRATION_DATABASE_URL"
 S3_NAMES = ("ATHANOR_S3_ENDPOINT", "ATHANOR_S3_ACCESS_KEY", "ATHANOR_S3_SECRET_KEY", "ATHANOR_S3_BUCKET")
 
 
+def with_repository_on_path(environment: dict[str, str]) -> dict[str, str]:
+    """Return the environment with the code of this repository first, whichever copy of it is installed.
+
+    `workers`, `trainer` and `deploy` are in its root, `athanor` is below platform/.
+    """
+    return {**environment, "PYTHONPATH": f"{REPOSITORY / 'platform'}{os.pathsep}{REPOSITORY}"}
+
+
 @dataclass(frozen=True)
 class Embedded:
     """What this stack brings itself; the rest is given by the environment."""

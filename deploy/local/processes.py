@@ -37,7 +37,7 @@ class ProcessIdentity:
         return {"pid": self.pid, "started": self.started}
 
     def process(self) -> psutil.Process | None:
-        """Return the process, or None if it has ended (as a zombie has) or the pid belongs to another one now."""
+        """Return the process, or None if it has ended (as a zombie has) or the pid belongs to a different process."""
         if ProcessIdentity.of(self.pid) != self:
             return None
         try:

@@ -6,7 +6,7 @@ import socket
 import sys
 from collections.abc import Callable
 
-from deploy.local.environment import BUCKET, REPOSITORY
+from deploy.local.environment import BUCKET, REPOSITORY, with_repository_on_path
 from deploy.local.folder import DataFolder
 from deploy.local.secret_values import S3_ACCESS_KEY
 from deploy.local.service import Service
@@ -65,7 +65,7 @@ def _web(name: str, folder: DataFolder, listening: socket.socket, environment: d
         command=[
             sys.executable, "-m", "athanor.config.server", f"--fd={listening.fileno()}",
         ],
-        environment=_with_platform_on_path(environment),
+        environment=with_repository_on_path(environment),
         working_folder=REPOSITORY,
         log=folder.logs / f"{name}.log",
         answers=answers_ok(listening.getsockname()[1], "/readyz"),
@@ -82,7 +82,7 @@ def worker(folder: DataFolder, environment: dict[str, str]) -> Service:
             sys.executable, "-m", "celery", "-A", "athanor.config.celery", "worker", "--loglevel=INFO",
             "--pool=threads", f"--concurrency={WORKER_THREADS}", "--without-gossip", "--without-mingle",
         ],
-        environment=_with_platform_on_path(environment),
+        environment=with_repository_on_path(environment),
         working_folder=REPOSITORY,
         log=folder.logs / "worker.log",
         notifies=True,
@@ -98,14 +98,8 @@ def beat(folder: DataFolder, environment: dict[str, str]) -> Service:
             sys.executable, "-m", "celery", "-A", "athanor.config.celery", "beat", "--loglevel=WARNING",
             "--scheduler=workers.beat:MemoryScheduler", "--pidfile=",
         ],
-        environment=_with_platform_on_path(environment),
+        environment=with_repository_on_path(environment),
         working_folder=REPOSITORY,
         log=folder.logs / "beat.log",
         notifies=True,
     )  # fmt: skip
-
-
-def _with_platform_on_path(environment: dict[str, str]) -> dict[str, str]:
-    """`workers` and `trainer` lie in the repository's root, `athanor` below platform/."""
-    path = f"{REPOSITORY / 'platform'}{os.pathsep}{REPOSITORY}"
-    return {**environment, "PYTHONPATH": path}

@@ -20,7 +20,7 @@ LOG_TAIL_BYTES = 64 * 1024
 class Service:
     """What never changes while the stack runs.
 
-    `answers` asks the service whether it works, within a few seconds. `notifies`: the service itself says that it is
+    `answers` asks the service whether it works, within a few seconds. `notifies`: the service itself reports that it is
     ready and, again and again, that it is alive (sd_notify(3)). A service has at least one of the two; one that does
     not answer, or says nothing, for `hung_after_seconds` is killed and started again.
     """

@@ -18,7 +18,7 @@ from deploy.local.service import RunningService, Service, last_lines
 PROBE_INTERVAL_SECONDS = 0.05
 HOUSEKEEPING_SECONDS = 10.0
 SAY_WAITING_SECONDS = 15.0
-# A service that says that it is ready, and does not answer for so long while the stack starts: it is misconfigured.
+# A service that reports that it is ready, and does not answer for so long while the stack starts: it is misconfigured.
 ANSWERS_WITHIN_SECONDS = 120.0
 QUICK_DEATHS = 4  # within the window below: while starting, the stack gives up
 QUICK_DEATH_WINDOW_SECONDS = 60.0
@@ -79,7 +79,7 @@ class Supervisor:
         """Start them together and return when all are ready. A StackError names the one that is not.
 
         A service has as much time as it uses: it is given up only when it shows no sign of life, ends again and again,
-        or says that it is ready and does not answer.
+        or reports that it is ready and does not answer.
         """
         started = [RunningService(service) for service in services]
         for running in started:

@@ -20,11 +20,12 @@ from typing import Any
 
 from trainer.agent import dataset
 from trainer.agent.dataset import DatasetPreparer, NodeProcesses
+from trainer.agent.node_servers import NodeServers
 from trainer.client.local import LocalPlatform, LocalSettings
 from trainer.contract.training import CheckpointPolicy, ProcessLayout, TrainingSpec
 from trainer.data.documents import builtin_stdlib
 from trainer.resilience.assignment import FolderConnection
-from trainer.resilience.forking import start_fork_server
+from trainer.resilience.forking import ForkedProcess, start_fork_server
 
 TOTAL_BYTES, UNIT_BYTES = 500_000_000, 64 * 2**20
 SYSTEMS = {"one process": 0, "group of 1": 1, "group of 2": 2}
@@ -40,6 +41,10 @@ def write_text(folder: Path, total: int) -> list[Path]:
     return paths
 
 
+def ignore(process: ForkedProcess, rank: int) -> None:
+    """Leave the output of a process unread."""
+
+
 def prepare(folder: Path, files: list[Path], processes: int) -> None:
     """Prepare the files in `folder`."""
     spec = {
@@ -50,7 +55,7 @@ def prepare(folder: Path, files: list[Path], processes: int) -> None:
     platform, connection = LocalPlatform(folder, settings), FolderConnection(folder, settings)
     dataset.UNIT_BYTES = UNIT_BYTES
     dataset.num_processes = lambda units, nodes: processes
-    group = NodeProcesses(connection, 0, "127.0.0.1", lambda forked, rank: None) if processes else None
+    group = NodeProcesses(connection, 0, NodeServers("127.0.0.1", ignore), ignore) if processes else None
     run, keys = platform.run(), platform.keys()
     preparer = DatasetPreparer(folder / "cache", run, keys, platform, platform.storage, lambda: False, processes=group)
     preparer.fetch_or_prepare(files)

@@ -19,6 +19,7 @@ import pytest
 from athanor.backends.facts import Finding, Level, NodeFacts, NodeState
 from athanor.backends.fake.backend import World
 from deploy.local.administrator import Administrator
+from deploy.local.environment import with_repository_on_path
 from deploy.local.handle import wait_until
 from tests.bench.platform_stack import settings_of
 from tests.e2e.administration import write_server_part
@@ -111,15 +112,16 @@ class Reader:
         }
         if shutil.which("uuidgen") is None:
             self.replaced["uuidgen"] = "cat /proc/sys/kernel/random/uuid"
-        self.environment = {
-            **self.stack.environment,
-            **settings_of(self.stack),
-            "HOME": str(self.folder / "home"),
-            "PATH": f"{local}{os.pathsep}{os.environ['PATH']}",
-            "ATHANOR_TOKEN": self.stack.token,
-            "ATHANOR_URL": self.stack.url,
-            "PYTHONPATH": str(REPOSITORY / "platform"),
-        }
+        self.environment = with_repository_on_path(
+            {
+                **self.stack.environment,
+                **settings_of(self.stack),
+                "HOME": str(self.folder / "home"),
+                "PATH": f"{local}{os.pathsep}{os.environ['PATH']}",
+                "ATHANOR_TOKEN": self.stack.token,
+                "ATHANOR_URL": self.stack.url,
+            }
+        )
         (self.folder / "manage.py").symlink_to(REPOSITORY / "manage.py")
 
     def follow(self, command: Command) -> str:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Response, expect, sync_playwright
 
+from deploy.local.environment import with_repository_on_path
 from deploy.local.handle import StackHandle, wait_until
 from tests.e2e.browsing import CHROMIUM
 
@@ -75,7 +76,7 @@ class Stack(StackHandle):
     def athanor(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(Path(sys.executable).with_name("athanor")), *arguments],
-            env={**self.environment, "ATHANOR_URL": self.url, "ATHANOR_TOKEN": self.token},
+            env=with_repository_on_path({**self.environment, "ATHANOR_URL": self.url, "ATHANOR_TOKEN": self.token}),
             capture_output=True,
             text=True,
             check=False,

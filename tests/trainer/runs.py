@@ -186,7 +186,7 @@ def work_block_by_block(assignment: Assignment) -> None:
 
 
 def work_with_a_poisoned_step(assignment: Assignment) -> None:
-    """A worker whose gradients of the seventh step have a NaN on rank 0, each time that it is computed; stands in for
+    """A worker whose gradients of the seventh step have a NaN on rank 0, whenever it is computed; stands in for
     `run_worker`."""
     import torch
 

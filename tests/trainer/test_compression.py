@@ -161,7 +161,7 @@ def test_the_first_steps_are_sent_whole_where_asked(ranks: RankPool) -> None:
 
 
 def bytes_on_rank(mesh: Any, spec: dict[str, Any]) -> tuple[dict[str, int], int]:
-    """What the compressor counts for a sum, and what the kernel says that this process's connections have received."""
+    """What the compressor counts for a sum, and what the kernel counts that this process has received."""
     import torch.distributed as dist
 
     shapes = {"matrix": (2000, 500), "norm": (999,)}

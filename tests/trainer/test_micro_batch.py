@@ -1,4 +1,4 @@
-"""Automatic micro-batches: as large as the estimate says that the device's memory allows."""
+"""Automatic micro-batches: as large as the device's memory allows by the estimate."""
 
 import pytest
 import torch

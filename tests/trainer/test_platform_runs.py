@@ -471,7 +471,7 @@ def test_two_nodes_train_together_and_the_second_takes_the_data_of_the_first(tmp
 
 
 def test_a_round_resumes_from_the_checkpoint_that_it_names(tmp_path: Path) -> None:
-    """It is read from the platform only if the run's configuration names another one."""
+    """It is read from the platform only if the run's configuration names a different one."""
     run, keys, objects = platform_run(tiny_training(steps=4), checkpoint={"every_steps": 2, "keep_last": 2})
     with AgentApi(run, keys, objects) as api:
         assert supervisor_for(api, tmp_path).run() is EndClass.COMPLETED

@@ -11,6 +11,7 @@ import torch
 from tests.chaos.faults.two_nodes import Agents
 from tests.chaos.faults.worker import AT_STEP, Fault, _step, work
 from tests.chaos.faults.world import tiny_platform
+from tests.trainer.agent_api import AgentApi
 from tests.trainer.runs import MIXTURE, FinishedRun, run_alone, tiny_training
 from trainer.agent import worker_group
 from trainer.agent.worker_process import run_worker
@@ -199,32 +200,29 @@ def test_a_parameter_that_was_wrong_for_some_steps_is_traced_to_its_rank(
     assert "rank 1 had another gradient of its own data in step 14" in found["because"]
 
 
-@pytest.mark.slow
-def test_of_two_nodes_the_one_that_was_wrong_is_named(tmp_path: Path) -> None:
-    training = tiny_training(steps=24, parallelism={"zero": 0}, data={"source": "dataset:tiny"})
-    (tmp_path / "records").mkdir()
-    with tiny_platform(training, processes=1, nodes=2) as api:
+def run_with_a_flipped_bit(folder: Path, nodes: int) -> AgentApi:
+    """A run on several nodes of which rank 1 flips a bit, with one rank each. Return the platform with its reports."""
+    (folder / "records").mkdir()
+    with tiny_platform(REPLICATED, processes=1, nodes=nodes) as api:
         api.begin_attempt(1)
-        agents = Agents(api, tmp_path / "attempt1", 2, None, ("bit", "step"))
+        agents = Agents(api, folder / "attempt1", nodes, None, ("bit", "step"))
         try:
             assert set(agents.wait()) == {EndClass.COMPLETED}
         finally:
             agents.kill()
-        assert [(each["ranks"], each["node"]) for each in api.events("replicas.compared")] == [("1", "node1")]
+    return api
+
+
+@pytest.mark.slow
+def test_of_two_nodes_the_one_that_was_wrong_is_named(tmp_path: Path) -> None:
+    api = run_with_a_flipped_bit(tmp_path, nodes=2)
+    assert [(each["ranks"], each["node"]) for each in api.events("replicas.compared")] == [("1", "node1")]
 
 
 @pytest.mark.slow
 def test_only_the_node_of_the_rank_with_wrong_values_is_blamed(tmp_path: Path) -> None:
-    training = tiny_training(steps=24, parallelism={"zero": 0}, data={"source": "dataset:tiny"})
-    (tmp_path / "records").mkdir()
-    with tiny_platform(training, processes=1, nodes=3) as api:
-        api.begin_attempt(1)
-        agents = Agents(api, tmp_path / "attempt1", 3, None, ("bit", "step"))
-        try:
-            assert set(agents.wait()) == {EndClass.COMPLETED}
-        finally:
-            agents.kill()
-        ends = {each["node"]: each["end_class"] for each in api.events("generation.started")}
+    api = run_with_a_flipped_bit(tmp_path, nodes=3)
+    ends = {each["node"]: each["end_class"] for each in api.events("generation.started")}
     assert ends.pop("node1") == EndClass.SILENT_CORRUPTION
     assert set(ends.values()) <= {EndClass.COLLECTIVE_TIMEOUT, EndClass.STOPPED}
 

@@ -71,7 +71,7 @@ def outcome_of(work: Callable[[Assignment], None], folder: Path, monkeypatch: py
     monkeypatch.setattr(worker_group, "run_worker", work)
     follower = LogFollower(SpoolWriter(folder / "spool", "logs", "agent0"))
     group = WorkerGroup([first, replace(first, rank=1, local_rank=1)], follower, print)
-    return group.watch(lambda: None, lambda: False)
+    return group.watch(lambda: None, lambda: False, lambda: False)
 
 
 @pytest.mark.parametrize(

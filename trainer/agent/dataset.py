@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
+from trainer.agent.node_servers import NodeServers
 from trainer.agent.preparation_claim import PreparationClaim
 from trainer.agent.preparation_group import PreparationGroup, num_processes
 from trainer.agent.unit_workers import UnitsTask
@@ -38,7 +39,7 @@ from trainer.errors import TrainerError
 from trainer.reporting.sinks.sink_queue import ReportEvent
 from trainer.resilience.assignment import FolderConnection, HttpConnection
 from trainer.resilience.forking import ForkedProcess
-from trainer.resilience.store_server import StoreAddress, start_store
+from trainer.resilience.store_server import StoreAddress
 from trainer.storage.base import Storage
 from trainer.storage.encrypted import decrypt_to_file, encrypt_file
 
@@ -49,11 +50,12 @@ _REQUESTS_PER_SECOND = 30
 
 @dataclass(frozen=True)
 class NodeProcesses:
-    """How processes of this node prepare data. `index` and `address`: of the node; `follow` reads their output."""
+    """How processes of this node prepare data. `index`: of the node; `servers` start the store that they share;
+    `follow` reads their output."""
 
     connection: HttpConnection | FolderConnection
     index: int
-    address: str
+    servers: NodeServers
     follow: Callable[[ForkedProcess, int], None]
 
 
@@ -285,7 +287,8 @@ class DatasetPreparer:
         key, tokenizer = self._key(number), self._tokenizer(number)
         part, source = self._parts[number], self._run.datasets[number]
         units = read_units(part, source, self._storage, Encryptor(key), local_files, UNIT_BYTES)
-        if len(units) == 1 or self._processes is None:
+        processes = self._processes
+        if len(units) == 1 or processes is None:
             Preparation([self._until_stopped(unit) for unit in units], part, tokenizer, folder).run()
             return None
         local = num_processes(len(units), self._nodes)
@@ -293,17 +296,17 @@ class DatasetPreparer:
         token = claim.token if self._nodes > 1 else None
         prefix = self._prefix(number, token) if token is not None else ""
         folder.mkdir(parents=True)
-        store, address = start_store(self._processes.address, self._nodes * local + 1)
+        address = processes.servers.store_address(self._nodes * local + 1)
         try:
             if token is not None:
                 claim.offer_work(f"{address.host}:{address.port}")
             task = self._task(number, address, tokenizer, folder, local_files, prefix)
-            files = PreparationGroup(task, local, leads=True, follow=self._processes.follow).wait(self._is_stopping)
+            group = PreparationGroup(task, local, leads=True, follow=processes.follow)
+            files = group.run(self._is_stopping, store_lost=lambda: processes.servers.has_lost_store)
             if token is not None:
                 claim.offer_work(None)
         finally:
-            store.process.kill()
-            store.process.join()
+            processes.servers.kill_store()
         if token is None:
             return None
         index = DatasetIndex.read(folder)
@@ -336,7 +339,7 @@ class DatasetPreparer:
             group = PreparationGroup(
                 task, num_processes(units, self._nodes), leads=False, follow=self._processes.follow
             )
-            group.wait(self._is_stopping, is_over)
+            group.run(self._is_stopping, is_over=is_over)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         if group.has_lost_store:

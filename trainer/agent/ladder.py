@@ -7,11 +7,11 @@ from trainer.contract.run import EndClass
 from trainer.resilience.failures import RESTARTABLE
 
 FAULTS_OF_A_NODE = frozenset({EndClass.GPU_FAULT, EndClass.NODE_STORAGE_ERROR, EndClass.NODE_UNFIT, EndClass.SLOW_NODE})
-"""Ends that recur on the same node, and not on another one."""
+"""Ends that recur on the same node, and not on other nodes."""
 
 
 class Rung(Enum):
-    """From the cheapest to the end of the attempt, after which the platform may begin another one.
+    """From the cheapest to the end of the attempt, after which the platform may begin the next attempt.
 
     RESTART: restart the ranks, from the newest state. FOLLOW: restart them because another node does. DROP_COPIES: as
     RESTART, without the shadow checkpoints, which were damaged. SKIP_CHECKPOINT: from the checkpoint before the one

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from trainer.resilience.description import process_state
 from trainer.resilience.forking import ForkedProcess, fork_server_pid
 from trainer.resilience.progress import StoppedTime
-from trainer.resilience.store_server import start_store
+from trainer.resilience.store_server import StoreAddress, start_store
 
 _POLL_SECONDS = 0.5
 
@@ -19,7 +19,7 @@ class NodeServers:
     """Starts the rendezvous store, and kills either server when it has been stopped (SIGSTOP) for too long.
 
     Without the fork server, the parent of all ranks, the agent can neither start ranks nor learn of their ends, and
-    would wait for it forever. What waits for a server that was killed fails, and another one is started when it is
+    would wait for it forever. What waits for a server that was killed fails, and a new server is started when it is
     needed.
     """
 
@@ -27,22 +27,21 @@ class NodeServers:
         """`address`: of this node, for the store. `follow` reads the output of a process."""
         self._address, self._follow = address, follow
         self._store: ForkedProcess | None = None
-        self._store_port = 0
+        self._store_address: StoreAddress | None = None
 
     def watch(self, report: Callable[[str, float], None], ended: threading.Event) -> None:
         """Start the thread that kills stopped servers, until `ended`. `report` is called before, with the name
         of each and the seconds for which it has been stopped."""
         threading.Thread(target=self._watch, args=(report, ended), name="server-watch", daemon=True).start()
 
-    def store_port(self, num_ranks: int) -> int:
-        """Return the port of the rendezvous store of this node; start the store if it is not running.
+    def store_address(self, num_ranks: int) -> StoreAddress:
+        """Return the address of the rendezvous store of this node; start the store if it is not running.
 
         It outlives the workers, but not the fork server. Raises TrainerError, as `start_store`."""
-        if self._store is None or not self._store.process.is_alive():
-            self._store, address = start_store(self._address, num_ranks)
-            self._store_port = address.port
+        if self._store_address is None or self._store is None or not self._store.process.is_alive():
+            self._store, self._store_address = start_store(self._address, num_ranks)
             self._follow(self._store, -1)
-        return self._store_port
+        return self._store_address
 
     @property
     def has_lost_store(self) -> bool:

@@ -11,7 +11,7 @@ from trainer.errors import TrainerError
 from trainer.resilience.control_groups import available_cores, available_memory
 from trainer.resilience.failures import classify_exit, count_oom_kills
 from trainer.resilience.forking import ForkedProcess, fork, make_pipe
-from trainer.resilience.store_server import max_connections
+from trainer.resilience.store_server import STORE_KILLED, max_connections
 
 MAX_PROCESSES = 64
 PROCESS_BYTES = 768 * 2**20
@@ -37,28 +37,36 @@ class PreparationGroup:
     def __init__(
         self, task: UnitsTask, processes: int, *, leads: bool, follow: Callable[[ForkedProcess, int], None]
     ) -> None:
-        """Start the processes. `follow` reads their output."""
+        """Set up for `processes` that take units. `follow` reads their output, and that of the leader."""
+        self._task, self._follow = task, follow
+        self._targets = [lead] * leads + [take_units] * processes
         self._oom_kills = count_oom_kills()
-        self.has_lost_store = False
         self._forked: list[tuple[ForkedProcess, Connection]] = []
-        for number, target in enumerate([lead] * leads + [take_units] * processes):
-            reader, writer = make_pipe()
-            forked = fork(f"prepare-{number}", target, task, writer)
-            writer.close()
-            follow(forked, -1)
-            self._forked.append((forked, reader))
+        self.has_lost_store = False
 
-    def wait(self, is_stopping: Callable[[], bool], is_over: Callable[[], bool] = lambda: False) -> list[StoredFile]:
-        """Wait until all have ended, or the work `is_over`. Return the files of the shards that were stored, on the
-        leader's node. `has_lost_store`: whether a process has lost that of the leader on another node.
+    def run(
+        self,
+        is_stopping: Callable[[], bool],
+        *,
+        store_lost: Callable[[], bool] = lambda: False,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> list[StoredFile]:
+        """Start the processes, and wait until all have ended, or the work `is_over`. Return the files of the shards
+        that were stored, on the leader's node. `store_lost`: their store, on this node, has ended, to which they would
+        try to connect for minutes. `has_lost_store`: whether a process has lost that of the leader on another node.
 
-        Raises TrainerError: of the first process that failed, or STOPPED. No process is left after that.
+        Raises TrainerError: of the first process that failed, PROCESS_KILLED without the store, or STOPPED. No process
+        is left after that.
         """
         files: list[StoredFile] = []
-        waiting = {reader: forked for forked, reader in self._forked}
         try:
+            self._start()
+            waiting = {reader: forked for forked, reader in self._forked}
             while waiting and not is_over():
-                for reader in connection.wait(list(waiting), _POLL_SECONDS):
+                reporting = connection.wait(list(waiting), _POLL_SECONDS)
+                if store_lost():  # comes first: the processes only report lost connections
+                    raise TrainerError(EndClass.PROCESS_KILLED, STORE_KILLED)
+                for reader in reporting:
                     assert isinstance(reader, Connection)
                     files += self._received(reader, waiting.pop(reader))
                 if is_stopping():
@@ -69,6 +77,14 @@ class PreparationGroup:
                 forked.process.join()
                 reader.close()
         return files
+
+    def _start(self) -> None:
+        for number, target in enumerate(self._targets):
+            reader, writer = make_pipe()
+            forked = fork(f"prepare-{number}", target, self._task, writer)
+            writer.close()
+            self._forked.append((forked, reader))
+            self._follow(forked, -1)
 
     def _received(self, reader: Connection, forked: ForkedProcess) -> list[StoredFile]:
         try:

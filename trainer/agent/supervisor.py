@@ -170,7 +170,7 @@ class Supervisor:
             begin = time.monotonic()
         preparer = self._preparer = DatasetPreparer(
             cache, run, keys, self._platform, storage, self._is_stopping, base, self._report_event,
-            NodeProcesses(self._connection, self._config.node.index, self._config.node.address, self._logs.follow),
+            NodeProcesses(self._connection, self._config.node.index, self._servers, self._logs.follow),
         )  # fmt: skip
         preparer.fetch_or_prepare(self._config.local_files)
         self._report_event("phase.finished", phase="data", seconds=time.monotonic() - begin - preparer.seconds_waited)
@@ -338,7 +338,7 @@ class Supervisor:
         """
         if self._is_stopping():
             return None
-        port = self._servers.store_port(run.layout.world_size)
+        port = self._servers.store_address(run.layout.world_size).port
         if run.layout.nodes == 1:
             return self._rendezvous.single_node_reply(port)
         begin = time.monotonic()

@@ -80,16 +80,15 @@ class WorkerGroup:
         self,
         stop_wanted: Callable[[], StopRequest | None],
         over: Callable[[], bool],
-        store_lost: Callable[[], bool] = lambda: False,
+        store_lost: Callable[[], bool],
     ) -> Outcome:
         """Wait until all processes have ended. `over`: end them immediately, without a checkpoint. `store_lost`: their
         rendezvous store has ended, for which they would wait until their connections time out, after minutes."""
         deadline: float | None = None
         pids = [forked.process.pid or 0 for forked in self._forked]
         hang_seconds = self._assignments[0].run.hang_seconds
-        hang_watch = self._hang_watch = HangWatch(
-            self.ranks, pids, self.shared_status, self.folder, hang_seconds
-        )  # fmt: skip
+        hang_watch = HangWatch(self.ranks, pids, self.shared_status, self.folder, hang_seconds)
+        self._hang_watch = hang_watch
         while True:
             self.shared_status.report_agent_look()
             alive = [f.process.sentinel for f in self._forked if f.process.is_alive()]

@@ -25,7 +25,7 @@ DTYPES = {
 }  # fmt: skip
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 READS_IN_FLIGHT = 2
-"""Parts of a file that are fetched and decrypted while another one is copied."""
+"""Parts of a file that are fetched and decrypted while another part is copied."""
 _SIZE_BYTES = 8  # of the header's size, at the beginning of a file
 
 

@@ -1,4 +1,4 @@
-"""Load a checkpoint saved on this mesh or another one.
+"""Load a checkpoint saved on this mesh or a different one.
 
 Of each rank's file, only the parts are read that have something of this rank's shards; the index says which.
 """

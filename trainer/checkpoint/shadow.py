@@ -55,7 +55,7 @@ class Progress(WireModel):
     """What training knows beside its tensors. `last_saved`: step of the newest stored checkpoint that was begun, -1
     without one. `metrics`: the latest, for checkpoints. `skipped`: steps in a row in which it diverged, and all steps
     without an update. `watch`, `losses`: the limits of gradients and of losses. `points`: metrics that may not have
-    left the process, or the node, if its copies are sent to another one."""
+    left the process, or the node, if its copies are sent to another node."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="constants")
 

@@ -128,15 +128,14 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         },
     ),
     GRADIENT_CORRUPTED: EventType(
-        "A step with an unusual loss or norm of the gradient had another result when it was computed again from the "
-        "same parameters and data: a device computed wrongly. The second result was used. The node gets an incident; "
-        "the run continues.",
+        "A step with an unusual loss or gradient norm gave a different result when it was computed again from the same "
+        "parameters and data, so a device computed it incorrectly the first time. The second result was used. The node "
+        "gets an incident; the run continues.",
         {
             "step": "Completed steps, as text.",
-            "ranks": "The ranks whose own gradient, before the sum over ranks, was another one, as text; empty if that "
-            "is not known.",
-            "node": "Name of the node of these ranks; empty if they are on several nodes, or none is known.",
-            "because": "The norms of both times by rank, as text.",
+            "ranks": "Ranks that had a different gradient before the sum over ranks, as text; empty if unknown.",
+            "node": "Name of the node of these ranks; empty if they are on several nodes or unknown.",
+            "because": "The norms of both computations by rank, as text.",
         },
     ),
     "gradient.large": EventType(
@@ -228,7 +227,7 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         {
             "step": "The step with the first difference, 1 for the first.",
             "ranks": "The ranks that were wrong, as text; empty if all differ, so that none can be named.",
-            "node": "Name of the node that the reporting rank was on then and is on now; empty if that is another one.",
+            "node": "Name of the node that the reporting rank was on then and is on now; empty if they differ.",
             "because": "What was found, as text.",
         },
     ),

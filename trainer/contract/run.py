@@ -260,7 +260,7 @@ class PreparationReply(WireModel):
 
     `prepare`: granted, under `token`, which is renewed within every `renew_seconds`. `wait`: attempt of `job_id`
     prepares it; ask again. `prepared`: its manifest. `failed`: the data has the error `because`, found by `job_id`.
-    `store`: with `wait`, where this node can help another one of its own attempt.
+    `store`: with `wait`, where this node can help another node of its own attempt.
     """
 
     state: Literal["prepare", "wait", "prepared", "failed"]

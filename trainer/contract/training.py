@@ -50,7 +50,7 @@ class ModelSpec(CheckedModel):
     when the job is submitted."""
     weights: Annotated[Literal["base", "random"], Field(exclude_if=lambda value: value == "base")] = "base"
     """What training with a `base` starts from: `base` its weights; `random` a new model, which takes over the tokenizer
-    and, unless `preset` or `shape` gives another one, the shape."""
+    and, unless `preset` or `shape` sets a different one, the shape."""
 
     def _conflicts(self) -> Iterator[FieldConflict]:
         if self.base is None and self.weights == "random":

@@ -1,8 +1,8 @@
 """Gather sharded matrices on owner ranks and scatter the results, so that the ranks share the work on full matrices.
 
-Each rank of a group owns some of the matrices. One all-to-all sends the shards of all matrices to their owners, another
-one the results back. A rank sends and receives about as much as its shards, whatever the number of ranks; all-gathering
-every matrix would multiply traffic and work by that number.
+Each rank of a group owns some of the matrices. One all-to-all sends the shards of all matrices to their owners, a
+second one the results back. A rank sends and receives about as much as its shards, whatever the number of ranks;
+all-gathering every matrix would multiply traffic and work by that number.
 """
 
 from collections.abc import Sequence

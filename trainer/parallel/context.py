@@ -5,7 +5,7 @@ another and merges the partial results by their log-sum-exp. A causal mask makes
 ones, so the sequence is cut into 2 C chunks, and rank r has the chunks r and 2 C - 1 - r: all ranks have equal work in
 each step. Layers with a window exchange only what windows reach (`window_attention`).
 
-Ulysses (Jacobs et al. 2023): an all-to-all replaces the sharded sequence by sharded heads, and another one reverses it.
+Ulysses (Jacobs et al. 2023): an all-to-all replaces the sharded sequence by sharded heads, a second one reverses it.
 
 Shape suffixes: B batch, S this rank's part of the sequence, W the full sequence, H heads, K key-value heads, E head
 size.

@@ -98,7 +98,7 @@ class Weights:
             self.sent.pop()
 
     def rank_state(self) -> dict[str, Tensor]:
-        """Return the state that only this rank has. A resume on the same mesh restores it, another one resets it."""
+        """Return the state that only this rank has. A resume on the same mesh restores it, any other resets it."""
         return {name: each for compressor in self.compressors for name, each in compressor.state_tensors().items()}
 
     def sync_compute_copies(self) -> None:

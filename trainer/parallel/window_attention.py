@@ -2,7 +2,7 @@
 that windows reach.
 
 Before each of its two chunks a rank needs `window` - 1 tokens at most, whatever the length of the sequence. One
-all-to-all brings their keys and values, and another one returns their gradients.
+all-to-all brings their keys and values, and a second one returns their gradients.
 
 Shape suffixes: B batch, S this rank's part of the sequence, T tokens that it attends to, H heads, K key-value heads, E
 head size.

@@ -1,7 +1,7 @@
 """Which of two replicas was wrong: no majority says so, but what each computed when the run takes the same steps again.
 
 A wrong number on one replica reaches the others by the next sum of gradients, so their parameters do not show where it
-began. The first figure that is another one when a step is taken again does, where equal inputs give equal bits.
+began. The first figure that differs when a step is taken again does, where equal inputs give equal bits.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ _FIGURES = {
 
 @dataclass(frozen=True)
 class Resolution:
-    """The first figure that is another one than before the restart. `wrong`: the ranks that had another one then; none
-    if all had."""
+    """The first figure that differs from that before the restart. `wrong`: the ranks on which it differed; none if it
+    did on all."""
 
     step: int
     figure: str

@@ -74,9 +74,9 @@ class Failure:
 def classify_exception(error: BaseException, rank: int) -> Failure:
     """Return the end class and message of an exception that ended `rank` (-1: the agent).
 
-    An exception that was raised while another one was handled, such as by a clean-up that a fault of the GPU made fail,
-    hides that one: of the chain the least vague counts, the last raised first. A message has at most 2,000 characters;
-    that of an internal error ends with the file and line that raised it.
+    An exception that was raised while an earlier one was handled, such as by a clean-up that a fault of the GPU made
+    fail, hides that one: of the chain the least vague counts, the last raised first. A message has at most 2,000
+    characters; that of an internal error ends with the file and line that raised it.
     """
     failures = [_classify_one(each, rank) for each in _chain(error)]
     return min(failures, key=lambda failure: (failure.because_of_peer, vagueness(failure.end_class)))

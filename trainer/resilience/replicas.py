@@ -37,7 +37,7 @@ class Choice:
 
 
 def place_replicas(domains: Sequence[tuple[str, ...]]) -> list[int]:
-    """Return for each node the node that gets copies of its ranks: another one, and each node gets those of one node.
+    """Return for each node the node that gets copies of its ranks: never itself, and each node gets those of one node.
 
     `domains`: of each node, what may fail together with it, such as its switch. It is a node of another domain wherever
     that is possible for all; otherwise for as many nodes as can be. At least two nodes.

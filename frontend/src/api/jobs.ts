@@ -76,7 +76,7 @@ export function submitJob(spec: JsonObject, key: string): Promise<Job> {
   return request<Job>("/jobs", { method: "POST", json: spec, headers: { "Idempotency-Key": key } });
 }
 
-/** The same for a job that starts from another one's spec, so that the record keeps where it came from. */
+/** The same for a job that starts from another job's spec, so that the record keeps where it came from. */
 export function forkJob(parent: string, changes: JsonObject, key: string): Promise<Job> {
   return request<Job>(`/jobs/${encodeURIComponent(parent)}:fork`, {
     method: "POST",

@@ -12,7 +12,7 @@ import { throttled } from "@/lib/throttle";
 const EVENTS_MS = 500;
 const NUMBERS_MS = 1_500;
 
-/** The jobs table as it is changed elsewhere. The stream says that something happened; what, the list is asked. */
+/** The jobs table as it is changed elsewhere. The stream reports that something changed; the list is then fetched again. */
 export function useLiveJobs(): void {
   const client = useQueryClient();
   const refresh = useMemo(

@@ -26,6 +26,12 @@ export class Problem extends Error {
   }
 }
 
+/** What the server refused about the field at `pointer` of a request's body, or below it. */
+export function errorAt(error: unknown, pointer: string): string | undefined {
+  if (!(error instanceof Problem)) return undefined;
+  return error.fields.find((field) => `${field.pointer}/`.startsWith(`${pointer}/`))?.detail;
+}
+
 function text(value: unknown): string | null {
   return typeof value === "string" && value !== "" ? value : null;
 }

@@ -5717,7 +5717,7 @@ export interface components {
             /**
              * Wait Limit Seconds
              * @description Maximum time that the job may wait for its launch, the cluster's own queue included, or stay paused, in seconds,
-             *     counted again each time that it is queued or paused. Then it expires with the reason `waited_too_long`. Without it
+             *     counted again whenever it is queued or paused. Then it expires with the reason `waited_too_long`. Without it
              *     there is no limit.
              * @default null
              * @example 1d
@@ -6742,7 +6742,7 @@ export interface components {
             /**
              * Weights
              * @description What training with a `base` starts from: `base` its weights; `random` a new model, which takes over the tokenizer
-             *     and, unless `preset` or `shape` gives another one, the shape.
+             *     and, unless `preset` or `shape` sets a different one, the shape.
              * @default base
              */
             weights: components["schemas"]["WeightsEnum"];

@@ -11,7 +11,7 @@ const line = (label: string, ...values: (number | null)[]) => ({
 });
 
 describe("chart card", () => {
-  it("says that there are no values yet, without a picture", () => {
+  it("shows that there are no values yet, without a picture", () => {
     render(<ChartCard title="Loss" lines={[line("training")]} axis="step" group="g" unit="loss" />);
     expect(screen.getByRole("region", { name: "Loss" }).textContent).toContain("No values yet");
     expect(screen.queryByRole("img")).toBeNull();

@@ -79,7 +79,7 @@ describe("delete button", () => {
     expect(server.calls(DELETE)).toHaveLength(0);
   });
 
-  it("closes after the deletion and says that it can be undone", async () => {
+  it("closes after the deletion and shows that it can be undone", async () => {
     server.answer(PREVIEW, deletionPreview());
     server.answer(DELETE, DELETED);
     const { user, dialog, yes } = await openDialog();

@@ -1,7 +1,7 @@
 import { Button, Group, Modal, Stack, TextInput } from "@mantine/core";
 import type { SubmitEvent } from "react";
 
-import { Problem } from "@/api/problem";
+import { errorAt } from "@/api/problem";
 import { ProblemNotice } from "@/components/problem-notice";
 import { fieldsOf } from "@/lib/form";
 
@@ -21,7 +21,6 @@ interface NameDialogProps {
 /** Asks for the name of something new. */
 export function NameDialog({ title, description, pattern, rule, maxLength, busy, error, onCreate, onClose }: NameDialogProps) {
   const create = (event: SubmitEvent<HTMLFormElement>) => onCreate(fieldsOf(event)("name"));
-  const atName = error instanceof Problem ? error.fields.find((field) => field.pointer === "/name")?.detail : undefined;
   return (
     <Modal opened onClose={onClose} title={title} centered>
       <form onSubmit={create}>
@@ -33,7 +32,7 @@ export function NameDialog({ title, description, pattern, rule, maxLength, busy,
             pattern={pattern}
             title={rule}
             maxLength={maxLength}
-            error={atName}
+            error={errorAt(error, "/name")}
             required
             withAsterisk={false}
             data-autofocus

@@ -53,7 +53,7 @@ describe("problem notice", () => {
     expect(screen.getByText("The server answered 500.")).toBeTruthy();
   });
 
-  it("says that the server does not answer when the connection is cut", async () => {
+  it("shows that the server does not answer when the connection is cut", async () => {
     render(<ProblemNotice error={await problemOf(cut())} />);
     expect(screen.getByText("The server does not answer.")).toBeTruthy();
     expect(screen.getByText("offline")).toBeTruthy();

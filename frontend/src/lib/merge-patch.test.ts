@@ -37,6 +37,6 @@ it.each<[string, JsonObject]>([
 it("is empty for equal specs", () => expect(mergePatch(BEFORE, structuredClone(BEFORE))).toEqual({}));
 
 it.each<[JsonObject]>([[{ ...BEFORE, name: null }], [{ ...BEFORE, extra: { deep: null } }]])(
-  "says that %j cannot be reached: null means remove",
+  "shows that %j cannot be reached: null means remove",
   (after) => expect(mergePatch(BEFORE, after)).toBeNull(),
 );

@@ -2,8 +2,8 @@
 
 The claim is a lease (core/leases.py) that the attempt's agent renews. It ends with the registration of the result, when
 the agent releases it, when its attempt ends, or when it expires. The token of the lease must come with the
-registration: an attempt that continues after another one took over registers nothing, and what it stored is deleted as
-unreferenced.
+registration: an attempt that continues after another attempt took over registers nothing, and what it stored is deleted
+as unreferenced.
 """
 
 from collections.abc import Iterator

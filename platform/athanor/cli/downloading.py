@@ -174,7 +174,7 @@ def choose_checkpoint(client: Client, job: str, which: str) -> Checkpoint:
     intact = [each for each in found if each.get("state", "intact") == "intact"]
     chosen = intact if which == "latest" else [each for each in found if which in (str(each["step"]), each["id"])]
     if which == "latest" and not chosen:
-        raise CliError(ExitCode.NOT_FOUND, f"no checkpoint of {job} is intact; name a step to download another one")
+        raise CliError(ExitCode.NOT_FOUND, f"no checkpoint of {job} is intact; name a step to choose a different one")
     if not chosen:
         steps = ", ".join(map(str, sorted({each["step"] for each in found})))
         raise CliError(ExitCode.NOT_FOUND, f"{job} has no checkpoint {which!r}; it has those of the steps {steps}")

@@ -35,7 +35,7 @@ class SharedSocket(socket.socket):
         self._has_accepted = False
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept one connection for each time that the event loop asks. Raises BlockingIOError when none is left."""
+        """Accept one connection whenever the event loop asks. Raises BlockingIOError when none is left."""
         if self._has_accepted:
             self._has_accepted = False
             raise BlockingIOError  # asyncio asks again until there is none

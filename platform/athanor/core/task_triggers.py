@@ -1,7 +1,7 @@
 """Messages that start a worker task early. Losing one only adds latency: each task also runs periodically.
 
 While a message waits for the worker, no second one of its task is sent: the run that it starts sees what was committed
-meanwhile. A key in Valkey says that one waits; the run removes it when it begins. After a run, the next message waits
+meanwhile. A key in Valkey marks that one waits; the run removes it when it begins. After a run, the next message waits
 for REST_FACTOR times as long as the run took, at most MAX_REST_MS: many small changes must not keep the worker in runs.
 
 The only caller of Celery's `send_task`; tasks are named, so nothing here imports workers.

@@ -114,7 +114,7 @@ def _sweep(lease: Lease) -> None:
     for batch in _batches(attempts):
         answers = _ask(backend, cluster, batch)
         if not leases.renew(Cluster, lease, seconds=LEASE_SECONDS):
-            return  # this worker was paused for too long: another one has newer facts
+            return  # this worker was paused for too long: another worker has newer facts
         _apply_batch(batch, answers, tally)
     absence.end_believed(attempts, tally)
     Cluster.objects.filter(pk=lease.pk, lease_token=lease.token).update(observed_at=Now())

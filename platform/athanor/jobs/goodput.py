@@ -15,7 +15,7 @@ from athanor.jobs.reasons import REASON_OF_END, Reason
 from athanor.jobs.timeline import Activity, Event, Span, WorkerGroup
 
 PRODUCTIVE = frozenset({Activity.TRAINING, Activity.PREPARING})
-# What a rank sees when another one fails: of several nodes' reports of a restart, one of something else explains more.
+# What a rank sees when another rank fails: of several nodes' reports of a restart, one of something else explains more.
 _CONSEQUENCES = frozenset({Reason.INTERRUPTED.value, Reason.COLLECTIVE_TIMEOUT.value, Reason.NETWORK_ERROR.value, ""})
 MAX_TEXT_LENGTH = 2000
 

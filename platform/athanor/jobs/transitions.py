@@ -171,7 +171,7 @@ class WaitingFor:
 
 
 def set_waiting_reasons(reasons: Sequence[WaitingFor]) -> None:
-    """Say of queued jobs why they wait; an event only where the reason is another one. Those that a user's request
+    """Set why queued jobs wait; an event only where the reason changes. Those that a user's request
     holds just now are left for the next time. The caller's transaction."""
     by_id = {each.job_id: each for each in reasons}
     rows = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(
@@ -229,6 +229,6 @@ def _write_waiting(jobs: Sequence[Job]) -> None:
 
 
 def set_waiting_reason(job: Job, reason: Reason, detail: str) -> None:
-    """Say why a queued job waits, whose row the caller has locked; an event only when the reason is another one."""
+    """Set why a queued job waits; an event only when the reason changes. The caller has locked its row."""
     assert job.status == JobStatus.QUEUED.value
     set_waiting_reasons([WaitingFor(job.id, reason, detail)])

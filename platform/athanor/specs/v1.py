@@ -167,7 +167,7 @@ class JobSpec(OneTask, CheckedModel):
         Annotated[int, Field(ge=1, le=365 * SECONDS_PER_DAY), DURATION] | None, Field(examples=["1d"])
     ] = None
     """Maximum time that the job may wait for its launch, the cluster's own queue included, or stay paused, in seconds,
-    counted again each time that it is queued or paused. Then it expires with the reason `waited_too_long`. Without it
+    counted again whenever it is queued or paused. Then it expires with the reason `waited_too_long`. Without it
     there is no limit."""
     schedule: Schedule = Schedule()
     """Earliest start, deadline, and ceilings for price and carbon intensity."""

@@ -141,7 +141,7 @@ def decrypted(objects: dict[str, bytes], encryptor: Encryptor, file: StoredFile)
 
 
 def _reports(run: Finished) -> list[str]:
-    """Each attempt has reported its end, and none has claimed another one than its agent's exit status."""
+    """Each attempt has reported its end, and none has claimed an end other than its agent's exit status."""
     reported = [end["end_class"] for end in run.api.ends if end["node_rank"] == 0]
     missing = [end for end in run.ends if end.value not in reported]
     return [f"the agent ended with {end}, and did not report it: {reported}" for end in missing]

@@ -51,9 +51,9 @@ def work(fault: Fault, assignment: Assignment) -> None:
 
 def _let_replacements_be_worthwhile() -> None:
     """A tiny run has not long enough to go for a spare node to take the place of a slow one."""
-    from trainer.training import loop
+    from trainer.training import monitor
 
-    loop.REPLACEMENT_SECONDS = 1.0
+    monitor.REPLACEMENT_SECONDS = 1.0
 
 
 def _record_steps(folder: Path, assignment: Assignment) -> None:

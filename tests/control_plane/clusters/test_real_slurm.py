@@ -62,7 +62,7 @@ def test_its_nodes_make_pools_and_one_in_quarantine_is_drained_there(
     assert (back["notice"], back["quarantined_at"]) == ("", None)
     wait_until(lambda: "DRAIN" not in in_slurm(), "Slurm took it back", 20)
 
-    def is_ready() -> bool:  # for a moment Slurm says that it does not respond
+    def is_ready() -> bool:  # for a moment Slurm reports that it does not respond
         inventory_sync.refresh_nodes(cluster)
         return Node.objects.get(name=name).state == "ready"
 

@@ -23,7 +23,7 @@ LOAD = "system/load_per_core"
 
 @pytest.fixture
 def attempt(submit: Callable[..., Job]) -> Attempt:
-    """Return an attempt whose cluster says that it runs on a hundred nodes, n00 to n99."""
+    """Return an attempt whose cluster reports that it runs on a hundred nodes, n00 to n99."""
     attempt = drive.start(submit())
     place(attempt, *(f"n{number:02}" for number in range(100)))
     Attempt.objects.filter(pk=attempt.pk).update(created_at=timezone.now() - timedelta(days=9))

@@ -54,14 +54,14 @@ class Wait:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, reply: JoinReply) -> None:
-        """Set the newest reply. It ends the wait if the node's state is another one than before."""
+        """Set the newest reply. It ends the wait if the node's state has changed."""
         self.reply = reply
         if reply.round != self.node.round or reply.state != ("spare" if self.node.is_spare else "gathering"):
             self.ended.set()
 
 
 def hold(request: Request, attempt: Attempt, asked: JoinRequest, reply: JoinReply) -> None:
-    """Let the event loop hold the response to a join until the reply is another one.
+    """Let the event loop hold the response to a join until the reply changes.
 
     Without an event loop (plain WSGI, and tests that call the view) the agent gets the reply as it is, and asks again.
     """

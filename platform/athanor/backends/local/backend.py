@@ -51,7 +51,7 @@ class LocalBackend(Backend, ListsOurs, ChecksHealth, ListsNodes):
         self._command = self._config.command
 
     def render(self, plan: LaunchPlan) -> Submission:
-        """Return the command and its environment. Raise BackendRejected for more than one node, or for another one."""
+        """Return the command and its environment. Raise BackendRejected for several nodes, or for a different one."""
         if plan.nodes != 1:
             raise BackendRejected(f"this machine is one node; the job asks for {plan.nodes}")
         if plan.only_node not in ("", socket.gethostname()):

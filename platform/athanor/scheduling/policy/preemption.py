@@ -136,7 +136,7 @@ class _Room:
 def _could_be_asked(
     candidate: Candidate, held: Sequence[Held], usage: Usage, settings: Settings, now: int
 ) -> list[Held]:
-    """Only of the same accelerator: between accelerators no order says that the candidate comes before its victim."""
+    """Only of the same accelerator: between accelerators no order puts the candidate before its victim."""
     tree, accelerator, pool, leaf = usage.tree, candidate.accelerator, candidate.pool, candidate.leaf
     anywhere = accelerator in tree.quotas or bool(tree.limited_paths[leaf])
     return [

@@ -2,10 +2,10 @@ import { Button, Checkbox, Group, Modal, NumberInput, Stack, Text, TextInput } f
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import type { SubmitEvent } from "react";
 
+import { errorAt } from "@/api/problem";
 import { ProblemNotice } from "@/components/problem-notice";
 import type { ReadBudget } from "@/features/budgets/api/budgets";
 import { budgetKeys, changeBudget } from "@/features/budgets/api/budgets";
-import { errorAt } from "@/features/budgets/components/new-budget-dialog";
 import { scaleOf, THOUSANDS, toAmount } from "@/features/budgets/lib/amounts";
 import { fieldsOf } from "@/lib/form";
 

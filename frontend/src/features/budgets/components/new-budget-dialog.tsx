@@ -4,16 +4,12 @@ import type { SubmitEvent } from "react";
 import { useState } from "react";
 
 import { acceleratorsQuery } from "@/api/accelerators";
-import { Problem } from "@/api/problem";
+import { errorAt } from "@/api/problem";
 import type { Budget } from "@/api/types";
 import { ProblemNotice } from "@/components/problem-notice";
 import { budgetKeys, createBudget, nodesQuery } from "@/features/budgets/api/budgets";
 import { THOUSANDS, toAmount } from "@/features/budgets/lib/amounts";
 import { fieldsOf } from "@/lib/form";
-
-export function errorAt(error: unknown, pointer: string): string | undefined {
-  return error instanceof Problem ? error.fields.find((field) => field.pointer === pointer)?.detail : undefined;
-}
 
 /** A budget of a node of the quota tree. */
 export function NewBudgetDialog({ onClose }: { onClose: () => void }) {

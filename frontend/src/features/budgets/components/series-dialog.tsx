@@ -3,6 +3,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import type { SubmitEvent } from "react";
 import { useState } from "react";
 
+import { errorAt } from "@/api/problem";
 import type { PoolPrice, PriceSeries } from "@/api/types";
 import { Moment } from "@/components/moment";
 import { Notice } from "@/components/notice";
@@ -10,7 +11,6 @@ import { ProblemNotice } from "@/components/problem-notice";
 import { UnitInput } from "@/components/unit-input";
 import type { SeriesOf } from "@/features/budgets/api/budgets";
 import { budgetKeys, connectSeries, seriesQuery, uploadSeries } from "@/features/budgets/api/budgets";
-import { errorAt } from "@/features/budgets/components/new-budget-dialog";
 import { fieldsOf } from "@/lib/form";
 import { sentence } from "@/lib/text";
 import { DURATION } from "@/lib/units";

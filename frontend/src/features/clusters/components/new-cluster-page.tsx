@@ -3,7 +3,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { useNavigate } from "react-router";
 
-import { Problem } from "@/api/problem";
+import { errorAt } from "@/api/problem";
 import { Page } from "@/components/page";
 import { ProblemNotice } from "@/components/problem-notice";
 import { clusterKeys, kindsQuery, registerCluster } from "@/features/clusters/api/clusters";
@@ -25,10 +25,6 @@ export function NewClusterPage() {
   const items = kinds.data?.items ?? [];
   const kind = items.find((each) => each.kind === chosen) ?? items[0];
   const description = kind?.configuration.description;
-  const nameProblem =
-    register.error instanceof Problem
-      ? register.error.fields.find((field) => field.pointer === "/name")?.detail
-      : undefined;
   return (
     <Page title="Register a cluster" lead="A place where jobs run. Pools are proposed from its nodes afterwards.">
       {kinds.error ? <ProblemNotice error={kinds.error} onRetry={() => void kinds.refetch()} /> : null}
@@ -54,7 +50,7 @@ export function NewClusterPage() {
               pattern="[a-z0-9][a-z0-9\-]*"
               maxLength={63}
               required
-              error={nameProblem}
+              error={errorAt(register.error, "/name")}
             />
             <NativeSelect
               label="Kind"

@@ -3,7 +3,7 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import type { SubmitEvent } from "react";
 import { useState } from "react";
 
-import { Problem } from "@/api/problem";
+import { errorAt, Problem } from "@/api/problem";
 import type { FullCluster, Pool, PoolChange, ProposedPool } from "@/api/types";
 import { Confirm } from "@/components/confirm";
 import type { Column } from "@/components/data-table";
@@ -202,15 +202,13 @@ function PoolDialog({ draft, known, busy, error, onSave, onClose }: PoolDialogPr
       currency: field("currency") || "USD",
     });
   };
-  const errorAt = (pointer: string) =>
-    error instanceof Problem ? error.fields.find((field) => field.pointer === pointer)?.detail : undefined;
   const price = draft.price_per_slot_hour ?? "0";
   return (
     <Modal opened onClose={onClose} title={known ? `Pool ${draft.name}` : "New pool"} centered>
       <form onSubmit={save}>
         <Stack>
           {known ? null : (
-            <TextInput label="Name" name="name" defaultValue={draft.name} required error={errorAt("/name")} />
+            <TextInput label="Name" name="name" defaultValue={draft.name} required error={errorAt(error, "/name")} />
           )}
           <TextInput
             label="Accelerator"
@@ -218,15 +216,15 @@ function PoolDialog({ draft, known, busy, error, onSave, onClose }: PoolDialogPr
             description="As specs ask for it; cpu where slots are processor cores"
             defaultValue={draft.accelerator ?? "cpu"}
             required
-            error={errorAt("/accelerator")}
+            error={errorAt(error, "/accelerator")}
           />
-          <NumberInput label="Nodes" name="nodes" min={0} defaultValue={draft.nodes ?? 1} error={errorAt("/nodes")} />
+          <NumberInput label="Nodes" name="nodes" min={0} defaultValue={draft.nodes ?? 1} error={errorAt(error, "/nodes")} />
           <NumberInput
             label="Slots per node"
             name="slots_per_node"
             min={1}
             defaultValue={draft.slots_per_node ?? 1}
-            error={errorAt("/slots_per_node")}
+            error={errorAt(error, "/slots_per_node")}
           />
           <NumberInput
             label="Host memory per node, GiB"
@@ -234,7 +232,7 @@ function PoolDialog({ draft, known, busy, error, onSave, onClose }: PoolDialogPr
             min={0}
             decimalScale={1}
             defaultValue={gibibytes(draft.memory_bytes)}
-            error={errorAt("/memory_bytes")}
+            error={errorAt(error, "/memory_bytes")}
           />
           <NumberInput
             label="Memory per accelerator, GiB"
@@ -243,7 +241,7 @@ function PoolDialog({ draft, known, busy, error, onSave, onClose }: PoolDialogPr
             min={0}
             decimalScale={1}
             defaultValue={gibibytes(draft.accelerator_memory_bytes)}
-            error={errorAt("/accelerator_memory_bytes")}
+            error={errorAt(error, "/accelerator_memory_bytes")}
           />
           <Group grow>
             <NumberInput label="Price per slot-hour" name="price" min={0} defaultValue={Number(price)} />

@@ -164,7 +164,7 @@ describe("timeline", () => {
     expect(screen.getByText("Note 0")).toBeTruthy();
   });
 
-  it("says that there are none yet", () => {
+  it("shows that there are none yet", () => {
     render(<Timeline events={[]} />);
     expect(screen.queryByRole("list")).toBeNull();
     expect(screen.getByText(/No events/)).toBeTruthy();

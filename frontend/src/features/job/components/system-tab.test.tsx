@@ -81,7 +81,7 @@ it("shows the preflight of each attempt, with the odd node and the odd pair mark
   expect(screen.queryByRole("list", { name: "Findings" })).toBeNull();
 });
 
-it("says that there are no samples", async () => {
+it("shows that there are no samples", async () => {
   server.answer("GET /jobs/{job_id}/system", { interval_seconds: 60, series: [], nodes: [] });
   render(<SystemTab job={job()} />);
   await screen.findByText("No samples yet");

@@ -31,7 +31,7 @@ describe("events of a spike", () => {
     expect(textOf("step.recomputed", { step: 7, because: "the loss is not finite; the same result" }))
       .toBe("Step 7 was computed again: the loss is not finite; the same result");
     expect(textOf("gradient.corrupted", { step: "7", ranks: "1", node: "n1", because: "rank 1 was wrong" }))
-      .toBe("A gradient was corrupted, and its step computed again: rank 1 was wrong");
+      .toBe("A gradient was corrupted; its step was computed again: rank 1 was wrong");
     expect(textOf("replicas.compared", { step: "7", ranks: "1", node: "n1", because: "rank 1 was wrong" }))
       .toBe("Replicas compared after a restart: rank 1 was wrong");
   });

@@ -129,7 +129,7 @@ export function describeEvent(event: JobEvent): Described | null {
     case "replicas.compared":
       return described(`Replicas compared after a restart: ${word("because")}`, "waiting");
     case "gradient.corrupted":
-      return described(`A gradient was corrupted, and its step computed again: ${word("because")}`, "waiting");
+      return described(`A gradient was corrupted; its step was computed again: ${word("because")}`, "waiting");
     case "step.recomputed":
       return described(`Step ${step ?? "?"} was computed again: ${word("because")}`);
     case "training.rolled_back":

@@ -3,7 +3,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 
 import { acceleratorsQuery } from "@/api/accelerators";
-import { Problem } from "@/api/problem";
+import { errorAt } from "@/api/problem";
 import type { NodeChange, QuotaNode } from "@/api/types";
 import { ProblemNotice } from "@/components/problem-notice";
 import { UnitInput } from "@/components/unit-input";
@@ -41,10 +41,7 @@ export function NodeDialog({ first, nodes, onClose }: NodeDialogProps) {
     save.reset();
   };
   const problem = [save.error, preview.error].find((error) => error !== null) ?? null;
-  const errorAt = (pointer: string) =>
-    problem instanceof Problem
-      ? problem.fields.find((field) => field.pointer === `/changes/0/${pointer}`)?.detail
-      : undefined;
+  const errorIn = (field: string) => errorAt(problem, `/changes/0/${field}`);
   const title = node === null ? "New group" : `${node.kind === "team" ? "Team" : "Quotas of"} ${node.name}`;
   const seen = preview.data;
   return (
@@ -56,7 +53,7 @@ export function NodeDialog({ first, nodes, onClose }: NodeDialogProps) {
               label="Name"
               required
               value={draft.name}
-              error={errorAt(node === null ? "node" : "name")}
+              error={errorIn(node === null ? "node" : "name")}
               onChange={(event) => edit({ name: event.currentTarget.value })}
             />
           ) : null}
@@ -64,7 +61,7 @@ export function NodeDialog({ first, nodes, onClose }: NodeDialogProps) {
             <NativeSelect
               label="Belongs to"
               value={draft.parent ?? ""}
-              error={errorAt("parent")}
+              error={errorIn("parent")}
               data={placesFor(node, nodes).map((each) => ({ value: each.id, label: each.path }))}
               onChange={(event) => edit({ parent: event.currentTarget.value })}
             />
@@ -76,7 +73,7 @@ export function NodeDialog({ first, nodes, onClose }: NodeDialogProps) {
               inputWrapperOrder={["label", "input", "description", "error"]}
               min={0}
               value={draft.weight}
-              error={errorAt("weight")}
+              error={errorIn("weight")}
               onChange={(weight) => edit({ weight })}
             />
           )}
@@ -85,7 +82,7 @@ export function NodeDialog({ first, nodes, onClose }: NodeDialogProps) {
           grants={draft.grants}
           known={[...new Set([...(inPools.data ?? []), ...inTree])]}
           isTop={isTop}
-          errorAt={(accelerator, part) => errorAt(`grants/${accelerator}/${part}`)}
+          errorAt={(accelerator, part) => errorIn(`grants/${accelerator}/${part}`)}
           onChange={(grants) => edit({ grants })}
         />
         <div>
@@ -104,7 +101,7 @@ export function NodeDialog({ first, nodes, onClose }: NodeDialogProps) {
                 label={label}
                 unit={unit}
                 value={toNumber(draft.limits[name])}
-                error={errorAt(name)}
+                error={errorIn(name)}
                 onValid={(valid) => setUnreadable({ ...unreadable, [name]: !valid })}
                 onChange={(value) => edit({ limits: { ...draft.limits, [name]: value ?? "" } })}
               />
@@ -116,7 +113,7 @@ export function NodeDialog({ first, nodes, onClose }: NodeDialogProps) {
                 thousandSeparator=" "
                 allowDecimal={false}
                 value={draft.limits[name]}
-                error={errorAt(name)}
+                error={errorIn(name)}
                 onChange={(value) => edit({ limits: { ...draft.limits, [name]: value } })}
               />
             ),

@@ -2,7 +2,7 @@ import { Button, Group, Modal, Stack, TagsInput } from "@mantine/core";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 
-import { Problem } from "@/api/problem";
+import { errorAt } from "@/api/problem";
 import { teamKeys } from "@/api/teams";
 import type { Secret } from "@/api/types";
 import { ProblemNotice } from "@/components/problem-notice";
@@ -16,8 +16,6 @@ interface DestinationsInputProps {
 
 /** Input of the servers that a secret may be sent to, as origins (scheme, host and port). */
 export function DestinationsInput({ value, onChange, error }: DestinationsInputProps) {
-  const problem =
-    error instanceof Problem ? error.fields.find((field) => field.pointer.startsWith("/destinations")) : undefined;
   return (
     <TagsInput
       label="Destinations"
@@ -25,7 +23,7 @@ export function DestinationsInput({ value, onChange, error }: DestinationsInputP
       placeholder={value.length === 0 ? "None" : ""}
       value={value}
       onChange={onChange}
-      error={problem?.detail}
+      error={errorAt(error, "/destinations")}
       acceptValueOnBlur
       maxTags={20}
     />

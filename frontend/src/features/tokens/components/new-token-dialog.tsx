@@ -3,7 +3,7 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import type { SubmitEvent } from "react";
 import { useState } from "react";
 
-import { Problem } from "@/api/problem";
+import { errorAt } from "@/api/problem";
 import type { Team, TokenRequest } from "@/api/types";
 import { ProblemNotice } from "@/components/problem-notice";
 import { ShownOnce } from "@/components/shown-once";
@@ -67,10 +67,6 @@ export function NewTokenDialog({ opened, teams, hasPlatformRole, onClose }: NewT
     setParts([]);
     onClose();
   };
-  const errorAt = (pointer: string) =>
-    create.error instanceof Problem
-      ? create.error.fields.find((field) => field.pointer === pointer)?.detail
-      : undefined;
   const made = create.data;
   return (
     <Modal
@@ -91,7 +87,7 @@ export function NewTokenDialog({ opened, teams, hasPlatformRole, onClose }: NewT
               name="name"
               label="Name"
               description="What will use it, such as ci or laptop"
-              error={errorAt("/name")}
+              error={errorAt(create.error, "/name")}
               required
               withAsterisk={false}
               maxLength={100}
@@ -100,18 +96,18 @@ export function NewTokenDialog({ opened, teams, hasPlatformRole, onClose }: NewT
             <NativeSelect
               name="team"
               label="Team"
-              error={errorAt("/team")}
+              error={errorAt(create.error, "/team")}
               data={teams.map((team) => team.name)}
               required
               withAsterisk={false}
             />
-            <NativeSelect name="days" label="Lifetime" error={errorAt("/expires_in_days")} data={LIFETIMES} />
+            <NativeSelect name="days" label="Lifetime" error={errorAt(create.error, "/expires_in_days")} data={LIFETIMES} />
             <Checkbox.Group
               label="Scopes"
               description="What the token may do, within your role in the team"
               value={scopes}
               onChange={setScopes}
-              error={errorAt("/scopes")}
+              error={errorAt(create.error, "/scopes")}
             >
               <Stack gap={6} mt={6}>
                 {TEAM_SCOPES.map(({ value, label }) => (
@@ -127,7 +123,7 @@ export function NewTokenDialog({ opened, teams, hasPlatformRole, onClose }: NewT
                 data={PLATFORM_PARTS}
                 value={parts}
                 onChange={setParts}
-                error={errorAt("/scopes")}
+                error={errorAt(create.error, "/scopes")}
               />
             ) : null}
             {create.error ? <ProblemNotice error={create.error} /> : null}

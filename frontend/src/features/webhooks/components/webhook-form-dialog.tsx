@@ -3,7 +3,7 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import type { SubmitEvent } from "react";
 import { useState } from "react";
 
-import { Problem } from "@/api/problem";
+import { errorAt } from "@/api/problem";
 import type { Team } from "@/api/types";
 import { ProblemNotice } from "@/components/problem-notice";
 import { createWebhook, webhookKeys } from "@/features/webhooks/api/webhooks";
@@ -46,10 +46,6 @@ export function WebhookFormDialog({ opened, teams, onClose }: WebhookFormDialogP
     setTypes([]);
     onClose();
   };
-  const errorAt = (pointer: string) =>
-    create.error instanceof Problem
-      ? create.error.fields.find((field) => field.pointer.startsWith(pointer))?.detail
-      : undefined;
   const made = create.data;
   return (
     <Modal
@@ -70,17 +66,17 @@ export function WebhookFormDialog({ opened, teams, onClose }: WebhookFormDialogP
               label="Address"
               description="A public https URL"
               placeholder="https://ci.example.org/hooks/athanor"
-              error={errorAt("/url")}
+              error={errorAt(create.error, "/url")}
               required
               withAsterisk={false}
               maxLength={500}
               data-autofocus
             />
-            <TextInput name="name" label="Name" error={errorAt("/name")} maxLength={100} />
+            <TextInput name="name" label="Name" error={errorAt(create.error, "/name")} maxLength={100} />
             <NativeSelect
               name="team"
               label="Team"
-              error={errorAt("/team")}
+              error={errorAt(create.error, "/team")}
               data={teams.map((team) => team.name)}
               required
               withAsterisk={false}
@@ -92,7 +88,7 @@ export function WebhookFormDialog({ opened, teams, onClose }: WebhookFormDialogP
               data={TYPES}
               value={types}
               onChange={setTypes}
-              error={errorAt("/types")}
+              error={errorAt(create.error, "/types")}
               maxTags={20}
             />
             {create.error ? <ProblemNotice error={create.error} /> : null}
