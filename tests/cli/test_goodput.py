@@ -11,12 +11,13 @@ CATEGORIES = [
         "phases": [{"phase": "launch", "slot_seconds": 40.0, "cost": 40_000}],
     },
     {"activity": "training", "slot_seconds": 280.0, "share": 0.7, "cost": 3_000_000, "phases": []},
-    {"activity": "lost", "slot_seconds": 80.0, "share": 0.2, "cost": 600_000, "phases": []},
+    {"activity": "lost", "slot_seconds": 60.0, "share": 0.15, "cost": 500_000, "phases": []},
+    {"activity": "idle", "slot_seconds": 20.0, "share": 0.05, "cost": 100_000, "phases": []},
 ]  # fmt: skip
 KILLED = {
     "attempt": 1, "time": "2026-03-01T10:01:00Z", "in_place": True, "node": "gpu-1", "steps_lost": 1017,
     "reason": {"code": "process_killed", "message": "", "remedy": "", "blame": "infrastructure"},
-    "lost_slot_seconds": 80.0, "stalled_slot_seconds": 0.0, "startup_slot_seconds": 20.0, "cost": 620_000,
+    "lost_slot_seconds": 60.0, "stalled_slot_seconds": 0.0, "startup_slot_seconds": 20.0, "cost": 520_000,
     "refunded": 0,
 }  # fmt: skip
 ATTEMPT = {
@@ -40,10 +41,11 @@ def test_the_ledger_is_two_tables_or_json(server: Any, athanor: Any, answer: Any
     output = lines(athanor("goodput", JOB).stdout)
     for line in (
         "goodput 70.0% of 6m 40s slot time; 3.14 EUR charged, 0.50 EUR refunded", "start-up 40 s 10.0% 0.04 EUR",
-        "launch 40 s 0.04 EUR", "lost, not saved 1m 20s 20.0% 0.60 EUR", "total 6m 40s 3.64 EUR",
+        "launch 40 s 0.04 EUR", "lost, not saved 1m 00s 15.0% 0.50 EUR", "idle nodes 20 s 5.0% 0.10 EUR",
+        "total 6m 40s 3.64 EUR",
     ):  # fmt: skip
         assert line in output, output
-    cause = "1, in place process_killed infrastructure gpu-1 1,017 1m 20s 0.0 s 20 s 0.62 EUR 0.00 EUR"
+    cause = "1, in place process_killed infrastructure gpu-1 1,017 1m 00s 0.0 s 20 s 0.52 EUR 0.00 EUR"
     assert any(line.endswith(cause) for line in output), output
     assert json.loads(athanor("goodput", JOB, "--json").stdout) == FOUND
 
@@ -51,7 +53,7 @@ def test_the_ledger_is_two_tables_or_json(server: Any, athanor: Any, answer: Any
 def test_what_is_not_known_is_not_made_up(server: Any, athanor: Any, answer: Any) -> None:
     unknown = {**KILLED, "in_place": False, "reason": None, "node": None, "steps_lost": None}
     server.answer(PATH, answer({**FOUND, "interruptions": [unknown]}))
-    cause = "1 not known not known not known not known 1m 20s 0.0 s 20 s 0.62 EUR 0.00 EUR"
+    cause = "1 not known not known not known not known 1m 00s 0.0 s 20 s 0.52 EUR 0.00 EUR"
     assert any(line.endswith(cause) for line in lines(athanor("goodput", JOB).stdout))
     server.answer(PATH, answer({**FOUND, "goodput": None, "attempts": [], "categories": [], "interruptions": []}))
     assert athanor("goodput", JOB).stdout == "No attempt has been launched.\n"
@@ -79,8 +81,8 @@ SUMS = {
     "charged": 3_500_000, "categories": CATEGORIES, "uncounted": {"slot_seconds": 100, "cost": 360_000},
     "interruptions": [
         {
-            "reason": KILLED["reason"], "attempts": 0, "restarts": 12, "steps_lost": 1017, "lost_slot_seconds": 80,
-            "stalled_slot_seconds": 0, "startup_slot_seconds": 20, "cost": 620_000, "refunded": 500_000,
+            "reason": KILLED["reason"], "attempts": 0, "restarts": 12, "steps_lost": 1017, "lost_slot_seconds": 60,
+            "stalled_slot_seconds": 0, "startup_slot_seconds": 20, "cost": 520_000, "refunded": 500_000,
         }
     ],
     "jobs": [
@@ -107,7 +109,7 @@ def test_the_statement_of_a_team_has_the_activities_the_reasons_and_the_jobs(
         "2026-03-01 00:00:00+00:00 to 2026-04-01 00:00:00+00:00",
         "goodput 70.0% of 6m 40s slot time; 3.50 EUR charged, 0.50 EUR refunded",
         "not divided yet 1m 40s 0.36 EUR", "total 8m 20s 4.00 EUR",
-        "process_killed infrastructure 0 12 1,017 1m 20s 0.0 s 20 s 0.62 EUR 0.50 EUR",
+        "process_killed infrastructure 0 12 1,017 1m 00s 0.0 s 20 s 0.52 EUR 0.50 EUR",
         f"{JOB} tiny 6m 40s 2m 00s 0.64 EUR", "(not shown) (not shown) 4.0 s 3.0 s 0.00 EUR",
     ):  # fmt: skip
         assert line in output, output

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from deploy.local.environment import REPOSITORY
 from deploy.local.handle import wait_until
 from tests.e2e.administration import registered
 from tests.e2e.conftest import FINAL, TINY
+from tests.e2e.figures import check_goodput, events_of
 from tests.kubernetes.double.cluster import Cluster, running_cluster
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.fixtures import slurm, slurm_session
@@ -220,6 +222,11 @@ def test_a_spare_node_takes_the_place_of_a_lost_one_within_the_same_attempt(
     assert last["nodes"][0] in first["nodes"]
     assert last["nodes"][1] not in first["nodes"]
     assert stack.steps_of(job_id) == list(range(1, 101))
+    (ledger,) = check_goodput(stack, job_id)["attempts"]
+    placed_at = next(each["time"] for each in events_of(stack, job_id) if each["type"] == "nodes.placed")
+    since = datetime.fromisoformat(ledger["end"]) - datetime.fromisoformat(placed_at)
+    idle = {each["activity"]: each["slot_seconds"] for each in ledger["categories"]}["idle"]
+    assert idle == pytest.approx(since.total_seconds(), abs=1e-3), "always one of the three: the spare or the lost one"
 
 
 def events(stack: Any, job_id: str, kind: str) -> list[Any]:

@@ -123,6 +123,7 @@ def test_without_a_spare_node_the_run_continues_on_fewer_nodes_with_the_same_sam
             losses.append(api.losses())
     assert [event["nodes"] for event in api.events("attempt.shrunk")] == [nodes - 1]
     assert [len(placed) for _, placed in sorted(api.placed.items())] == [nodes, nodes - 1]
+    assert {each["round"]: len(each["nodes"]) for each in api.events("nodes.placed")} == {1: nodes, 2: nodes - 1}
     assert {end["end_class"] for end in api.ends} == {"completed"}
     assert sorted(losses[1]) == list(range(1, 121))
     assert losses[1] == pytest.approx(losses[0], abs=1e-6)

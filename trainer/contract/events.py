@@ -38,6 +38,7 @@ PREFLIGHT_COMPLETED = "preflight.completed"
 GPU_ECC_UNCORRECTED = "gpu.ecc_uncorrected"
 GRADIENT_CORRUPTED = "gradient.corrupted"
 REPLICAS_COMPARED = "replicas.compared"
+NODES_PLACED = "nodes.placed"
 
 AGENT_EVENTS: Mapping[str, EventType] = {
     CHECKPOINT_INTERVAL: EventType(
@@ -185,7 +186,7 @@ AGENT_EVENTS: Mapping[str, EventType] = {
             "of": "Number of nodes that the job asked for.",
         },
     ),
-    "nodes.placed": EventType(
+    NODES_PLACED: EventType(
         "The nodes of a multi-node run were assigned their ranks.",
         {
             "round": "Number of the rendezvous round, from 1.",

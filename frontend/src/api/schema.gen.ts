@@ -4789,8 +4789,8 @@ export interface components {
         };
         /** @description What slots were held for. */
         GoodputCategory: {
-            /** @description What the time was spent on, as in the job's timeline. `training` and `preparing` are productive; `stalled`: ranks made no progress, or waited for one that made none; `lost`: steps that were repeated, or are gone; `unattributed`: not known. */
-            activity: components["schemas"]["ActivityEnum"];
+            /** @description What the slots were held for, as in the job's timeline. `training` and `preparing` are productive; `idle`: slots of spare nodes that wait and of lost ones, while other nodes have ranks; `stalled`: ranks made no progress, or waited for one that made none; `lost`: steps that were repeated, or are gone; `unattributed`: not known. */
+            activity: components["schemas"]["SlotActivityEnum"];
             /**
              * Format: double
              * @description Time multiplied by the slots.
@@ -9560,6 +9560,8 @@ export interface components {
              */
             error: string;
         };
+        /** @enum {string} */
+        SlotActivityEnum: "queued" | "startup" | "training" | "preparing" | "evaluation" | "checkpoint" | "export" | "finishing" | "paused" | "stalled" | "lost" | "idle" | "unattributed";
         /** @description A part of a job's time. */
         Span: {
             /**

@@ -1,9 +1,10 @@
-import type { Timeline } from "@/api/types";
+import type { Goodput, Timeline } from "@/api/types";
 
 export type Activity = Timeline["spans"][number]["activity"];
+type SlotActivity = Goodput["categories"][number]["activity"];
 
 /** In the order in which a run goes through them. */
-export const ACTIVITIES: Record<Activity, { name: string; color: string }> = {
+export const ACTIVITIES: Record<SlotActivity, { name: string; color: string }> = {
   queued: { name: "Queued", color: "--tone-waiting" },
   startup: { name: "Start-up", color: "--series-4" },
   preparing: { name: "Preparing data", color: "--series-1" },
@@ -15,10 +16,12 @@ export const ACTIVITIES: Record<Activity, { name: string; color: string }> = {
   paused: { name: "Paused", color: "--tone-muted" },
   stalled: { name: "No progress", color: "--series-5" },
   lost: { name: "Lost, not saved", color: "--tone-bad" },
+  idle: { name: "Idle nodes", color: "--series-8" },
   unattributed: { name: "Not known", color: "--ink-soft" },
 };
 
-export const IN_ORDER = Object.keys(ACTIVITIES) as Activity[];
+/** Those of wall time: without `idle`, which is of some slots while others train. */
+export const IN_ORDER = (Object.keys(ACTIVITIES) as SlotActivity[]).filter((each): each is Activity => each !== "idle");
 
 /** In the order of a start-up; a phase with another name comes last. */
 const PHASES = [

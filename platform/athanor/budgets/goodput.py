@@ -5,7 +5,7 @@ the parts add up to it exactly. Time that is not metered yet, and the fraction o
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -22,16 +22,15 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True)
 class Item:
-    """An entry with its slots and its cost, in millionths of the currency."""
+    """An entry with its cost, in millionths of the currency."""
 
     entry: Entry
-    slots: int
     cost: int
 
     @property
     def slot_time(self) -> timedelta:
         """Return its time multiplied by its slots."""
-        return self.entry.span.duration * self.slots
+        return self.entry.span.duration * self.entry.slots
 
 
 @dataclass
@@ -114,8 +113,9 @@ class Ledger:
 
 def ledger_of(job: Job) -> Ledger:
     """Return the ledger of a job with loaded attempts and pool."""
-    found, interruptions = selectors.goodput_of(job)
     meters = {meter.attempt.number: meter for meter in Meter.objects.filter(job=job).select_related("attempt")}
+    slots = slots_by_attempt(job, meters.values())
+    found, interruptions = selectors.goodput_of(job, slots)
     by_attempt: dict[int, list[Entry]] = defaultdict(list)
     for entry in found:
         by_attempt[entry.span.attempt or 0].append(entry)
@@ -123,11 +123,10 @@ def ledger_of(job: Job) -> Ledger:
     prices = _hourly_prices(job, meters.values())
     for number, own in by_attempt.items():
         meter = meters.get(number)
-        slots = meter.slots if meter else slots_of(job, job.pool)
-        attempt = AttemptLedger(number, slots, own[0].span.start, own[-1].span.end, None, 0)
+        attempt = AttemptLedger(number, slots[number], own[0].span.start, own[-1].span.end, None, 0)
         if meter is not None:
             attempt.metered_until, attempt.refunded = meter.metered_until, meter.fault_cost
-        for item in with_costs(own, slots, meter.cost if meter else 0, _weights(own, meter, prices)):
+        for item in with_costs(own, meter.cost if meter else 0, _weights(own, meter, prices)):
             for sums in (ledger.sums, attempt.sums):
                 sums.add(item)
             if item.entry.cause is not None:
@@ -140,16 +139,22 @@ def ledger_of(job: Job) -> Ledger:
     return ledger
 
 
-def with_costs(entries: Sequence[Entry], slots: int, cost: int, weights: Sequence[int]) -> Iterator[Item]:
+def slots_by_attempt(job: Job, meters: Iterable[Meter]) -> dict[int, int]:
+    """Return the slots of each attempt of a job with loaded attempts and pool, by its number."""
+    slots = dict.fromkeys((attempt.number for attempt in selectors.attempts_of(job)), slots_of(job, job.pool))
+    return slots | {meter.attempt.number: meter.slots for meter in meters}
+
+
+def with_costs(entries: Sequence[Entry], cost: int, weights: Sequence[int]) -> Iterator[Item]:
     """Yield the entries with their parts of a cost, in proportion to their weights.
 
     Whole millionths by the largest remainder; the parts add up to `cost`. Without any weight, as when an attempt was
-    metered before its first entry, they are in proportion to the entries' times.
+    metered before its first entry, they are in proportion to the entries' slot times.
     """
     if not sum(weights):
-        weights = [entry.span.duration // _MICROSECOND for entry in entries]
+        weights = [entry.span.duration // _MICROSECOND * entry.slots for entry in entries]
     for entry, part in zip(entries, divide(cost, weights), strict=True):
-        yield Item(entry, slots, part)
+        yield Item(entry, part)
 
 
 def divide(whole: int, weights: Sequence[int]) -> list[int]:
@@ -165,11 +170,12 @@ def divide(whole: int, weights: Sequence[int]) -> list[int]:
 
 
 def _weights(entries: Sequence[Entry], meter: Meter | None, prices: Mapping[datetime, int]) -> list[int]:
-    """Return the metered time of each entry, multiplied by the price of the hours that it is in."""
+    """Return the metered slot time of each entry, multiplied by the price of the hours that it is in."""
     if meter is None:
         return [0] * len(entries)
     return [
-        sum(
+        entry.slots
+        * sum(
             ((end - start) // _MICROSECOND) * prices.get(hour_of(start), 0)
             for start, end in by_hour(entry.span.start, entry.span.end, meter)
         )

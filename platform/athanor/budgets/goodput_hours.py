@@ -16,7 +16,7 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from athanor.accounts.failures import run_isolated
-from athanor.budgets.goodput import by_hour, divide, hour_of
+from athanor.budgets.goodput import by_hour, divide, hour_of, slots_by_attempt
 from athanor.budgets.models import JobGoodput, Meter, UsageHour, UsageInterruption, UsagePart
 from athanor.core import task_triggers
 from athanor.jobs import selectors
@@ -57,10 +57,10 @@ def count(job_id: str, now: datetime) -> None:
     """Divide all usage hours of a job."""
     with transaction.atomic():
         row = JobGoodput.objects.select_for_update(no_key=True).get(pk=job_id)
-        job = Job.objects.select_related("pool").get(pk=job_id)
+        job = Job.objects.select_related("pool").prefetch_related("attempts").get(pk=job_id)
         meters = list(Meter.objects.filter(job=job).select_related("attempt"))
         hours = list(UsageHour.objects.filter(job=job).order_by("hour"))
-        entries, interruptions = selectors.goodput_of(job)
+        entries, interruptions = selectors.goodput_of(job, slots_by_attempt(job, meters))
         found = _weigh(entries, interruptions, meters, hours)
         ids = [hour.pk for hour in hours]
         UsagePart.objects.filter(usage__in=ids).delete()
@@ -88,7 +88,7 @@ def _weigh(
         cause = None if entry.cause is None else interruptions[entry.cause].reason
         key = (entry.span.activity.value, entry.span.phase, cause)
         for start, end in by_hour(entry.span.start, entry.span.end, meter):
-            found[hour_of(start)].parts[key] += ((end - start) // _MICROSECOND) * meter.slots
+            found[hour_of(start)].parts[key] += ((end - start) // _MICROSECOND) * entry.slots
     for meter in meters:
         # Refunds are of the time since the last checkpoint, up to the end.
         since = meter.metered_until - timedelta(seconds=meter.fault_slot_seconds // meter.slots)

@@ -105,7 +105,8 @@ def job_lines(job: Job) -> list[str]:
 ACTIVITIES = {
     "queued": "queued", "startup": "start-up", "preparing": "preparing data", "training": "training",
     "evaluation": "evaluation", "checkpoint": "waiting for checkpoints", "export": "export", "finishing": "finishing",
-    "paused": "paused", "stalled": "no progress", "lost": "lost, not saved", "unattributed": "not known",
+    "paused": "paused", "stalled": "no progress", "lost": "lost, not saved", "idle": "idle nodes",
+    "unattributed": "not known",
 }  # fmt: skip
 
 

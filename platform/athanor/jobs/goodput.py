@@ -2,14 +2,16 @@
 
 The wall time of an attempt begins with its launch, as its metering does, and ends with its end. Ranks step together and
 all slots are held for all of that time, so each second counts once for each slot. The parts are those of
-`athanor.jobs.timeline`; time of an attempt that the event log does not cover is unattributed.
+`athanor.jobs.timeline`; time of an attempt that the event log does not cover is unattributed. From the placement of a
+round's ranks to the next one, the slots of nodes without ranks are idle: of spare nodes, and of lost ones.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import pairwise
 
 from athanor.jobs.reasons import REASON_OF_END, Reason
 from athanor.jobs.timeline import Activity, Event, Span, WorkerGroup
@@ -25,7 +27,8 @@ class AttemptFacts:
     """An attempt: its launch, None if there was none, its end or the present, and how it ended.
 
     `reason`: code, empty as long as there is none. `node`: where the end was reported, empty if that is not known.
-    `last_step`: steps done at the end, None if none were reported.
+    `last_step`: steps done at the end, None if none were reported. `slots`: of all its `nodes`, spare ones included.
+    `placed`: when ranks were placed, and on how many nodes, in order.
     """
 
     number: int
@@ -35,6 +38,13 @@ class AttemptFacts:
     detail: str = ""
     node: str = ""
     last_step: int | None = None
+    slots: int = 1
+    nodes: int = 1
+    placed: Sequence[tuple[datetime, int]] = ()
+
+    def idle_slots(self, nodes: int) -> int:
+        """Return the number of slots that are idle while so many nodes have ranks."""
+        return self.slots * max(0, self.nodes - nodes) // self.nodes
 
 
 @dataclass(frozen=True)
@@ -57,10 +67,14 @@ class Interruption:
 
 @dataclass(frozen=True)
 class Entry:
-    """A part of an attempt's wall time. `cause`: the index of the interruption that caused it, if one did."""
+    """A part of an attempt's wall time, of all its slots or of some of them, while the others are idle.
+
+    `cause`: the index of the interruption that caused it, if one did.
+    """
 
     span: Span
     cause: int | None
+    slots: int
 
 
 def entries(
@@ -68,8 +82,9 @@ def entries(
 ) -> list[Entry]:
     """Return the parts of all attempts' wall times, in order of attempts and time.
 
-    Those of an attempt are disjoint and add up to its wall time, whatever the spans. What a group of workers lost or
-    hung is caused by the interruption that ended it, its start-up by the one before it.
+    Those of an attempt add up to its wall time multiplied by its slots, whatever the spans. What a group of workers
+    lost or hung is caused by the interruption that ended it, its start-up by the one before it. Idle slots have no
+    cause.
     """
     by_attempt: dict[int | None, list[Span]] = defaultdict(list)
     for span in spans:
@@ -78,14 +93,16 @@ def entries(
     ended_by = {group: index for index, group in enumerate(ended)}
     found = []
     for attempt in sorted(attempts, key=lambda each: each.number):
-        for span in _of_wall_time(by_attempt[attempt.number], attempt):
+        for span, idle in _with_idle_slots(_of_wall_time(by_attempt[attempt.number], attempt), attempt):
             cause: int | None = None
             if span.activity in (Activity.LOST, Activity.STALLED):
                 cause = ended_by.get((attempt.number, span.group))
             elif span.activity is Activity.STARTUP:
                 before = bisect_left(ended, (attempt.number, span.group))
                 cause = before - 1 if before else None
-            found.append(Entry(span, cause))
+            found.append(Entry(span, cause, attempt.slots - idle))
+            if idle:
+                found.append(Entry(replace(span, activity=Activity.IDLE, phase=""), None, idle))
     return found
 
 
@@ -126,6 +143,17 @@ def _of_wall_time(spans: Sequence[Span], attempt: AttemptFacts) -> Iterator[Span
         covered = end
     if covered < attempt.end:
         yield replace(gap, start=covered, end=attempt.end)
+
+
+def _with_idle_slots(spans: Iterable[Span], attempt: AttemptFacts) -> Iterator[tuple[Span, int]]:
+    """Yield the spans, divided at the placements of ranks, with the number of slots that are idle in each."""
+    times = [time for time, _ in attempt.placed]
+    idle = [0, *(attempt.idle_slots(nodes) for _, nodes in attempt.placed)]
+    for span in spans:
+        first, last = bisect_right(times, span.start), bisect_left(times, span.end)
+        for place, (start, end) in enumerate(pairwise([span.start, *times[first:last], span.end]), first):
+            if start < end:
+                yield replace(span, start=start, end=end), idle[place]
 
 
 def _restart(attempt: int, group: WorkerGroup, following: WorkerGroup) -> Interruption:

@@ -1,7 +1,8 @@
 """Queries of jobs for the API, scoped by the teams of the caller."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -35,7 +36,7 @@ from athanor.jobs.models import Attempt, AttemptNode, DatasetUse, Job, JobEvent,
 from athanor.jobs.states import HOLDING
 from athanor.jobs.timeline import EVENT_TYPES, Span, timeline, worker_groups
 from trainer.contract.checkpoint_interval import ChosenInterval
-from trainer.contract.events import CHECKPOINT_INTERVAL
+from trainer.contract.events import CHECKPOINT_INTERVAL, NODES_PLACED
 
 # In order, and with what their answers show of their job.
 ATTEMPTS = Prefetch("attempts", queryset=Attempt.objects.order_by("number").select_related("job__pool__cluster"))
@@ -212,12 +213,15 @@ def timeline_of(job: Job) -> list[Span]:
     return timeline(trains=job.resolved_spec["training"] is not None, **_facts(job, job.finished_at or timezone.now()))
 
 
-def goodput_of(job: Job) -> tuple[list[Entry], list[Interruption]]:
-    """Return what the slots of the job's attempts were held for until now, and what interrupted it."""
+def goodput_of(job: Job, slots: Mapping[int, int]) -> tuple[list[Entry], list[Interruption]]:
+    """Return what the slots of the job's attempts were held for until now, and what interrupted it.
+
+    `slots`: those of each attempt, by its number.
+    """
     now = job.finished_at or timezone.now()
     facts = _facts(job, now)
     spans = timeline(trains=job.resolved_spec["training"] is not None, **facts)
-    attempts = _attempt_facts(job, now)
+    attempts = _attempt_facts(job, now, slots)
     interrupted = interruptions(worker_groups(**facts), attempts)
     return entries(spans, attempts, interrupted), interrupted
 
@@ -246,10 +250,12 @@ def _facts(job: Job, end: datetime) -> dict[str, Any]:
     }
 
 
-def _attempt_facts(job: Job, now: datetime) -> list[AttemptFacts]:
-    """Return the wall times and ends of the job's attempts."""
+def _attempt_facts(job: Job, now: datetime, slots: Mapping[int, int]) -> list[AttemptFacts]:
+    """Return the wall times, ends and nodes of the job's attempts."""
     rows = AttemptNode.objects.filter(attempt__job=job).values_list("attempt_id", "node_index", "name")
     nodes = {(attempt_id, index): name for attempt_id, index, name in rows}
+    resources = job.resolved_spec["resources"]
+    placed = _placements(job) if resources["nodes"] > 1 else {}
     found = []
     for attempt in attempts_of(job):
         report = attempt.end_report or {}
@@ -259,8 +265,23 @@ def _attempt_facts(job: Job, now: datetime) -> list[AttemptFacts]:
                 attempt.number, attempt.launched_at, attempt.ended_at or now, attempt.reason, attempt.reason_detail,
                 node=nodes.get((attempt.id, report.get("node_rank", -1)), own[0]),
                 last_step=max(0, report["last_step"]) if "last_step" in report else None,
+                slots=slots[attempt.number], nodes=resources["nodes"] + resources.get("spare_nodes", 0),
+                placed=placed.get(attempt.id, ()),
             )
         )  # fmt: skip
+    return found
+
+
+def _placements(job: Job) -> dict[str, list[tuple[datetime, int]]]:
+    """Return when the ranks of each attempt were placed, and on how many nodes, in order. Reports without nodes are
+    ignored: the trainer is not trusted."""
+    found: dict[str, list[tuple[datetime, int]]] = defaultdict(list)
+    for event in (
+        JobEvent.objects.filter(job=job, type=NODES_PLACED).only("time", "actor", "data").order_by("time", "seq")
+    ):
+        nodes = event.data.get("nodes")
+        if isinstance(nodes, list) and nodes:
+            found[event.actor].append((event.time, len(nodes)))
     return found
 
 

@@ -29,7 +29,7 @@ _NOTHING = timedelta()
 
 
 class Activity(StrEnum):
-    """What a job's time was spent on."""
+    """What a job's time was spent on. IDLE is of slots only: those of nodes without ranks, while others have them."""
 
     QUEUED = "queued"
     STARTUP = "startup"
@@ -42,7 +42,11 @@ class Activity(StrEnum):
     PAUSED = "paused"
     STALLED = "stalled"
     LOST = "lost"
+    IDLE = "idle"
     UNATTRIBUTED = "unattributed"
+
+
+OF_WALL_TIME = tuple(each for each in Activity if each is not Activity.IDLE)
 
 
 class Event(Protocol):
@@ -99,7 +103,7 @@ class Totals:
     """Durations by activity, and those of the start-up by phase. `total` is the sum of all activities."""
 
     total: timedelta = _NOTHING
-    activities: dict[Activity, timedelta] = field(default_factory=lambda: dict.fromkeys(Activity, _NOTHING))
+    activities: dict[Activity, timedelta] = field(default_factory=lambda: dict.fromkeys(OF_WALL_TIME, _NOTHING))
     startup: dict[str, timedelta] = field(default_factory=dict)
 
     def add(self, span: Span) -> None:

@@ -71,6 +71,58 @@ def interrupted(submit: Callable[..., Job], pool: Pool) -> Job:
     return job
 
 
+@pytest.fixture
+def shrunken(submit: Callable[..., Job], pool: Pool) -> Job:
+    """A job of two nodes and a spare one, of two slots each, from 10 s to 110 s. Both nodes are lost at 70 s, and it
+    continues on the spare one at 80 s. It reports what are no nodes as well."""
+    Pool.objects.filter(pk=pool.pk).update(price_per_slot_hour=PRICE, nodes=3, slots_per_node=2)
+    pool.refresh_from_db()
+    nodes = {"nodes": 2, "spare_nodes": 1, "min_nodes": 1, "processes_per_node": 2, "cluster": "fake"}
+    job = submit(resources=nodes)
+    assert job.slots == 6
+    Job.objects.filter(pk=job.pk).update(created_at=NOON, finished_at=at(110), status="succeeded", reason="completed")
+    JobEvent.objects.filter(job=job).delete()
+    only = attempt(job, 1, 10, 110, "completed", last_step=90)
+    write(job, [
+        (6, "job.status", "dispatch", {"to": "dispatching", "attempt": only.id, "number": 1}),
+        (8, "job.status", "dispatch", {"to": "starting"}),
+        (15, "nodes.placed", only.id, {"round": 1, "nodes": ["n0", "n1"], "switches": 0}),
+        *((16, "nodes.placed", only.id, {"nodes": nodes}) for nodes in ([], None, 1, "n0")),
+        (18, "training.started", only.id, {"step": 0}),
+        (20, "phase.finished", only.id, {"phase": "first_step", "seconds": 2}),
+        (21, "job.status", "dispatch", {"to": "running"}),
+        (50, "checkpoint.saved", only.id, {"step": 20, "seconds": 0, "blocked_seconds": 0, "final": False}),
+        (70, "generation.started", only.id, {"generation": 1, "end_class": "node_lost", "node": "n0", "step": 40}),
+        (80, "nodes.placed", only.id, {"round": 2, "nodes": ["n2"], "switches": 0}),
+        (83, "training.started", only.id, {"step": 20}),
+        (85, "phase.finished", only.id, {"phase": "first_step", "seconds": 1}),
+        (110, "job.status", "dispatch", {"to": "succeeded", "reason": "completed", "attempt": only.id}),
+    ])  # fmt: skip
+    assert meter.close(only) is not None
+    return Job.objects.select_related("pool__cluster").get(pk=job.pk)
+
+
+IN_SHRUNKEN = {
+    "startup": 5 * 6 + 5 * 4 + 10 * 4 + 5 * 2, "training": 30 * 4 + 25 * 2, "lost": 20 * 4, "idle": 65 * 2 + 30 * 4,
+}  # fmt: skip
+"""The slot-seconds of its activities: two slots are idle from 15 s to 80 s, then four."""
+
+
+def test_slots_of_spare_and_lost_nodes_are_idle(shrunken: Job, api: Api) -> None:
+    found = goodput_of(api, shrunken)
+    assert {each["activity"]: each["slot_seconds"] for each in found["categories"]} == IN_SHRUNKEN
+    assert {each["activity"]: each["cost"] for each in found["categories"]} == {
+        activity: spent * 1000 for activity, spent in IN_SHRUNKEN.items()
+    }
+    assert found["goodput"] == pytest.approx(IN_SHRUNKEN["training"] / 600)
+    (restart,) = found["interruptions"]
+    assert (restart["lost_slot_seconds"], restart["startup_slot_seconds"]) == (20 * 4, 10 * 4 + 5 * 2)
+    assert restart["cost"] == (20 * 4 + 10 * 4 + 5 * 2) * 1000
+    breakdown = api.get(f"/api/v1/jobs/{shrunken.id}/timeline").json()
+    assert {span["activity"] for span in breakdown["spans"]} == {"queued", "startup", "training", "lost"}
+    assert "idle_seconds" not in breakdown["timings"], "it is of wall time"
+
+
 def attempt(job: Job, number: int, launched: float, ended: float, reason: str, last_step: int) -> Attempt:
     return Attempt.objects.create(
         job=job, number=number, backend_name=f"{job.id}-{number}", launched_at=at(launched), ended_at=at(ended),

@@ -18,7 +18,15 @@ from athanor.budgets.models import JobGoodput, UsageHour, UsagePart
 from athanor.clusters.models import Pool
 from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.reasons import Reason
-from tests.control_plane.api.test_goodput import NOON, SLOTS, at, interrupted, write  # noqa: F401 - a fixture
+from tests.control_plane.api.test_goodput import (  # noqa: F401 - fixtures
+    IN_SHRUNKEN,
+    NOON,
+    SLOTS,
+    at,
+    interrupted,
+    shrunken,
+    write,
+)
 from tests.control_plane.conftest import Api
 from tests.examples import examples
 
@@ -86,6 +94,18 @@ def test_the_statement_sums_to_the_costs_and_names_the_causes(interrupted: Job, 
     assert api.send("GET", f"goodput?{RANGE}&project=another").json()["items"] == []
 
 
+def test_idle_slots_are_not_productive(shrunken: Job, api: Api) -> None:  # noqa: F811 - the imported fixture
+    goodput_hours.count_due()
+    found = statement(api)
+    compare_with_costs(api, found)
+    assert {each["activity"]: each["slot_seconds"] for each in found["categories"]} == IN_SHRUNKEN
+    assert {each["activity"]: each["cost"] for each in found["categories"]} == {
+        activity: spent * 1000 for activity, spent in IN_SHRUNKEN.items()
+    }
+    assert found["goodput"] == pytest.approx(IN_SHRUNKEN["training"] / 600)
+    assert [each["unproductive_slot_seconds"] for each in found["jobs"]] == [600 - IN_SHRUNKEN["training"]]
+
+
 def test_what_was_metered_since_is_apart_until_it_is_divided(interrupted: Job, api: Api) -> None:  # noqa: F811 - the imported fixture
     Job.objects.filter(pk=interrupted.pk).update(status="running", finished_at=None)
     goodput_hours.count_due()
@@ -127,13 +147,15 @@ def test_jobs_of_other_teams_are_summed_for_who_sees_all_costs_and_refused_to_ot
 
 @settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(seed=st.integers(0, 10**6))
-def test_the_parts_sum_to_the_usage_whatever_ran(seed: int, submit: Callable[..., Job], api: Api) -> None:
+def test_the_parts_sum_to_the_usage_whatever_ran(seed: int, submit: Callable[..., Job], pool: Pool, api: Api) -> None:
     """Attempts over several hours with odd prices and clocks, of which events are missing; a part is refunded."""
     chance = random.Random(seed)
     with transaction.atomic():
-        Pool.objects.update(price_per_slot_hour="0.7123")
+        Pool.objects.update(price_per_slot_hour="0.7123", nodes=4)
+        pool.refresh_from_db()
         for _ in range(2):
-            job = submit()
+            nodes = chance.randint(2, 3)
+            job = submit(resources={"nodes": nodes, "spare_nodes": 1, "processes_per_node": 1, "cluster": "fake"})
             slots = chance.randint(1, 5)
             Job.objects.filter(pk=job.pk).update(created_at=NOON, slots=slots, status="failed", finished_at=at(30_000))
             job = Job.objects.select_related("pool__cluster", "team").get(pk=job.pk)
@@ -155,6 +177,10 @@ def test_the_parts_sum_to_the_usage_whatever_ran(seed: int, submit: Callable[...
                         "generation": 1, "end_class": "process_killed", "step": 30,
                     }),
                     (chance.uniform(launched, ended), "checkpoint.saved", row.id, {"step": 9, "blocked_seconds": 4}),
+                    *(
+                        (chance.uniform(launched, ended), "nodes.placed", row.id, {"nodes": ["n"] * count})
+                        for count in chance.sample(range(6), 2)
+                    ),
                     (ended, "job.status", "dispatch", {"to": "queued"}),
                 ]  # fmt: skip
                 clock = ended + chance.uniform(0, 600)

@@ -1,7 +1,7 @@
 """The slots of a job are accounted for completely, whatever its history, and losses have their cause."""
 
 import random
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,25 +22,29 @@ def account(
     interrupted = interruptions(worker_groups(job.events, **facts), attempts)
     found = entries(spans, attempts, interrupted)
     for attempt in attempts:
-        own = [entry.span for entry in found if entry.span.attempt == attempt.number]
+        own: dict[tuple[datetime, datetime], int] = {}
+        for entry in (entry for entry in found if entry.span.attempt == attempt.number):
+            assert entry.slots > 0
+            own[entry.span.start, entry.span.end] = own.get((entry.span.start, entry.span.end), 0) + entry.slots
         if attempt.launched_at is None or attempt.launched_at >= attempt.end:
-            assert own == []
+            assert own == {}
             continue
-        assert [span.start for span in own] == [attempt.launched_at, *(span.end for span in own[:-1])]
-        assert own[-1].end == attempt.end
-        assert all(span.start < span.end for span in own)
+        assert [start for start, _ in own] == [attempt.launched_at, *(end for _, end in [*own][:-1])]
+        assert [*own][-1][1] == attempt.end
+        assert all(start < end for start, end in own)
+        assert set(own.values()) == {attempt.slots}
     assert {entry.span.attempt for entry in found} <= {each.number for each in attempts}
     assert {entry.cause for entry in found} <= {None, *range(len(interrupted))}
     return found, interrupted
 
 
 def seconds(found: list[Entry], cause: int | None) -> dict[str, float]:
-    """Return the seconds of the entries with this cause, by activity."""
+    """Return the slot-seconds of the entries with this cause, by activity."""
     sums: dict[str, float] = {}
     for entry in found:
         if entry.cause == cause:
             activity = entry.span.activity.value
-            sums[activity] = sums.get(activity, 0) + entry.span.duration.total_seconds()
+            sums[activity] = sums.get(activity, 0) + entry.span.duration.total_seconds() * entry.slots
     return sums
 
 
@@ -128,6 +132,31 @@ def test_time_that_no_event_covers_is_not_attributed() -> None:
     assert [entry.span.activity for entry in found] == [Activity.UNATTRIBUTED]
 
 
+def test_the_slots_of_a_spare_node_are_idle_from_the_placement_of_ranks_on() -> None:
+    """Two nodes and a spare one, which helps to prepare data at first, and takes the place of a lost node at 33 s."""
+    attempts = [
+        AttemptFacts(1, at(2), at(60), "node_lost", slots=6, nodes=3, placed=((at(4), 2), (at(33), 2))),
+        AttemptFacts(2, at(63), at(89), "completed", slots=6, nodes=3),
+    ]
+    found, _ = account(a_killed_rank(), 90, attempts)
+    assert seconds(found, None) == {"startup": 2 * 6 + 1 * 4, "training": 15 * 4 + 22 * 6, "idle": 56 * 2}
+    assert seconds(found, 0) == {"lost": 10 * 4, "startup": 5 * 4}
+    assert seconds(found, 1) == {"lost": 25 * 4, "startup": 4 * 6}, "the next attempt begins with all slots"
+
+
+def test_the_slots_of_lost_nodes_are_idle_while_the_run_continues_on_fewer() -> None:
+    """Of two nodes one is lost at 30 s; the other one has ranks again at 33 s, and both at 50 s."""
+    placed = ((at(4), 2), (at(33), 1), (at(50), 2))
+    attempts = [
+        AttemptFacts(1, at(2), at(60), "node_lost", slots=8, nodes=2, placed=placed),
+        AttemptFacts(2, at(63), at(89), "completed", slots=8, nodes=2),
+    ]
+    found, _ = account(a_killed_rank(), 90, attempts)
+    assert seconds(found, None) == {"startup": 3 * 8, "training": 15 * 8 + 22 * 8, "idle": 17 * 4}
+    assert seconds(found, 0) == {"lost": 10 * 8, "startup": 3 * 8 + 2 * 4}
+    assert seconds(found, 1) == {"lost": 15 * 4 + 10 * 8, "startup": 4 * 8}
+
+
 @given(histories(), st.booleans(), st.randoms(use_true_random=False), st.data())
 def test_the_parts_of_an_attempt_sum_to_its_wall_time_whatever_its_events(
     drawn: tuple[History, float], trains: bool, chance: random.Random, data: st.DataObject
@@ -147,6 +176,9 @@ def test_the_parts_of_an_attempt_sum_to_its_wall_time_whatever_its_events(
             number, data.draw(st.none() | st.builds(at, second)), at(data.draw(second)),
             data.draw(st.sampled_from(["", *(reason.value for reason in Reason)])),
             last_step=data.draw(st.none() | st.integers(min_value=0, max_value=5)),
+            slots=data.draw(st.integers(min_value=1, max_value=9)),
+            nodes=data.draw(st.integers(min_value=1, max_value=9)),
+            placed=data.draw(st.lists(st.tuples(st.builds(at, second), st.integers(1, 12))).map(sorted)),
         )
         for number in range(1, job.attempts + 1)
     ]  # fmt: skip
@@ -154,18 +186,18 @@ def test_the_parts_of_an_attempt_sum_to_its_wall_time_whatever_its_events(
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 10**12), st.integers(1, 10**12)), min_size=1, max_size=50),
+    st.lists(st.tuples(st.integers(0, 10**12), st.integers(1, 10**12), st.integers(1, 64)), min_size=1, max_size=50),
     st.integers(min_value=0, max_value=10**15),
 )
-def test_the_parts_of_a_cost_sum_to_it_and_follow_the_weights(drawn: list[tuple[int, int]], cost: int) -> None:
-    weights = [weight for weight, _ in drawn]
+def test_the_parts_of_a_cost_sum_to_it_and_follow_the_weights(drawn: list[tuple[int, int, int]], cost: int) -> None:
+    weights = [weight for weight, _, _ in drawn]
     spent = [
-        Entry(Span(START, START + timedelta(microseconds=duration), Activity.TRAINING, 1), None)
-        for _, duration in drawn
+        Entry(Span(START, START + timedelta(microseconds=duration), Activity.TRAINING, 1), None, slots)
+        for _, duration, slots in drawn
     ]
-    items = list(with_costs(spent, 8, cost, weights))
+    items = list(with_costs(spent, cost, weights))
     assert sum(item.cost for item in items) == cost
     total = sum(weights)
     for item, weight in zip(items, weights, strict=True):
         assert not total or abs(item.cost * total - cost * weight) < total
-        assert item.slot_time == 8 * item.entry.span.duration
+        assert item.slot_time == item.entry.slots * item.entry.span.duration

@@ -3,6 +3,7 @@
 from athanor.api.resources import TAGS
 from athanor.backends.facts import NodeState
 from athanor.jobs.states import AttemptStatus, JobStatus
+from athanor.jobs.timeline import OF_WALL_TIME, Activity
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
@@ -44,6 +45,8 @@ SPECTACULAR_SETTINGS = {
         "JobStatusEnum": [status.value for status in JobStatus],
         "AttemptStatusEnum": [status.value for status in AttemptStatus],
         "NodeStateEnum": [state.value for state in NodeState],
+        "ActivityEnum": [activity.value for activity in OF_WALL_TIME],
+        "SlotActivityEnum": [activity.value for activity in Activity],
         "PriceSeriesKindEnum": ["price", "carbon"],
         "StateEnum": ["pending", "delivered", "failed"],  # of a delivery
         "SimulationStateEnum": ["waiting", "running", "done", "failed"],

@@ -19,7 +19,8 @@ const CATEGORIES: Goodput["categories"] = [
     ],
   },
   { activity: "training", slot_seconds: 280, share: 0.7, cost: 2_800_000, phases: [] },
-  { activity: "lost", slot_seconds: 60, share: 0.15, cost: 600_000, phases: [] },
+  { activity: "lost", slot_seconds: 40, share: 0.1, cost: 400_000, phases: [] },
+  { activity: "idle", slot_seconds: 20, share: 0.05, cost: 200_000, phases: [] },
   { activity: "unattributed", slot_seconds: 20, share: 0.05, cost: 200_000, phases: [] },
 ];
 const LOSS: Goodput["interruptions"][number] = {
@@ -29,10 +30,10 @@ const LOSS: Goodput["interruptions"][number] = {
   reason: { code: "process_killed", message: "A process was killed. Rank 1 was killed by SIGKILL", remedy: "", blame: "infrastructure" },
   node: "gpu-1",
   steps_lost: 17,
-  lost_slot_seconds: 60,
+  lost_slot_seconds: 40,
   stalled_slot_seconds: 0,
   startup_slot_seconds: 20,
-  cost: 620_000,
+  cost: 420_000,
   refunded: 0,
 };
 const GOODPUT: Goodput = {
@@ -74,12 +75,15 @@ describe("goodput", () => {
       ["launch", "30 s", "", "0.03"],
       ["first step", "10 s", "", "0.01"],
       ["Training", "4m 40s", "70%", "2.80"],
-      ["Lost, not saved", "1m 00s", "15%", "0.60"],
+      ["Lost, not saved", "40 s", "10%", "0.40"],
+      ["Idle nodes", "20 s", "5%", "0.20"],
       ["Not known", "20 s", "5%", "0.20"],
       ["Total", "6m 40s", "", "3.64"],
     ]);
-    const bar = screen.getByRole("img", { name: "Start-up: 10%, Training: 70%, Lost, not saved: 15%, Not known: 5%" });
-    expect([...bar.children].map((part) => (part as HTMLElement).style.width)).toEqual(["10%", "70%", "15%", "5%"]);
+    const bar = screen.getByRole("img", {
+      name: "Start-up: 10%, Training: 70%, Lost, not saved: 10%, Idle nodes: 5%, Not known: 5%",
+    });
+    expect([...bar.children].map((part) => (part as HTMLElement).style.width)).toEqual(["10%", "70%", "10%", "5%", "5%"]);
     expect(screen.getByText(/of the slot time was productive/).textContent).toBe(
       "70% of the slot time was productive. 3.04 EUR charged, 0.60 EUR refunded.",
     );
@@ -100,10 +104,10 @@ describe("goodput", () => {
     server.answer("GET /jobs/{job_id}/goodput", { ...GOODPUT, interruptions: [LOSS, end] });
     render(<GoodputPanel job={job()} />);
     const [killed, unknown] = await screen.findAllByRole("listitem");
-    expect(killed?.textContent).toMatch(/^A process was killed. Rank 1 was killed by SIGKILL0.62 EUR/);
+    expect(killed?.textContent).toMatch(/^A process was killed. Rank 1 was killed by SIGKILL0.42 EUR/);
     expect(killed?.textContent).toMatch(/Attempt 1, restarted in place · .+ · node gpu-1 · blame: infrastructure/);
-    expect(killed?.textContent).toMatch(/Steps repeated: 17 · 1m 00s lost, 20 s start-up$/);
-    expect(unknown?.textContent).toMatch(/^Cause not known0.62 EUR/);
+    expect(killed?.textContent).toMatch(/Steps repeated: 17 · 40 s lost, 20 s start-up$/);
+    expect(unknown?.textContent).toMatch(/^Cause not known0.42 EUR/);
     expect(unknown?.textContent).toMatch(/Attempt 1 · .+ · node not known · blame: not known/);
     expect(unknown?.textContent).toMatch(/Steps repeated: not known · 30 s without progress, 20 s start-up · 0.60 EUR refunded$/);
   });

@@ -29,7 +29,8 @@ class GoodputCategorySerializer(serializers.Serializer[Any]):
     activity = serializers.ChoiceField(
         choices=enum_values(Activity),
         help_text=(
-            "What the time was spent on, as in the job's timeline. `training` and `preparing` are productive; "
+            "What the slots were held for, as in the job's timeline. `training` and `preparing` are productive; "
+            "`idle`: slots of spare nodes that wait and of lost ones, while other nodes have ranks; "
             "`stalled`: ranks made no progress, or waited for one that made none; `lost`: steps that were repeated, or "
             "are gone; `unattributed`: not known."
         ),

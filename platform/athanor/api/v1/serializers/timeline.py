@@ -5,7 +5,7 @@ from typing import Any
 from rest_framework import serializers
 
 from athanor.api.v1.serializers.common import enum_values
-from athanor.jobs.timeline import Activity, Totals
+from athanor.jobs.timeline import OF_WALL_TIME, Totals
 
 
 class TimingsSerializer(serializers.Serializer[Any]):
@@ -53,7 +53,7 @@ class SpanSerializer(serializers.Serializer[Any]):
 
     start = serializers.DateTimeField(help_text="Its beginning, ISO 8601 in UTC.")
     end = serializers.DateTimeField(help_text="Its end, ISO 8601 in UTC: the start of the next one.")
-    activity = serializers.ChoiceField(choices=enum_values(Activity), help_text="What the time was spent on.")
+    activity = serializers.ChoiceField(choices=enum_values(OF_WALL_TIME), help_text="What the time was spent on.")
     phase = serializers.CharField(
         allow_blank=True, help_text="Phase of a start-up; `cluster` while it is queued there. Otherwise empty."
     )
