@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,16 @@ from tests.trainer.agent_api import AgentApi
 from tests.trainer.runs import platform_run, tiny_training
 from tests.trainer.test_nodes import agent, log
 from tests.trainer.test_shadow import holders
+from trainer.contract import node_rendezvous
 from trainer.contract.run import ProcessLayout, RunConfig
 
 STEPS, KILLED_AT = 400, 20
 
 
-def two_nodes(spare_nodes: int) -> tuple[Any, ...]:
+def two_nodes(spare_nodes: int, steps: int = STEPS, **training: Any) -> tuple[Any, ...]:
     """A run without stored checkpoints: (its configuration, keys, objects)."""
     run, keys, objects = platform_run(
-        tiny_training(steps=STEPS), checkpoint={"every_steps": 1000, "shadow_every_steps": 1}
+        tiny_training(steps=steps, **training), checkpoint={"every_steps": 1000, "shadow_every_steps": 1}
     )
     layout = ProcessLayout(nodes=2, processes_per_node=1)
     changes = {"layout": layout, "spare_nodes": spare_nodes, "heartbeat_seconds": 0.5}
@@ -125,6 +127,40 @@ def test_without_a_spare_node_the_run_continues_on_fewer_nodes_with_the_same_sam
     assert [len(placed) for _, placed in sorted(api.placed.items())] == [nodes, nodes - 1]
     assert {end["end_class"] for end in api.ends} == {"completed"}
     assert sorted(losses[1]) == list(range(1, 121))
+    assert losses[1] == pytest.approx(losses[0], abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lost", "zero"), [(1, 3), (0, 3), (0, 0)])
+def test_the_node_that_is_left_continues_from_the_copies_of_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int, zero: int
+) -> None:
+    """There is no stored checkpoint: its own copy and that of the lost node's rank, which it holds, are the state."""
+    monkeypatch.setattr(node_rendezvous, "SHRINK_TIMEOUT", timedelta(seconds=1))
+    losses: list[dict[int, float]] = []
+    for min_nodes in (None, 1):
+        run, keys, objects = two_nodes(0, 100, parallelism={"zero": zero})
+        work = tmp_path / str(min_nodes)
+        work.mkdir()
+        with AgentApi(run.model_copy(update={"min_nodes": min_nodes}), keys, objects) as api:
+            agents = [agent(api, work, index, ("tests.trainer.replica_agent", "plain")) for index in range(2)]
+            others = [each for index, each in enumerate(agents) if index != lost or min_nodes is None]
+            try:
+                if min_nodes is not None:
+                    api.wait_for(lambda: any(beat["step"] >= KILLED_AT for beat in api.heartbeats), 120)
+                    agents[lost].send_signal(signal.SIGKILL)
+                assert [each.wait(120) for each in others] == [0] * len(others), log(api)
+            finally:
+                for process in agents:
+                    process.kill()
+                    process.wait()
+            losses.append(api.losses())
+            assert len(api.checkpoints) == 1, "only that at the end"
+    assert [event["nodes"] for event in api.events("attempt.shrunk")] == [1]
+    (restored,) = api.events("checkpoint.restored")
+    (restart,) = api.events("generation.started")
+    assert (restored["tier"], restored["ranks"]) == ("peer", "0"), api.events("shadow.skipped")
+    assert restart["step"] - restored["step"] in (0, 1)
     assert losses[1] == pytest.approx(losses[0], abs=1e-6)
 
 

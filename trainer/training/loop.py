@@ -12,7 +12,7 @@ from statistics import mean
 import torch
 from torch import Tensor
 
-from trainer.checkpoint.shadow import Progress
+from trainer.checkpoint.copy_layout import Progress
 from trainer.checkpoint.state import live_shards, own_states
 from trainer.contract.rollback import DIVERGED_STEPS
 from trainer.contract.run import EndClass
