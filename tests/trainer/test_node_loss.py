@@ -131,24 +131,28 @@ def test_without_a_spare_node_the_run_continues_on_fewer_nodes_with_the_same_sam
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("lost", "zero"), [(1, 3), (0, 3), (0, 0)])
+@pytest.mark.parametrize(("lost", "zero"), [([1], 3), ([0], 3), ([0], 0), ([2, 0], 3)])
 def test_the_node_that_is_left_continues_from_the_copies_of_two(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int, zero: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: list[int], zero: int
 ) -> None:
-    """There is no stored checkpoint: its own copy and that of the lost node's rank, which it holds, are the state."""
+    """There is no stored checkpoint: its own copy and that of the lost node's rank, which it holds, are the state. Of
+    three nodes, one is lost after the other."""
     monkeypatch.setattr(node_rendezvous, "SHRINK_TIMEOUT", timedelta(seconds=1))
     losses: list[dict[int, float]] = []
     for min_nodes in (None, 1):
-        run, keys, objects = two_nodes(0, 100, parallelism={"zero": zero})
+        run, keys, objects = two_nodes(0, 100, parallelism={"zero": zero}, tokens_per_step=64 * 6)
+        nodes = len(lost) + 1
+        run = run.model_copy(update={"layout": ProcessLayout(nodes=nodes, processes_per_node=1)})
         work = tmp_path / str(min_nodes)
         work.mkdir()
         with AgentApi(run.model_copy(update={"min_nodes": min_nodes}), keys, objects) as api:
-            agents = [agent(api, work, index, ("tests.trainer.replica_agent", "plain")) for index in range(2)]
-            others = [each for index, each in enumerate(agents) if index != lost or min_nodes is None]
+            agents = [agent(api, work, index, ("tests.trainer.replica_agent", "plain")) for index in range(nodes)]
+            others = [each for index, each in enumerate(agents) if index not in lost or min_nodes is None]
             try:
-                if min_nodes is not None:
-                    api.wait_for(lambda: any(beat["step"] >= KILLED_AT for beat in api.heartbeats), 120)
-                    agents[lost].send_signal(signal.SIGKILL)
+                for place, index in enumerate(lost if min_nodes is not None else [], 1):
+                    step = KILLED_AT * place
+                    api.wait_for(lambda step=step: any(beat["step"] >= step for beat in api.heartbeats), 120)
+                    agents[index].send_signal(signal.SIGKILL)
                 assert [each.wait(120) for each in others] == [0] * len(others), log(api)
             finally:
                 for process in agents:
@@ -156,11 +160,13 @@ def test_the_node_that_is_left_continues_from_the_copies_of_two(
                     process.wait()
             losses.append(api.losses())
             assert len(api.checkpoints) == 1, "only that at the end"
-    assert [event["nodes"] for event in api.events("attempt.shrunk")] == [1]
-    (restored,) = api.events("checkpoint.restored")
-    (restart,) = api.events("generation.started")
-    assert (restored["tier"], restored["ranks"]) == ("peer", "0"), api.events("shadow.skipped")
-    assert restart["step"] - restored["step"] in (0, 1)
+    assert [event["nodes"] for event in api.events("attempt.shrunk")] == [*range(len(lost), 0, -1)]
+    restored = api.events("checkpoint.restored")
+    ranks = [", ".join(map(str, range(left))) for left in range(len(lost), 0, -1)]
+    assert [(each["tier"], each["ranks"]) for each in restored] == [("peer", each) for each in ranks]
+    for place, each in enumerate(restored):
+        before = max(event["step"] for event in api.events("generation.started") if event["generation"] == place + 1)
+        assert before - each["step"] in (0, 1)
     assert losses[1] == pytest.approx(losses[0], abs=1e-6)
 
 

@@ -8,12 +8,17 @@ from itertools import product
 import pytest
 
 from deploy.local.handle import wait_until
+from tests.trainer.runs import platform_run, tiny_training
 from trainer.agent import replica_server
+from trainer.agent.copies import NodeCopies
+from trainer.agent.rendezvous_client import NodeIdentity
 from trainer.agent.replica_server import ReplicaServer
 from trainer.checkpoint import replicator
 from trainer.checkpoint.replicator import Replicator
+from trainer.contract.node_rendezvous import JoinReply
+from trainer.contract.run import ProcessLayout, RunConfig
 from trainer.resilience import peer_link
-from trainer.resilience.peer_link import PeerError, fetch, push, secret_of
+from trainer.resilience.peer_link import PeerError, fetch, push, release, secret_of
 from trainer.resilience.replicas import Choice, CopyId, RankCopies, choose_copy, place_replicas
 from trainer.resilience.shadow_memory import PAGE, ShadowMemory, digest_of
 
@@ -67,6 +72,23 @@ def test_a_copy_that_turned_out_to_be_unusable_is_replaced_by_the_next() -> None
     assert choose_copy(ranks, held, 0, refused, {}) == Choice(
         None, {}, {8: (1, "torn"), 12: (1, "its content does not have its digest")}
     )
+
+
+def test_copies_of_another_number_of_ranks_are_used_if_nothing_newer_is_complete() -> None:
+    """What they lack is known once their descriptions are read; the first rank has metrics that no other one has."""
+    held = [[(0, copy(8)), (2, CopyId(12, 1, 3)), (0, CopyId(12, 1, 3))], [(1, CopyId(12, 1, 3)), (1, copy(8))]]
+    lost = [RankCopies({}), RankCopies({})]
+    choice = choose_copy(lost, held, 0, {}, {})
+    assert (choice.copy, choice.sources) == (CopyId(12, 1, 3), {0: 0, 1: 1, 2: 0})
+    refused = {(2, CopyId(12, 1, 3)): {0: "torn"}}
+    assert choose_copy(lost, held, 0, refused, {}).sources == {0: 0, 1: 1}, "the others may have all of it"
+    choice = choose_copy(lost, held, 0, refused, {CopyId(12, 1, 3): (1, "no node holds a copy that has model/a")})
+    assert (choice.copy, choice.sources, choice.skipped) == (copy(8), {0: 0, 1: 1}, {12: (2, "torn")})
+    choice = choose_copy(lost, held, 0, {}, {CopyId(12, 1, 3): (1, "no node holds a copy that has model/a")})
+    assert choice.skipped == {12: (1, "no node holds a copy that has model/a")}
+    choice = choose_copy(lost, [held[0][1:2], []], 0, {}, {})
+    assert (choice.copy, choice.skipped) == (None, {12: (0, "no node holds the copy of rank 0 of 3")})
+    assert choose_copy([rank(13), rank(13)], held, 0, {}, {}).copy == copy(13)
 
 
 def test_copies_of_different_worker_groups_are_not_one_state() -> None:
@@ -231,6 +253,36 @@ def test_a_rank_that_has_moved_to_another_node_fetches_from_the_memory_that_it_l
     assert fetched(server, 5, rank=0) == bytes(memory.data(0)[:SIZE])
     send(server, 7, round=2)
     assert server.held() == [(3, copy(7))]
+
+
+def test_copies_are_released_in_the_round_that_has_read_them(server: ReplicaServer) -> None:
+    send(server, 5)
+    release((server.host, server.port), SECRET, 2)
+    assert server.held() == [(3, copy(5))], "another round has not read them"
+    release((server.host, server.port), SECRET, 1)
+    assert (server.held(), server.held_bytes()) == ([], 0)
+
+
+def test_the_copies_of_a_place_are_held_when_the_number_of_ranks_changes() -> None:
+    run, keys, _ = platform_run(tiny_training(steps=20), checkpoint={"shadow_every_steps": 1})
+    layout = ProcessLayout(nodes=2, processes_per_node=1)
+    run = RunConfig.model_validate({**run.model_dump(), "layout": layout, "min_nodes": 1})
+    copies = NodeCopies(NodeIdentity(0, "node0", "127.0.0.1", []))
+    reply = JoinReply(state="placed", round=1, node_rank=1)
+    memory = copies.shadow_of(run, 0, 1)
+    assert memory is not None
+    assert copies.peers(run, keys.job, reply).held == []
+    assert copies.shadow_of(run, 0, 1) is memory, "after a restart in place"
+    memory.open(SIZE)
+    memory.begin(0, 7)
+    memory.data(0)[:SIZE] = bytes(SIZE)
+    memory.finish(0, 7, b'{"restart_count": 0}')
+    alone = run.placed_on(1)
+    assert copies.shadow_of(alone, 0, 0) is not memory
+    peers = copies.peers(alone, keys.job, reply.model_copy(update={"round": 2, "node_rank": 0}))
+    assert peers.held == [(1, CopyId(7, 0, 2))]
+    assert peers.held_bytes >= SIZE, "they are freed once they are read"
+    copies.close()
 
 
 def test_a_closed_server_is_not_reachable_and_its_memory_is_freed() -> None:

@@ -82,7 +82,10 @@ def choose_copy(
     chosen, sources = None, {}
     for copy in sorted((each for each in known if each.step >= newest_stored), reverse=True):
         if copy in incomplete:
-            skipped.setdefault(copy.step, incomplete[copy])
+            unusable = (
+                (rank, because) for (rank, of), each in refused.items() if of == copy for because in each.values()
+            )
+            skipped.setdefault(copy.step, next(unusable, incomplete[copy]))
             continue
         if copy.world_size != len(ranks):
             found = {rank: nodes[0] for (rank, of), nodes in sorted(nodes_of.items()) if of == copy}
