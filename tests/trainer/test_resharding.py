@@ -100,7 +100,8 @@ def restore_copies(mesh: Mesh, case: Case, server: tuple[str, int], held: list) 
     restored = shadows.restore(None)
     assert torch.equal(torch.get_rng_state(), generator), "another mesh has other random numbers"
     if restored is None:
-        return None, None, [], events.seen
+        complete = [header.step for header in memory.headers() if header.text is not None]
+        return None, None, complete, events.seen
     wrong = [shard.stored for shard in shards if not torch.equal(shard.tensor, expected(shard, restored.step))]
     # What was put together is a copy of this group, from which the next group of as many ranks continues.
     again, shards, _ = prepare(mesh, case, server, [], 2, memory)
@@ -192,6 +193,15 @@ def test_the_newest_state_of_which_all_parts_are_there_is_used(
     skipped = {data["step"]: data["because"] for kind, data in events if kind == "shadow.skipped"}
     assert sorted(skipped) == [each for each in STEPS if each > (step or 0)]
     assert all(each.startswith(because) for each in skipped.values())
+
+
+def test_if_no_state_is_complete_nothing_is_left_of_what_ranks_have_read(pool: RankPool, server: ReplicaServer) -> None:
+    """One of two ranks can read its part. The group trains again from an older state, so its copies are others."""
+    copy_by(pool, Case("dense", 3, {"zero": 3}), server)
+    for step in STEPS:
+        flip_a_bit(server, 2, step)
+    found = restore_by(pool, Case("dense", 2, {"zero": 3}), server)
+    assert [(step, complete) for step, _, complete, _ in found] == [(None, [])] * 2
 
 
 def test_a_damaged_copy_is_skipped(pool: RankPool, server: ReplicaServer) -> None:

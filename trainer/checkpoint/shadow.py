@@ -4,11 +4,11 @@ A copy has all of a rank's state, also what another rank writes in a stored chec
 restore it. The ranks agree on the newest step of which each has a complete copy. The state does not change until it is
 copied; a thread computes the digest meanwhile and later, and declares the copy complete.
 
-In a run with spare nodes, the ranks also send some of these copies to other nodes (replicas): all ranks those of the
-same steps, the next one once all of the last have arrived. So one step is complete on the other nodes at any moment,
-and each rank holds its own copy of it too, until the next one is complete. If a node is lost, the ranks that take the
-place of its ranks fetch their copies. If the run continues on fewer nodes, or more, each rank puts its new part of the
-state together from the copies of all (`trainer.checkpoint.resharding`), as the first copy of its own.
+In a run that can lose a node, the ranks also send some of these copies to other nodes (replicas): all ranks those of
+the same steps, the next one once all of the last have arrived. So one step is complete on the other nodes at any
+moment, and each rank holds its own copy of it too, until the next one is complete. If a node is lost, the ranks that
+take the place of its ranks fetch their copies. If the run continues on fewer nodes, or more, each rank puts its new
+part of the state together from the copies of all (`trainer.checkpoint.resharding`), as the first copy of its own.
 """
 
 import contextlib
@@ -155,7 +155,9 @@ class ShadowCheckpoints:
                 because = self._fetch(decision.copy, source, found, stored)
                 agreement.report_fetched({self._mesh.rank: because} if because else {})
             is_final = agreement.is_final()
-            decision = decision if is_final else agreement.decide()
+            if not is_final:
+                self._drop_parts(found)
+                decision = agreement.decide()
         self._release(decision)
         self.is_used = decision.is_used
         if self.is_used:
@@ -473,6 +475,14 @@ class ShadowCheckpoints:
                 memory.report_loss(copy.step, state.next_loss)
             found.append(_Candidate(slot, copy, state.progress, state.next_loss))
         agreement.report_fetched({}, missing)
+
+    def _drop_parts(self, found: list[_Candidate]) -> None:
+        """Drop what this rank has read of a state that not all ranks can read. This group may copy another state after
+        the same step."""
+        parts = [each for each in found if each.copy.world_size != self._mesh.world_size]
+        for each in parts:
+            self._opened.clear(each.slot)
+            found.remove(each)
 
     def _release(self, decision: Decision) -> None:
         """Let the agent free the copies that it holds, once nothing reads them any more. If this group of workers sends
