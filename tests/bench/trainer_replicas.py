@@ -79,9 +79,9 @@ def transport(megabytes: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {"sent": [], "fetched": []}
     for number in range(TRANSFERS):
         begin = time.perf_counter()
-        push(address, SECRET, memory, 0, size, header | {"copy": [number, 0]})
+        push(address, SECRET, memory, 0, size, header | {"copy": [number, 0, 1]})
         between = time.perf_counter()
-        fetch(address, SECRET, 0, CopyId(number, 0), into)
+        fetch(address, SECRET, 0, CopyId(number, 0, 1), into)
         found["sent"].append(size / 1e6 / (between - begin))
         found["fetched"].append(size / 1e6 / (time.perf_counter() - between))
     child.kill()

@@ -118,13 +118,13 @@ def of_peer(live: list[torch.Tensor]) -> Iterator[Tier]:
     views = list(flat.split([tensor.numel() for tensor in live]))
     torch._foreach_copy_(views, live)
     digest = digest_of(memory.data(0)[:size])
-    push(address, SECRET, memory, 0, size, {"rank": 0, "round": 1, "text": "{}", "digest": digest, "copy": [0, 0]})
+    push(address, SECRET, memory, 0, size, {"rank": 0, "round": 1, "text": "{}", "digest": digest, "copy": [0, 0, 1]})
     sender = context.Process(target=send_bytes, args=(writer, size), daemon=True)
     sender.start()
     port = reader.recv()
 
     def restore() -> None:
-        fetch(address, SECRET, 0, CopyId(0, 0), memory.data(0)[:size])
+        fetch(address, SECRET, 0, CopyId(0, 0, 1), memory.data(0)[:size])
         assert digest_of(memory.data(0)[:size]) == digest
         torch._foreach_copy_(live, views)
 

@@ -26,6 +26,10 @@ class Events:
         self.seen.append((kind, data))
 
 
+def copy_of(step: int, world_size: int = NODES * PER_NODE) -> CopyId:
+    return CopyId(step, 0, world_size)
+
+
 def peers_of(node: int, held: list[tuple[int, CopyId]]) -> Peers:
     domains = [("a",), ("a",), ("b",)] if node == 0 else []
     return Peers("127.0.0.1", 9000 + node, b"", held, 0, domains)
@@ -46,7 +50,8 @@ def agree(
         while not is_final:
             decisions.append(agreement.decide())
             if rank in decisions[-1].sources:
-                agreement.report_fetched(fetch(rank, decisions[-1]))
+                because = fetch(rank, decisions[-1])
+                agreement.report_fetched({rank: because} if because else {})
             is_final = agreement.is_final()
         return decisions, agreement.peer_of_node() if decisions[-1].is_replicated else None
 
@@ -56,12 +61,12 @@ def agree(
 
 def reports_of(*steps: int) -> list[RankReport]:
     """Those of ranks of which all but the last two, of the third node, have copies of these steps."""
-    having = RankReport(None, None, RankCopies({CopyId(step, 0): None for step in steps}))
+    having = RankReport(None, None, RankCopies({copy_of(step): None for step in steps}))
     return [having] * 4 + [RankReport(None, None, RankCopies({}))] * 2
 
 
 def test_ranks_of_a_new_node_fetch_from_the_node_that_holds_their_copies() -> None:
-    held = {1: [(rank, CopyId(step, 0)) for rank in (4, 5) for step in (8, 12)]}
+    held = {1: [(rank, copy_of(step)) for rank in (4, 5) for step in (8, 12)]}
     events, fetched = Events(), []
 
     def fetch(rank: int, decision: Decision) -> str:
@@ -69,8 +74,8 @@ def test_ranks_of_a_new_node_fetch_from_the_node_that_holds_their_copies() -> No
         return ""
 
     found = agree(reports_of(8, 12, 13), held, fetch, events)
-    assert sorted(fetched) == [(rank, CopyId(12, 0), ("127.0.0.1", 9001)) for rank in (4, 5)]
-    assert [decisions[-1].copy for decisions, _ in found] == [CopyId(12, 0)] * 6
+    assert sorted(fetched) == [(rank, copy_of(12), ("127.0.0.1", 9001)) for rank in (4, 5)]
+    assert [decisions[-1].copy for decisions, _ in found] == [copy_of(12)] * 6
     # Two of three nodes are below one switch: one of them sends its copies to the other.
     assert [peer for _, peer in found[::PER_NODE]] == [("127.0.0.1", 9002), ("127.0.0.1", 9000), ("127.0.0.1", 9001)]
     reason = {"step": 13, "rank": 4, "because": "this rank has no copy of it"}
@@ -78,14 +83,14 @@ def test_ranks_of_a_new_node_fetch_from_the_node_that_holds_their_copies() -> No
 
 
 def test_all_ranks_go_to_the_copy_before_if_one_cannot_fetch_its_own() -> None:
-    held = {1: [(rank, CopyId(step, 0)) for rank in (4, 5) for step in (8, 12)]}
+    held = {1: [(rank, copy_of(step)) for rank in (4, 5) for step in (8, 12)]}
     events = Events()
 
     def fetch(rank: int, decision: Decision) -> str:
-        return "its content does not have its digest" if (rank, decision.copy) == (5, CopyId(12, 0)) else ""
+        return "its content does not have its digest" if (rank, decision.copy) == (5, copy_of(12)) else ""
 
     found = agree(reports_of(8, 12), held, fetch, events)
-    assert [[each.copy for each in decisions] for decisions, _ in found] == [[CopyId(12, 0), CopyId(8, 0)]] * 6
+    assert [[each.copy for each in decisions] for decisions, _ in found] == [[copy_of(12), copy_of(8)]] * 6
     assert events.seen == [
         ("shadow.skipped", {"step": 12, "rank": 5, "because": "its content does not have its digest"})
     ]

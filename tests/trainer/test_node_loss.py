@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,16 @@ from tests.trainer.agent_api import AgentApi
 from tests.trainer.runs import platform_run, tiny_training
 from tests.trainer.test_nodes import agent, log
 from tests.trainer.test_shadow import holders
+from trainer.contract import node_rendezvous
 from trainer.contract.run import ProcessLayout, RunConfig
 
 STEPS, KILLED_AT = 400, 20
 
 
-def two_nodes(spare_nodes: int) -> tuple[Any, ...]:
+def two_nodes(spare_nodes: int, steps: int = STEPS, **training: Any) -> tuple[Any, ...]:
     """A run without stored checkpoints: (its configuration, keys, objects)."""
     run, keys, objects = platform_run(
-        tiny_training(steps=STEPS), checkpoint={"every_steps": 1000, "shadow_every_steps": 1}
+        tiny_training(steps=steps, **training), checkpoint={"every_steps": 1000, "shadow_every_steps": 1}
     )
     layout = ProcessLayout(nodes=2, processes_per_node=1)
     changes = {"layout": layout, "spare_nodes": spare_nodes, "heartbeat_seconds": 0.5}
@@ -127,6 +129,57 @@ def test_without_a_spare_node_the_run_continues_on_fewer_nodes_with_the_same_sam
     assert {end["end_class"] for end in api.ends} == {"completed"}
     assert sorted(losses[1]) == list(range(1, 121))
     assert losses[1] == pytest.approx(losses[0], abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lost", "zero"), [([1], 0), ([0], 3), ([2, 1], 3)])
+def test_the_node_that_is_left_continues_from_the_copies_of_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: list[int], zero: int
+) -> None:
+    """There is no stored checkpoint: its own copy and that of the lost node's rank, which it holds, are the state. Of
+    three nodes, one is lost after the other."""
+    monkeypatch.setattr(node_rendezvous, "SHRINK_TIMEOUT", timedelta(seconds=1))
+    losses: list[dict[int, float]] = []
+    for min_nodes in (None, 1):
+        run, keys, objects = two_nodes(0, 100, parallelism={"zero": zero}, tokens_per_step=64 * 6)
+        nodes = len(lost) + 1
+        layout = ProcessLayout(nodes=nodes, processes_per_node=1)
+        run = run.model_copy(update={"layout": layout, "heartbeat_seconds": 0.1})
+        work = tmp_path / str(min_nodes)
+        work.mkdir()
+        with AgentApi(run.model_copy(update={"min_nodes": min_nodes}), keys, objects) as api:
+            agents = [agent(api, work, index, ("tests.trainer.replica_agent", "plain")) for index in range(nodes)]
+            others = [each for index, each in enumerate(agents) if index not in lost or min_nodes is None]
+            try:
+                for generation, index in enumerate(lost if min_nodes is not None else []):
+                    wait_for_steps(api, generation)
+                    agents[index].send_signal(signal.SIGKILL)
+                assert [each.wait(120) for each in others] == [0] * len(others), log(api)
+            finally:
+                for process in agents:
+                    process.kill()
+                    process.wait()
+            losses.append(api.losses())
+            assert len(api.checkpoints) == 1, "only that at the end"
+    assert [event["nodes"] for event in api.events("attempt.shrunk")] == [*range(len(lost), 0, -1)]
+    restored = api.events("checkpoint.restored")
+    ranks = [", ".join(map(str, range(left))) for left in range(len(lost), 0, -1)]
+    assert [(each["tier"], each["ranks"]) for each in restored] == [("peer", each) for each in ranks]
+    for place, each in enumerate(restored):
+        before = max(event["step"] for event in api.events("generation.started") if event["generation"] == place + 1)
+        assert before - each["step"] in (0, 1)
+    assert losses[1] == pytest.approx(losses[0], abs=1e-6)
+
+
+def wait_for_steps(api: AgentApi, generation: int) -> None:
+    """Wait until a worker group has taken some steps, so that its copies have arrived on other nodes."""
+
+    def has_taken() -> bool:
+        before = [beat["step"] for beat in api.heartbeats if beat["generation"] < generation]
+        since = [beat["step"] for beat in api.heartbeats if beat["generation"] == generation]
+        return max(since, default=0) >= max(before, default=0) + KILLED_AT
+
+    api.wait_for(has_taken, 120)
 
 
 def processes_of_tree(pid: int) -> list[psutil.Process]:

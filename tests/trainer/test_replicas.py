@@ -8,12 +8,17 @@ from itertools import product
 import pytest
 
 from deploy.local.handle import wait_until
+from tests.trainer.runs import platform_run, tiny_training
 from trainer.agent import replica_server
+from trainer.agent.copies import NodeCopies
+from trainer.agent.rendezvous_client import NodeIdentity
 from trainer.agent.replica_server import ReplicaServer
 from trainer.checkpoint import replicator
 from trainer.checkpoint.replicator import Replicator
+from trainer.contract.node_rendezvous import JoinReply
+from trainer.contract.run import ProcessLayout, RunConfig
 from trainer.resilience import peer_link
-from trainer.resilience.peer_link import PeerError, fetch, push, secret_of
+from trainer.resilience.peer_link import PeerError, fetch, push, release, secret_of
 from trainer.resilience.replicas import Choice, CopyId, RankCopies, choose_copy, place_replicas
 from trainer.resilience.shadow_memory import PAGE, ShadowMemory, digest_of
 
@@ -35,7 +40,7 @@ def test_no_node_and_no_domain_has_a_copy_and_its_only_replica(nodes: int) -> No
 
 
 def copy(step: int, restart_count: int = 0) -> CopyId:
-    return CopyId(step, restart_count)
+    return CopyId(step, restart_count, 2)
 
 
 def rank(*steps: int, skipped: tuple[tuple[int, str], ...] = ()) -> RankCopies:
@@ -45,38 +50,57 @@ def rank(*steps: int, skipped: tuple[tuple[int, str], ...] = ()) -> RankCopies:
 def test_the_newest_step_of_which_every_rank_has_or_can_fetch_a_copy_is_chosen() -> None:
     lost = RankCopies({})
     held = [[(1, copy(8)), (1, copy(12))], []]
-    choice = choose_copy([rank(8, 12, 14, 15), lost], held, 0, {})
+    choice = choose_copy([rank(8, 12, 14, 15), lost], held, 0, {}, {})
     assert (choice.copy, choice.sources, choice.next_loss) == (copy(12), {1: 0}, 12.0)
     assert choice.skipped == {14: (1, "this rank has no copy of it"), 15: (1, "this rank has no copy of it")}
-    assert choose_copy([rank(8, 14, 15), lost], held, 0, {}).copy == copy(8), "one that is still on its way is not used"
-    assert choose_copy([rank(8, 12), lost], held, 13, {}).copy is None, "the stored checkpoint is newer"
-    assert choose_copy([rank(15), rank(15)], [[(0, copy(12)), (1, copy(12))], []], 0, {}).sources == {}
+    assert choose_copy([rank(8, 14, 15), lost], held, 0, {}, {}).copy == copy(8), (
+        "one that is still on its way is not used"
+    )
+    assert choose_copy([rank(8, 12), lost], held, 13, {}, {}).copy is None, "the stored checkpoint is newer"
+    assert choose_copy([rank(15), rank(15)], [[(0, copy(12)), (1, copy(12))], []], 0, {}, {}).sources == {}
 
 
 def test_a_copy_that_turned_out_to_be_unusable_is_replaced_by_the_next() -> None:
     ranks, held = [rank(8, 12), RankCopies({})], [[(1, copy(8)), (1, copy(12))], [(1, copy(12))]]
     refused = {(1, copy(12)): {0: "its content does not have its digest"}}
-    assert choose_copy(ranks, held, 0, refused).sources == {1: 1}, "another node has one of the same step"
+    assert choose_copy(ranks, held, 0, refused, {}).sources == {1: 1}, "another node has one of the same step"
     refused[1, copy(12)][1] = "its node does not hold it any more"
-    choice = choose_copy(ranks, held, 0, refused)
+    choice = choose_copy(ranks, held, 0, refused, {})
     assert (choice.copy, choice.sources) == (copy(8), {1: 0})
     assert choice.skipped == {12: (1, "its content does not have its digest")}
     refused[1, copy(8)] = {0: "torn"}
-    assert choose_copy(ranks, held, 0, refused) == Choice(
+    assert choose_copy(ranks, held, 0, refused, {}) == Choice(
         None, {}, {8: (1, "torn"), 12: (1, "its content does not have its digest")}
     )
+
+
+def test_copies_of_another_number_of_ranks_are_used_if_nothing_newer_is_complete() -> None:
+    """What they lack is known once their descriptions are read; the first rank has metrics that no other one has."""
+    held = [[(0, copy(8)), (2, CopyId(12, 1, 3)), (0, CopyId(12, 1, 3))], [(1, CopyId(12, 1, 3)), (1, copy(8))]]
+    lost = [RankCopies({}), RankCopies({})]
+    choice = choose_copy(lost, held, 0, {}, {})
+    assert (choice.copy, choice.sources) == (CopyId(12, 1, 3), {0: 0, 1: 1, 2: 0})
+    refused = {(2, CopyId(12, 1, 3)): {0: "torn"}}
+    assert choose_copy(lost, held, 0, refused, {}).sources == {0: 0, 1: 1}, "the others may have all of it"
+    choice = choose_copy(lost, held, 0, refused, {CopyId(12, 1, 3): (1, "no node holds a copy that has model/a")})
+    assert (choice.copy, choice.sources, choice.skipped) == (copy(8), {0: 0, 1: 1}, {12: (2, "torn")})
+    choice = choose_copy(lost, held, 0, {}, {CopyId(12, 1, 3): (1, "no node holds a copy that has model/a")})
+    assert choice.skipped == {12: (1, "no node holds a copy that has model/a")}
+    choice = choose_copy(lost, [held[0][1:2], []], 0, {}, {})
+    assert (choice.copy, choice.skipped) == (None, {12: (0, "no node holds the copy of rank 0 of 3")})
+    assert choose_copy([rank(13), rank(13)], held, 0, {}, {}).copy == copy(13)
 
 
 def test_copies_of_different_worker_groups_are_not_one_state() -> None:
     """On GPUs, a step that is taken twice may differ in its last bits."""
     ranks = [RankCopies({copy(12, 1): None, copy(10, 0): None}), RankCopies({copy(12, 0): None, copy(10, 0): None})]
-    choice = choose_copy(ranks, [[], []], 0, {})
+    choice = choose_copy(ranks, [[], []], 0, {}, {})
     assert choice.copy == copy(10, 0)
 
 
 def test_a_reason_of_the_rank_itself_comes_first() -> None:
     ranks = [rank(12, skipped=((15, "it is incomplete"),)), rank(12, 15)]
-    assert choose_copy(ranks, [], 0, {}).skipped == {15: (0, "it is incomplete")}
+    assert choose_copy(ranks, [], 0, {}, {}).skipped == {15: (0, "it is incomplete")}
 
 
 def filled(step: int, slots: int = 2) -> tuple[ShadowMemory, dict]:
@@ -88,7 +112,7 @@ def filled(step: int, slots: int = 2) -> tuple[ShadowMemory, dict]:
     memory.data(0)[:SIZE] = bytes((step + place) % 251 for place in range(SIZE))
     text = f'{{"step": {step}}}'
     memory.finish(0, step, text.encode())
-    header = {"rank": 3, "copy": [step, 0], "round": 1, "text": text, "digest": digest_of(memory.data(0)[:SIZE])}
+    header = {"rank": 3, "copy": [step, 0, 2], "round": 1, "text": text, "digest": digest_of(memory.data(0)[:SIZE])}
     return memory, header
 
 
@@ -120,9 +144,9 @@ def test_two_generations_of_a_copy_are_held_and_fetched_as_they_were(server: Rep
     assert fetched(server, 7) == bytes(memory.data(0)[:SIZE])
     with pytest.raises(PeerError, match="does not hold it any more"):
         fetched(server, 5)
-    assert server.held_bytes >= 2 * SIZE
+    assert server.held_bytes() >= 2 * SIZE
     server.drop()
-    assert (server.held(), server.held_bytes) == ([], 0)
+    assert (server.held(), server.held_bytes()) == ([], 0)
 
 
 def test_an_altered_copy_is_refused_on_arrival_and_the_one_before_it_stays(server: ReplicaServer) -> None:
@@ -190,7 +214,7 @@ def test_a_node_without_memory_refuses(server: ReplicaServer, monkeypatch: pytes
     monkeypatch.setattr(replica_server, "available_memory", lambda: 2 * SIZE - 1)
     with pytest.raises(PeerError, match="2 copies need 0.0 GiB, and the node has 0.0 GiB available"):
         send(server, 5)
-    assert server.held_bytes == 0
+    assert server.held_bytes() == 0
 
 
 class Events:
@@ -217,7 +241,7 @@ def test_a_copy_that_is_refused_is_sent_again_until_it_arrives(
     assert server.held() == [(3, copy(5))]
     assert [kind for kind, _ in events.seen] == ["replica.failed"], "once, however often it was refused"
     server.close()
-    sender.send(0, 7, header | {"copy": [7, 0]})
+    sender.send(0, 7, header | {"copy": [7, 0, 2]})
     wait_until(lambda: len(events.seen) == 2, "the failure is not reported", 30)
     assert not sender.has_arrived(7)
 
@@ -231,13 +255,43 @@ def test_a_rank_that_has_moved_to_another_node_fetches_from_the_memory_that_it_l
     assert server.held() == [(3, copy(7))]
 
 
+def test_copies_are_released_in_the_round_that_has_read_them(server: ReplicaServer) -> None:
+    send(server, 5)
+    release((server.host, server.port), SECRET, 2)
+    assert server.held() == [(3, copy(5))], "another round has not read them"
+    release((server.host, server.port), SECRET, 1)
+    assert (server.held(), server.held_bytes()) == ([], 0)
+
+
+def test_the_copies_of_a_place_are_held_when_the_number_of_ranks_changes() -> None:
+    run, keys, _ = platform_run(tiny_training(steps=20), checkpoint={"shadow_every_steps": 1})
+    layout = ProcessLayout(nodes=2, processes_per_node=1)
+    run = RunConfig.model_validate({**run.model_dump(), "layout": layout, "min_nodes": 1})
+    copies = NodeCopies(NodeIdentity(0, "node0", "127.0.0.1", []))
+    reply = JoinReply(state="placed", round=1, node_rank=1)
+    memory = copies.shadow_of(run, 0, 1)
+    assert memory is not None
+    assert copies.peers(run, keys.job, reply).held == []
+    assert copies.shadow_of(run, 0, 1) is memory, "after a restart in place"
+    memory.open(SIZE)
+    memory.begin(0, 7)
+    memory.data(0)[:SIZE] = bytes(SIZE)
+    memory.finish(0, 7, b'{"restart_count": 0}')
+    alone = run.placed_on(1)
+    assert copies.shadow_of(alone, 0, 0) is not memory
+    peers = copies.peers(alone, keys.job, reply.model_copy(update={"round": 2, "node_rank": 0}))
+    assert peers.held == [(1, CopyId(7, 0, 2))]
+    assert peers.held_bytes >= SIZE, "they are freed once they are read"
+    copies.close()
+
+
 def test_a_closed_server_is_not_reachable_and_its_memory_is_freed() -> None:
     server = ReplicaServer("127.0.0.1", SECRET, expected_ranks=1)
     server.begin_round(1)
     send(server, 5)
     server.close()
     server.close()
-    assert server.held_bytes == 0
+    assert server.held_bytes() == 0
     with pytest.raises(ConnectionError):
         send(server, 7)
 

@@ -125,7 +125,7 @@ def alter_copies_of(local_rank: int) -> Act:
 
     def act(supervisor: Supervisor) -> None:
         process = supervisor.worker_group._forked[local_rank].process
-        descriptor = supervisor._copies._shadows[local_rank][1]._descriptor
+        descriptor = supervisor._copies._shadows[local_rank][2]._descriptor
         process.kill()
         connection.wait([process.sentinel])
         size = (os.fstat(descriptor).st_size - PAGE) // SLOTS

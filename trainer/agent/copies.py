@@ -19,30 +19,32 @@ class NodeCopies:
 
     def __init__(self, node: NodeIdentity) -> None:
         self._node = node
-        self._shadows: dict[int, tuple[int, ShadowMemory | None]] = {}
+        self._shadows: dict[int, tuple[int, int, ShadowMemory]] = {}  # rank, number of ranks, memory; by local rank
         self._server: ReplicaServer | None = None
 
     def shadow_of(self, run: RunConfig, local_rank: int, rank: int) -> ShadowMemory | None:
         """Return the memory for shadow checkpoints of a rank; None if the run takes none.
 
-        If the local rank was another rank before, the copies of that one are held for the node that has it now."""
-        if run.checkpoint.shadow_every_steps == "none" or not run.max_restarts_in_place + run.spare_nodes:
+        If the local rank was another rank before, or one of another number of ranks, the copies of that one are held
+        for the ranks that there are now."""
+        if not run.makes_shadows:
             return None
-        before, memory = self._shadows.get(local_rank, (rank, None))
-        if memory is not None and before != rank:
-            self._hand_over(before, memory)
-            memory = None
-        if memory is None:
-            slots = REPLICATED_SLOTS if _is_replicated(run) else SLOTS
-            memory = ShadowMemory.create(f"{run.job_id}-{local_rank}", slots)
-        self._shadows[local_rank] = rank, memory
+        before = self._shadows.get(local_rank)
+        if before is not None and before[:2] == (rank, run.layout.world_size):
+            return before[2]
+        if before is not None:
+            self._hand_over(*self._shadows.pop(local_rank))
+        memory = ShadowMemory.create(f"{run.job_id}-{local_rank}", REPLICATED_SLOTS if run.is_replicated else SLOTS)
+        if memory is not None:
+            self._shadows[local_rank] = rank, run.layout.world_size, memory
         return memory
 
     def peers(self, run: RunConfig, job_key: str, reply: JoinReply) -> Peers | None:
-        """Return what ranks need to send and fetch copies; None if the run has no spare nodes, which would need them.
+        """Return what ranks need to send and fetch copies; None if the run continues on no other nodes, which would
+        need them.
 
         Call it after `shadow_of` for all ranks of the node."""
-        if not _is_replicated(run) or all(memory is None for _, memory in self._shadows.values()):
+        if not self._shadows or (self._server is None and not run.is_replicated):
             return None
         secret = secret_of(job_key, run.attempt_id)
         domains = [tuple(node.topology) or (node.name,) for node in reply.nodes] if reply.node_rank == 0 else []
@@ -54,18 +56,18 @@ class NodeCopies:
                 return Peers(self._node.address, 0, secret, [], 0, domains)
         server = self._server
         server.begin_round(reply.round)
-        return Peers(server.host, server.port, secret, server.held(), server.held_bytes, domains)
+        held_bytes = server.held_bytes(with_adopted=not run.is_replicated)
+        return Peers(server.host, server.port, secret, server.held(), held_bytes, domains)
 
     @property
     def was_restored(self) -> bool:
         """Return whether the newest worker group began from a copy."""
-        return any(memory is not None and memory.restored_step() is not None for _, memory in self._shadows.values())
+        return any(memory.restored_step() is not None for _, _, memory in self._shadows.values())
 
     def drop(self) -> None:
         """Free the memory of all copies. Call it while no rank runs."""
-        for _, memory in self._shadows.values():
-            if memory is not None:
-                memory.close()
+        for _, _, memory in self._shadows.values():
+            memory.close()
         self._shadows = {}
         self.drop_replicas()
 
@@ -80,18 +82,14 @@ class NodeCopies:
         if self._server is not None:
             self._server.close()
 
-    def _hand_over(self, rank: int, memory: ShadowMemory) -> None:
-        """Hold the copies of a rank that another node has now."""
+    def _hand_over(self, rank: int, world_size: int, memory: ShadowMemory) -> None:
+        """Hold the copies of a rank that this place has no longer."""
         copies = {}
         if self._server is not None and memory.attach():
             for header in memory.headers():
                 if header.text is not None:
-                    copies[header.slot] = CopyId(header.step, json.loads(header.text)["restart_count"])
+                    copies[header.slot] = CopyId(header.step, json.loads(header.text)["restart_count"], world_size)
         if self._server is None or not copies:
             memory.close()
             return
         self._server.adopt(rank, memory, copies, memory.size)
-
-
-def _is_replicated(run: RunConfig) -> bool:
-    return run.layout.nodes > 1 and run.spare_nodes > 0

@@ -74,11 +74,10 @@ class ReplicaServer:
         with self._lock:
             return [(each.rank, copy) for each in self._replicas for copy in each.of_slots.values()]
 
-    @property
-    def held_bytes(self) -> int:
-        """Return the bytes of memory that copies take which other nodes have sent."""
+    def held_bytes(self, *, with_adopted: bool = False) -> int:
+        """Return the bytes of memory that copies take which other nodes have sent; or all that are held."""
         with self._lock:
-            return sum(each.memory.used_bytes for each in self._replicas if not each.is_adopted)
+            return sum(each.memory.used_bytes for each in self._replicas if with_adopted or not each.is_adopted)
 
     def adopt(self, rank: int, memory: ShadowMemory, copies: dict[int, CopyId], size: int) -> None:
         """Hold the memory of a rank of this node that another node has from now on. `copies`: by slot."""
@@ -126,6 +125,9 @@ class ReplicaServer:
         try:
             if request["operation"] == "push":
                 self._receive(connection, request)
+            elif request["operation"] == "release":
+                self._release(int(request["round"]))
+                send_message(connection, {})
             else:
                 self._send(connection, request)
         except PeerError as error:
@@ -169,6 +171,11 @@ class ReplicaServer:
             self._replicas.append(_Replica(rank, memory, round_))
             return self._replicas[-1]
 
+    def _release(self, round_: int) -> None:
+        with self._lock:
+            if round_ == self._round:
+                self._replicas = []
+
     def _drop_earlier_rounds(self) -> None:
         with self._lock:
             newest = max(each.round for each in self._replicas) if self._replicas else 0
@@ -178,15 +185,17 @@ class ReplicaServer:
             self._replicas = [each for each in self._replicas if each.round >= newest]
 
     def _send(self, connection: socket.socket, request: dict[str, Any]) -> None:
-        rank, copy = int(request["rank"]), CopyId(*request["copy"])
+        rank, copy, size = int(request["rank"]), CopyId(*request["copy"]), int(request["size"])
         with self._lock:
             found = next((r for r in self._replicas if r.rank == rank and copy in r.of_slots.values()), None)
         if found is None:
             raise PeerError("its node does not hold it any more")
         with found.lock:
             slot = next((slot for slot, each in found.of_slots.items() if each == copy), None)
-            text = found.memory.headers()[slot].text if slot is not None else None
-            if slot is None or text is None:
+            header = found.memory.headers()[slot] if slot is not None else None
+            if slot is None or header is None or header.text is None:
                 raise PeerError("its node does not hold it any more")
-            send_message(connection, {"size": found.sizes[slot], "text": text.decode()})
-            send_data(connection, found.memory, slot, found.sizes[slot])
+            if found.sizes[slot] < size:
+                raise PeerError(f"it has {found.sizes[slot]:,} bytes instead of {size:,}")
+            send_message(connection, {"text": header.text.decode(), "next_loss": header.next_loss})
+            send_data(connection, found.memory, slot, size)

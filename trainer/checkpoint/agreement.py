@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from torch.distributed import Store
@@ -27,8 +27,8 @@ class RankReport:
 
 @dataclass(frozen=True)
 class Decision:
-    """What all ranks do. `copy`: what they continue from, None if from no copy. `sources`: where ranks fetch it.
-    `is_used`: whether they take copies. `is_replicated`: whether they send them to other nodes."""
+    """What all ranks do. `copy`: what they continue from, None if from no copy. `sources`: where the copies of ranks
+    are, as in `Choice`. `is_used`: whether they take copies. `is_replicated`: whether they send them to other nodes."""
 
     is_used: bool
     is_replicated: bool
@@ -52,14 +52,15 @@ class Agreement:
         self._nodes: list[dict[str, Any]] = []
         self._choice = Choice(None)
         self._refused: dict[tuple[int, CopyId], dict[int, str]] = {}
+        self._incomplete: dict[CopyId, tuple[int, str]] = {}
 
     def report(self, mine: RankReport, peers: Peers | None) -> None:
         """Report what this rank has, and of the first rank of a node what its agent holds."""
-        usable = [[copy.step, copy.restart_count, loss] for copy, loss in mine.copies.usable.items()]
+        usable = [[astuple(copy), loss] for copy, loss in mine.copies.usable.items()]
         content = [mine.problem, mine.replica_problem, usable, list(mine.copies.skipped)]
         self._store.set(f"rank{self._mesh.rank}", json.dumps(content))
-        if self._mesh.rank % self._layout.processes_per_node == 0 and self._layout.nodes > 1:
-            held = [[rank, copy.step, copy.restart_count] for rank, copy in peers.held] if peers is not None else []
+        if self._mesh.rank % self._layout.processes_per_node == 0:
+            held = [[rank, astuple(copy)] for rank, copy in peers.held] if peers is not None else []
             address = [peers.host, peers.port] if peers is not None else None
             node = {"address": address, "held": held}
             self._store.set(f"node{self._mesh.rank // self._layout.processes_per_node}", json.dumps(node))
@@ -80,12 +81,25 @@ class Agreement:
         )  # fmt: skip
         return self._decision
 
-    def report_fetched(self, because: str) -> None:
-        """Report that this rank has fetched its copy, or why it has not."""
-        self._store.set(f"fetched{self._number}/{self._mesh.rank}", json.dumps(because))
+    def is_resharded(self, decision: Decision) -> bool:
+        """Return whether all ranks read their parts of the state of another number of ranks."""
+        return decision.copy is not None and decision.copy.world_size != self._mesh.world_size
+
+    def publish(self, content: str) -> None:
+        """Let all ranks have what the first one knows of the copies of this decision."""
+        self._store.set(f"published{self._number}", json.dumps(content))
+
+    def published(self) -> str:
+        """Return what the first rank has published for this decision."""
+        return str(self._read(f"published{self._number}"))
+
+    def report_fetched(self, unusable: Mapping[int, str], missing: str = "") -> None:
+        """Report that this rank has fetched its copy, or read its part of the state of another number of ranks; or else
+        which ranks' copies are unusable, and why, or which part all of them lack."""
+        self._store.set(f"fetched{self._number}/{self._mesh.rank}", json.dumps([list(unusable.items()), missing]))
 
     def is_final(self) -> bool:
-        """Return whether the decision is carried out: all ranks that were to fetch a copy have it."""
+        """Return whether the decision is carried out: all ranks that were to fetch a copy, or read parts, have it."""
         decision = self._decision
         assert decision is not None, "decided before"
         is_final, key = True, f"outcome{self._number}"
@@ -109,12 +123,11 @@ class Agreement:
         for rank in range(self._mesh.world_size):
             problem, replica_problem, usable, skipped = self._read(f"rank{rank}")
             copies = RankCopies(
-                {CopyId(step, made_in): loss for step, made_in, loss in usable},
+                {CopyId(*copy): loss for copy, loss in usable},
                 [(step, because) for step, because in skipped],
             )
             self._reports.append(RankReport(problem, replica_problem, copies))
-        if self._layout.nodes > 1:
-            self._nodes = [self._read(f"node{node}") for node in range(self._layout.nodes)]
+        self._nodes = [self._read(f"node{node}") for node in range(self._layout.nodes)]
         self._report_first("shadow.unused", [each.problem for each in self._reports])
         if self._is_used:
             self._report_first("replica.unused", [each.replica_problem for each in self._reports])
@@ -147,22 +160,26 @@ class Agreement:
     def _next_decision(self) -> list[Any]:
         self._choice = choice = choose_copy(
             [each.copies for each in self._reports],
-            [[(rank, CopyId(step, made_in)) for rank, step, made_in in node["held"]] for node in self._nodes],
+            [[(rank, CopyId(*copy)) for rank, copy in node["held"]] for node in self._nodes],
             self._newest_stored,
             self._refused,
+            self._incomplete,
         )
-        copy = [choice.copy.step, choice.copy.restart_count] if choice.copy is not None else None
+        copy = astuple(choice.copy) if choice.copy is not None else None
         sources = {rank: self._nodes[node]["address"] for rank, node in choice.sources.items()}
         return [self._is_used, self._is_replicated, copy, choice.next_loss, sources]
 
     def _record_fetches(self, decision: Decision) -> bool:
         """Return whether all have succeeded. Raises torch's timeout error if a rank does not report."""
-        is_complete = True
-        for rank, node in self._choice.sources.items():
-            because = self._read(f"fetched{self._number}/{rank}")
-            if because and decision.copy is not None:
-                self._refused.setdefault((rank, decision.copy), {})[node] = because
-                is_complete = False
+        is_complete, copy, sources = True, decision.copy, self._choice.sources
+        assert copy is not None, "there are no sources without it"
+        for reader in range(self._mesh.world_size) if self.is_resharded(decision) else sources:
+            unusable, missing = self._read(f"fetched{self._number}/{reader}")
+            for rank, because in unusable:
+                self._refused.setdefault((rank, copy), {})[sources[rank]] = because
+            if missing:
+                self._incomplete.setdefault(copy, (reader, missing))
+            is_complete = is_complete and not unusable and not missing
         return is_complete
 
     def _read(self, key: str) -> Any:

@@ -3,11 +3,11 @@
 Of each rank's file, only the parts are read that have something of this rank's shards; the index says which.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from torch import Tensor
 
-from trainer.checkpoint.file import read_entries, stored_entries
+from trainer.checkpoint.file import Entry, read_entries, stored_entries
 from trainer.checkpoint.index import INDEX_NAME, Index
 from trainer.checkpoint.state import Shard, is_own, overlay, set_own_states
 from trainer.contract.encryption import Encryptor
@@ -65,26 +65,55 @@ def read_into(
 ) -> tuple[list[Shard], dict[str, Tensor]]:
     """Copy the tensors of a checkpoint's files into `shards`. Return the shards of which something is missing, and the
     state that only one rank has, of file `mine`."""
-    shards_by_name: dict[str, list[Shard]] = {}
-    for shard in shards:
-        shards_by_name.setdefault(shard.stored, []).append(shard)
-    missing = {id(shard): shard.tensor.numel() for shard in shards}
     files = [file for file in stored_files if file.path not in (INDEX_NAME, _OLD_INDEX_NAME)]
     index_file = next((file for file in stored_files if file.path == INDEX_NAME), None)
     index = Index(get_decrypted(storage, encryptor, index_file)) if index_file is not None else None
     numbers = range(len(files)) if index is None else index.files_for(shards)
-    own = {}
-    for number in sorted({*numbers, mine}) if mine is not None else numbers:
-        entries = stored_entries(storage, encryptor, files[number]) if index is None else index.entries(number)
+
+    def entries_in(number: int) -> list[Entry]:
+        return stored_entries(storage, encryptor, files[number]) if index is None else index.entries(number)
+
+    return overlay_files(
+        shards,
+        sorted({*numbers, mine}) if mine is not None else numbers,
+        entries_in,
+        lambda number, entries: read_entries(storage, encryptor, files[number], entries),
+        mine,
+    )
+
+
+def overlay_files(
+    shards: Sequence[Shard],
+    numbers: Iterable[int],
+    entries_in: Callable[[int], list[Entry]],
+    read: Callable[[int, list[Entry]], Iterable[Shard]],
+    mine: int | None,
+) -> tuple[list[Shard], dict[str, Tensor]]:
+    """Copy what files have of `shards` into them, in the order of `numbers`; of equal boxes only the first. Return as
+    `read_into`.
+
+    `entries_in`: the tensors of a file. `read`: reads some of them; it is called for files that something is needed of.
+    """
+    shards_by_name: dict[str, list[Shard]] = {}
+    for shard in shards:
+        shards_by_name.setdefault(shard.stored, []).append(shard)
+    missing = {id(shard): shard.tensor.numel() for shard in shards}
+    own: dict[str, Tensor] = {}
+    boxes: set[tuple[str, tuple[int, ...], tuple[int, ...]]] = set()
+    for number in numbers:
         needed = []
-        for entry in entries:
+        for entry in entries_in(number):
+            box = entry.stored, entry.offsets, entry.sizes
             if is_own(entry.stored):
                 part = entry if number == mine else None
+            elif box in boxes:
+                continue
             else:
                 part = entry.needed([each for each in shards_by_name.get(entry.stored, []) if missing[id(each)]])
             if part is not None:
+                boxes.add(box)
                 needed.append(part)
-        for stored in read_entries(storage, encryptor, files[number], needed):
+        for stored in read(number, needed) if needed else ():
             if is_own(stored.stored):
                 own[stored.stored] = stored.tensor
             for shard in shards_by_name.get(stored.stored, []):

@@ -4,40 +4,46 @@ A copy has all of a rank's state, also what another rank writes in a stored chec
 restore it. The ranks agree on the newest step of which each has a complete copy. The state does not change until it is
 copied; a thread computes the digest meanwhile and later, and declares the copy complete.
 
-In a run with spare nodes, the ranks also send some of these copies to other nodes (replicas): all ranks those of the
-same steps, the next one once all of the last have arrived. So one step is complete on the other nodes at any moment,
-and each rank holds its own copy of it too, until the next one is complete. If a node is lost, the ranks that take the
-place of its ranks fetch their copies.
+In a run that can lose a node, the ranks also send some of these copies to other nodes (replicas): all ranks those of
+the same steps, the next one once all of the last have arrived. So one step is complete on the other nodes at any
+moment, and each rank holds its own copy of it too, until the next one is complete. If a node is lost, the ranks that
+take the place of its ranks fetch their copies. If the run continues on fewer nodes, or more, each rank puts its new
+part of the state together from the copies of all (`trainer.checkpoint.resharding`), as the first copy of its own.
 """
 
-import hashlib
-import json
+import contextlib
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 
 import torch
-from pydantic import ConfigDict
 from torch import Tensor
 
-from trainer.checkpoint.agreement import Agreement, RankReport
+from trainer.checkpoint.agreement import Agreement, Decision, RankReport
+from trainer.checkpoint.copy_layout import (
+    CopyDescription,
+    Progress,
+    Unusable,
+    entries_of_state,
+    index_of,
+    size_of,
+    view_of,
+)
 from trainer.checkpoint.replicator import Replicator
+from trainer.checkpoint.resharding import CopiedState, UnusableCopy, describe_state, read_state
 from trainer.checkpoint.state import Shard, own_states, set_own_states
 from trainer.checkpoint.writer import Identity
-from trainer.contract.base import WireModel
 from trainer.contract.cost import REPLICAS
 from trainer.contract.manifest import BEST_STEP, CheckpointManifest
-from trainer.contract.run import MetricPoint
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.weights import Weights
-from trainer.reporting.gradient_watch import GradientWatchState, OutlierState
 from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
 from trainer.resilience.control_groups import available_memory
-from trainer.resilience.peer_link import PeerError, fetch
+from trainer.resilience.peer_link import PeerError, fetch, release
 from trainer.resilience.replicas import CopyId, RankCopies
 from trainer.resilience.shadow_memory import PAGE, SLOTS, ShadowMemory, SlotHeader, digest_of
 
@@ -48,35 +54,9 @@ AUTO_MEMORY_SHARE = 0.5
 REPLICA_SHARE = 0.25
 """Of the time, during which copies are sent to other nodes at most with `auto` on GPUs, which this does not hold up. On
 CPUs it is AUTO_SHARE: sending takes their time."""
-_ALIGNMENT = 64  # bytes: of a tensor in a copy, and of its end
-
-
-class Progress(WireModel):
-    """What training knows beside its tensors. `last_saved`: step of the newest stored checkpoint that was begun, -1
-    without one. `metrics`: the latest, for checkpoints. `skipped`: steps in a row in which it diverged, and all steps
-    without an update. `watch`, `losses`: the limits of gradients and of losses. `points`: metrics that may not have
-    left the process, or the node, if its copies are sent to another node."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="constants")
-
-    last_saved: int = -1
-    metrics: dict[str, float] = {}
-    skipped: tuple[int, int] = (0, 0)
-    watch: GradientWatchState = GradientWatchState()
-    losses: OutlierState = OutlierState()
-    points: list[MetricPoint] = []
-
-
-class _Description(WireModel):
-    """The text in the header of a copy. `identity`: what must be equal for it to be used. `restart_count`: of the
-    worker group that made it. `digest`: that of its data."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="constants")
-
-    identity: dict[str, str | int | dict[str, int]]
-    progress: Progress
-    restart_count: int
-    digest: int
+_OF_A_RANK = ("rank", "mesh", "state")
+"""The parts of a copy's identity in which copies of one state differ."""
+_NO_MEMORY = "this rank has no memory for it"
 
 
 @dataclass(frozen=True)
@@ -97,10 +77,6 @@ class _Candidate:
     copy: CopyId
     progress: Progress
     next_loss: float | None
-
-
-class Unusable(Exception):
-    """Why a copy is not used."""
 
 
 class ShadowCheckpoints:
@@ -125,14 +101,14 @@ class ShadowCheckpoints:
         self._mesh, self._weights, self._reporter = mesh, weights, reporter
         self._memory, self._peers = assignment.shadow, assignment.peers
         self._restart_count, self._corrupted = assignment.restart_count, assignment.corrupted
-        self._live = [*(shard.tensor for shard in shards)]
+        self._shards = list(shards)
         own = own_states(weights)
         self._own_names = list(own)
-        self._places = _places([*self._live, *own.values()])
-        self._size = _aligned(self._places[-1][1])
+        self._entries = entries_of_state(shards, own)
+        self._index, self._size = index_of(self._entries), size_of(self._entries)
         self._identity = {
             "job": assignment.run.job_id, "attempt": assignment.run.attempt_id, "rank": mesh.rank, "mesh": mesh.axes,
-            "spec": identity.spec_digest, "data": identity.dataset_fingerprint, "state": _layout_digest(shards, own),
+            "spec": identity.spec_digest, "data": identity.dataset_fingerprint, "state": self._index.digest,
             "number of rollbacks": len(assignment.run.rollbacks),
         }  # fmt: skip
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="shadow")
@@ -173,10 +149,16 @@ class ShadowCheckpoints:
         decision, begin, is_final = agreement.decide(), time.monotonic(), False
         while not is_final:
             source = decision.sources.get(self._mesh.rank)
-            if source is not None and decision.copy is not None:
-                agreement.report_fetched(self._fetch(decision.copy, source, found, stored))
+            if decision.copy is not None and agreement.is_resharded(decision):
+                self._reshard(agreement, decision, found, stored)
+            elif decision.copy is not None and source is not None:
+                because = self._fetch(decision.copy, source, found, stored)
+                agreement.report_fetched({self._mesh.rank: because} if because else {})
             is_final = agreement.is_final()
-            decision = decision if is_final else agreement.decide()
+            if not is_final:
+                self._drop_parts(found)
+                decision = agreement.decide()
+        self._release(decision)
         self.is_used = decision.is_used
         if self.is_used:
             used_slots = self._opened.slots if decision.is_replicated else SLOTS
@@ -192,11 +174,14 @@ class ShadowCheckpoints:
         self._load(chosen.slot)
         step, self._newest_slot, self._restored_slot = chosen.copy.step, chosen.slot, chosen.slot
         if self._mesh.rank == 0:
+            ranks = range(self._mesh.world_size) if agreement.is_resharded(decision) else sorted(decision.sources)
             self._reporter.event(
                 "checkpoint.restored", step=step, tier="peer" if decision.sources else "shadow",
-                seconds=time.monotonic() - begin, ranks=", ".join(map(str, sorted(decision.sources))),
+                seconds=time.monotonic() - begin, ranks=", ".join(map(str, ranks)),
             )  # fmt: skip
-        return Restored(step, chosen.progress, decision.next_loss)
+        # Of ranks that read from others' copies, all know the same.
+        next_loss = chosen.next_loss if agreement.is_resharded(decision) else decision.next_loss
+        return Restored(step, chosen.progress, next_loss)
 
     @property
     def is_due(self) -> bool:
@@ -340,7 +325,9 @@ class ShadowCheckpoints:
         if self._memory is None:
             return ""
         self._memory.report_restored(None)
-        problem = self._lack_of_memory(SLOTS, self._memory.used_bytes)
+        # What the agent holds is freed once it is read, if no copies are sent to other nodes.
+        is_held = self._peers is not None and not self._run.is_replicated
+        problem = self._lack_of_memory(SLOTS, self._memory.used_bytes + (self._held_bytes if is_held else 0))
         if problem is not None:
             return problem
         self._lost = self._memory.open(self._size)
@@ -351,12 +338,16 @@ class ShadowCheckpoints:
     def _replica_problem(self) -> str | None:
         """Return why this rank cannot send copies and this node not hold others', None if they can, and an empty text
         if that was not asked for."""
-        if self._peers is None or self._memory is None:
+        if self._peers is None or self._memory is None or not self._run.is_replicated:
             return ""
         if not self._peers.port:
             return f"the agent cannot listen on {self._peers.host}"
-        held = self._peers.held_bytes // self._run.layout.processes_per_node
-        return self._lack_of_memory(self._memory.slots + REPLICAS, self._memory.used_bytes + held)
+        return self._lack_of_memory(self._memory.slots + REPLICAS, self._memory.used_bytes + self._held_bytes)
+
+    @property
+    def _held_bytes(self) -> int:
+        """Return this rank's part of the memory for copies that new ones replace."""
+        return self._peers.held_bytes // self._run.layout.processes_per_node if self._peers is not None else 0
 
     def _lack_of_memory(self, copies: int, used: int) -> str | None:
         available, ranks = available_memory(), self._run.layout.processes_per_node
@@ -389,44 +380,118 @@ class ShadowCheckpoints:
         """Raise Unusable for a copy that is torn, altered, of another run, or that a resume may not continue from."""
         if header.text is None:
             raise Unusable("it is incomplete: its process ended while it was made")
-        described = _Description.model_validate_json(header.text)
-        for name, expected in self._identity.items():
-            other = described.identity.get(name)
+        described = CopyDescription.model_validate_json(header.text)
+        newest = stored.step if stored is not None else -1
+        self._check_description(described, header.step, newest, [*self._identity])
+        if header.step >= newest and self._digest(header.slot) != described.digest:
+            raise Unusable("its content does not have its digest")
+        copy = CopyId(header.step, described.restart_count, self._mesh.world_size)
+        return _Candidate(header.slot, copy, described.progress, header.next_loss)
+
+    def _check_description(self, described: CopyDescription, step: int, newest: int, names: Iterable[str]) -> None:
+        """Raise Unusable for a copy that a resume may not continue from. `names`: what of the identity must be equal.
+        `newest`: step of the newest stored checkpoint, -1 without one."""
+        for name in names:
+            other, expected = described.identity.get(name), self._identity[name]
             if other != expected:
                 raise Unusable(f"it is of another {name}: {other} instead of {expected}")
         corrupted = self._corrupted
-        if corrupted is not None and header.step >= corrupted[0] and described.restart_count <= corrupted[1]:
+        if corrupted is not None and step >= corrupted[0] and described.restart_count <= corrupted[1]:
             raise Unusable("replicas of the parameters differed in it")
-        progress = described.progress
-        newest = stored.step if stored is not None else -1
-        best = int(progress.metrics.get(BEST_STEP, 0))
-        if self._policy.keep_best and newest < best != header.step:
+        best = int(described.progress.metrics.get(BEST_STEP, 0))
+        if self._policy.keep_best and newest < best != step:
             raise Unusable(f"the checkpoint of step {best}, which has the lowest held-out loss, was not stored")
-        if header.step >= newest and self._digest(header.slot) != described.digest:
-            raise Unusable("its content does not have its digest")
-        return _Candidate(header.slot, CopyId(header.step, described.restart_count), progress, header.next_loss)
 
     def _fetch(
         self, copy: CopyId, source: tuple[str, int], found: list[_Candidate], stored: CheckpointManifest | None
     ) -> str:
         """Fetch this rank's copy from another node into a slot, and add it to `found`. Return why it is not usable,
         empty if it is."""
-        if self._peers is None or self._memory is None or not self._slots:
-            return "this rank has no memory for it"
-        older = {each.slot for each in found if each.copy < copy}  # newer ones will not be chosen any more
-        slot = next((slot for slot in range(self._memory.slots) if slot not in older), None)
+        if self._peers is None or not self._slots:
+            return _NO_MEMORY
+        slot = self._slot_for(copy, found)
         if slot is None:
-            return "this rank has no memory for it beside its older copies"
-        found[:] = [each for each in found if each.slot != slot]
-        self._memory.begin(slot, copy.step)
+            return f"{_NO_MEMORY} beside its older copies"
+        memory, data = self._opened, self._opened.data(slot)[: self._size]
+        memory.begin(slot, copy.step)
         try:
-            text = fetch(source, self._peers.secret, self._mesh.rank, copy, self._memory.data(slot)[: self._size])
-            self._memory.finish(slot, copy.step, text)
-            found.append(self._check(self._memory.headers()[slot], stored))
+            text, _ = fetch(source, self._peers.secret, self._mesh.rank, copy, data)
+            memory.finish(slot, copy.step, text)
+            found.append(self._check(memory.headers()[slot], stored))
         except (PeerError, Unusable, OSError) as error:
-            self._memory.clear(slot)
+            memory.clear(slot)
             return f"it could not be fetched from {source[0]}: {error}" if isinstance(error, OSError) else str(error)
         return ""
+
+    def _slot_for(self, copy: CopyId, found: list[_Candidate]) -> int | None:
+        """Return a slot for a copy to continue from, which `found` has no longer then. None if all have older ones."""
+        older = {each.slot for each in found if each.copy < copy}  # newer ones will not be chosen any more
+        slot = next((slot for slot in range(self._opened.slots) if slot not in older), None)
+        found[:] = [each for each in found if each.slot != slot]
+        return slot
+
+    def _reshard(
+        self, agreement: Agreement, decision: Decision, found: list[_Candidate], stored: CheckpointManifest | None
+    ) -> None:
+        """Put together this rank's part of the state that another number of ranks has copied, in a slot, as a copy of
+        this group of workers, and add it to `found`. Report what is unusable."""
+        copy, peers, is_first = decision.copy, self._peers, self._mesh.rank == 0
+        assert copy is not None, "there is nothing else to reshard"
+        newest = stored.step if stored is not None else -1
+        names = [name for name in self._identity if name not in _OF_A_RANK]
+        check = partial(self._check_description, step=copy.step, newest=newest, names=names)
+        if is_first and peers is not None:
+            state = describe_state(decision.sources, peers.secret, copy, check)
+            agreement.publish(state.without_points().model_dump_json())
+        elif is_first:
+            agreement.publish(CopiedState().model_dump_json())
+        if not is_first or peers is None:
+            state = CopiedState.model_validate_json(agreement.published())
+        slot = self._slot_for(copy, found) if self._slots else None
+        if state.unusable or peers is None or slot is None:
+            agreement.report_fetched(state.unusable, _NO_MEMORY if peers is None or slot is None else "")
+            return
+        memory, own = self._opened, own_states(self._weights)
+        memory.begin(slot, copy.step)
+        views = self._views(slot)
+        targets = [replace(shard, tensor=view) for shard, view in zip(self._shards, views, strict=False)]
+        torch._foreach_copy_(views[len(targets) :], [*own.values()])
+        here = peers.host, peers.port
+        try:
+            missing = read_state(
+                state, decision.sources, peers.secret, copy, targets, check,
+                lambda rank: (rank - self._mesh.rank) % copy.world_size
+                + (0 if decision.sources[rank] == here else copy.world_size),
+            )  # fmt: skip
+        except UnusableCopy as error:
+            memory.clear(slot)
+            agreement.report_fetched({error.rank: str(error)})
+            return
+        if missing:
+            memory.clear(slot)
+        else:
+            memory.finish(slot, copy.step, self._describe(slot, state.progress).model_dump_json().encode())
+            if state.next_loss is not None:
+                memory.report_loss(copy.step, state.next_loss)
+            found.append(_Candidate(slot, copy, state.progress, state.next_loss))
+        agreement.report_fetched({}, missing)
+
+    def _drop_parts(self, found: list[_Candidate]) -> None:
+        """Drop what this rank has read of a state that not all ranks can read. This group may copy another state after
+        the same step."""
+        parts = [each for each in found if each.copy.world_size != self._mesh.world_size]
+        for each in parts:
+            self._opened.clear(each.slot)
+            found.remove(each)
+
+    def _release(self, decision: Decision) -> None:
+        """Let the agent free the copies that it holds, once nothing reads them any more. If this group of workers sends
+        copies to other nodes, they are freed when these have arrived."""
+        is_first_of_node = self._mesh.rank % self._run.layout.processes_per_node == 0
+        if self._peers is None or not self._peers.held or decision.is_replicated or not is_first_of_node:
+            return
+        with contextlib.suppress(PeerError, OSError):  # then they are freed with the agent
+            release((self._peers.host, self._peers.port), self._peers.secret, self._restart_count + 1)
 
     def _prepare(self, slot: int) -> None:
         """Allocate the memory of a slot, beside the start-up: the first copy would take several times as long."""
@@ -452,58 +517,40 @@ class ShadowCheckpoints:
             copied.synchronize()
         begin = time.thread_time()
         self._reporter.flush_events()
-        digest = self._digest(slot)
-        described = _Description(
-            identity=self._identity, progress=progress, restart_count=self._restart_count, digest=digest
-        )
+        described = self._describe(slot, progress)
         text = described.model_dump_json()
         self._opened.finish(slot, step, text.encode())
         if self._replicator is not None and self._sent == (slot, step):
             self._replicator.send(
                 slot, step,
                 {
-                    "rank": self._mesh.rank, "copy": [step, self._restart_count], "round": self._restart_count + 1,
-                    "text": text, "digest": digest,
+                    "rank": self._mesh.rank, "copy": astuple(CopyId(step, self._restart_count, self._mesh.world_size)),
+                    "round": self._restart_count + 1, "text": text, "digest": described.digest,
                 },
             )  # fmt: skip
         return time.thread_time() - begin
+
+    def _describe(self, slot: int, progress: Progress) -> CopyDescription:
+        """Return the description of the copy in a slot, which does not change any more."""
+        return CopyDescription(
+            identity=self._identity, index=self._index, progress=progress, restart_count=self._restart_count,
+            digest=self._digest(slot),
+        )  # fmt: skip
 
     def _digest(self, slot: int) -> int:
         return digest_of(self._opened.data(slot)[: self._size])
 
     def _load(self, slot: int) -> None:
         views = self._views(slot)
-        for target, source in zip(self._live, views, strict=False):
-            target.copy_(source)
-        own = zip(self._own_names, views[len(self._live) :], strict=True)
+        for shard, source in zip(self._shards, views, strict=False):
+            shard.tensor.copy_(source)
+        own = zip(self._own_names, views[len(self._shards) :], strict=True)
         set_own_states({name: view.clone() for name, view in own}, self._weights)
         self._weights.sync_compute_copies()
 
     def _views(self, slot: int) -> list[Tensor]:
         """Return the tensors of a slot: those of the state in order, then the rank's own."""
-        flat = self._slots[slot]
-        return [flat[begin:end].view(dtype).view(shape) for begin, end, dtype, shape in self._places]
-
-
-def _places(tensors: Sequence[Tensor]) -> list[tuple[int, int, torch.dtype, torch.Size]]:
-    """Return where each tensor is in a copy, in bytes, with its type and shape."""
-    places, end = [], 0
-    for tensor in tensors:
-        begin = _aligned(end)
-        end = begin + tensor.numel() * tensor.element_size()
-        places.append((begin, end, tensor.dtype, tensor.shape))
-    return places
-
-
-def _aligned(place: int) -> int:
-    return -(-place // _ALIGNMENT) * _ALIGNMENT
-
-
-def _layout_digest(shards: Iterable[Shard], own: Mapping[str, Tensor]) -> str:
-    """Return a digest of what a copy has in which order."""
-    rows = [[each.stored, str(each.tensor.dtype), each.offsets, list(each.tensor.shape), each.shape] for each in shards]
-    rows += [[name, str(tensor.dtype), list(tensor.shape)] for name, tensor in own.items()]
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+        return [view_of(self._slots[slot], entry) for entry in self._entries]
 
 
 def allocate(memory: Tensor) -> None:

@@ -70,9 +70,9 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         {
             "step": "Steps done at that checkpoint.",
             "tier": "`shadow`: copies in the memory of the ranks' own nodes. `peer`: some of them in that of other "
-            "nodes. `stored`: the object store.",
+            "nodes, or all of another number of ranks, held by the agents. `stored`: the object store.",
             "seconds": "Time to read it, in seconds.",
-            "ranks": "The ranks that fetched their copy from another node, as text; empty if none did.",
+            "ranks": "The ranks that fetched their copy, or parts of others', from an agent, as text; else empty.",
         },
     ),
     "cuda_graphs.unused": EventType(
@@ -290,7 +290,8 @@ AGENT_EVENTS: Mapping[str, EventType] = {
     ),
     "shadow.skipped": EventType(
         "A shadow checkpoint is not used. Once for each step, with the first rank that has no usable copy of it, "
-        "neither in its own memory nor in that of another node.",
+        "neither in its own memory nor in that of another node; of another number of ranks, with the rank that made "
+        "the unusable copy, or that lacks a part.",
         {"step": "Steps done at that checkpoint.", "rank": "The rank.", "because": _BECAUSE},
     ),
     "shadow.unused": EventType(

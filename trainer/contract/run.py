@@ -88,6 +88,17 @@ class RunConfig(OneTask, WireModel):
         """Return the number of nodes, spare ones included, that an attempt can lose and continue."""
         return self.spare_nodes + self.layout.nodes - (self.min_nodes or self.layout.nodes)
 
+    @property
+    def makes_shadows(self) -> bool:
+        """Return whether ranks copy their state to memory, from which a restart in place continues."""
+        is_restarted = bool(self.max_restarts_in_place or self.spare_nodes) or self.min_nodes is not None
+        return self.checkpoint.shadow_every_steps != "none" and is_restarted
+
+    @property
+    def is_replicated(self) -> bool:
+        """Return whether ranks send these copies to other nodes: it continues if it loses one."""
+        return self.layout.nodes > 1 and self.expendable_nodes > 0
+
     def placed_on(self, num_nodes: int) -> "RunConfig":
         """Return the configuration for ranks on this many nodes; 0: on all."""
         if num_nodes in (0, self.layout.nodes):

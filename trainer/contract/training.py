@@ -118,7 +118,8 @@ class CheckpointPolicy(SpecModel):
     ] = "auto"
     """Interval between shadow checkpoints, in steps: each process copies its state to the memory of its node, and a
     restart in place continues from there. Two copies are held, so a node needs twice the state of its processes. In a
-    run with spare nodes, copies are also sent to another node, from which a spare node continues: six are held then.
+    run with `spare_nodes` or `min_nodes`, copies are also sent to another node, from which a spare node, or the nodes
+    that are left, continue: six are held then.
     `auto`: as often as copies complete, and cost at most 3 % of the time; without shadow checkpoints if the node has
     too little memory available. `none`: none."""
     keep_last: PositiveInt = 2

@@ -82,7 +82,7 @@ class Assignment:
     evidence: tuple[int, Sequence[EvidenceRow]] | None = None
     """If it is not known which replica was wrong then: the rank of this place, and what replicas had computed."""
     spare_nodes: int = 0  # that wait, and may take the place of a slow one
-    peers: Peers | None = None  # for copies on other nodes, in a run with spare nodes
+    peers: Peers | None = None  # for copies on other nodes, in a run that can lose one
 
     def with_training(self, training: TrainingSpec) -> "Assignment":
         """Return the assignment with another training part of the spec."""

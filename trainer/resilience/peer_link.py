@@ -14,7 +14,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from trainer.resilience.replicas import CopyId
@@ -34,9 +34,10 @@ class PeerError(Exception):
 
 @dataclass(frozen=True)
 class Peers:
-    """What a rank knows of the copies on other nodes. `host`, `port`: of its own agent's server; port 0 if it cannot
-    listen. `held`: what its agent has in memory, (rank, copy). `held_bytes`: the memory for copies that other nodes
-    have sent. `domains`: of all nodes, by node rank, what may fail together with each; empty but on the first node."""
+    """What a rank knows of the copies that agents hold. `host`, `port`: of its own agent's server; port 0 if it cannot
+    listen. `held`: what its agent has in memory, (rank, copy). `held_bytes`: the memory for copies that those of this
+    round replace: what other nodes have sent; where none is sent any more, all. `domains`: of all nodes, by node rank,
+    what may fail together with each; empty but on the first node."""
 
     host: str
     port: int
@@ -56,7 +57,7 @@ def push(
 ) -> None:
     """Send the copy in a slot, of `size` bytes, to an agent, and wait until it has verified it.
 
-    `header`: `rank`, `copy` (step, restart count), `round`, `text`, `digest`. Raises PeerError, and OSError.
+    `header`: `rank`, `copy` (a CopyId as a tuple), `round`, `text`, `digest`. Raises PeerError, and OSError.
     """
     with _connect(address, secret) as connection:
         send_message(connection, {"operation": "push", "size": size, **header})
@@ -65,16 +66,24 @@ def push(
         _check(receive_message(connection))
 
 
-def fetch(address: tuple[str, int], secret: bytes, rank: int, copy: CopyId, data: memoryview) -> bytes:
-    """Read a rank's copy into `data` from the memory of an agent. Return its text. Raises PeerError and OSError."""
+def fetch(
+    address: tuple[str, int], secret: bytes, rank: int, copy: CopyId, data: memoryview
+) -> tuple[bytes, float | None]:
+    """Read the beginning of a rank's copy into `data` from the memory of an agent. Return its text, and the loss of the
+    next step if that is known there. Raises PeerError and OSError."""
     with _connect(address, secret) as connection:
-        send_message(connection, {"operation": "fetch", "rank": rank, "copy": [copy.step, copy.restart_count]})
+        send_message(connection, {"operation": "fetch", "rank": rank, "copy": astuple(copy), "size": len(data)})
         reply = receive_message(connection)
         _check(reply)
-        if reply["size"] < len(data):
-            raise PeerError(f"it has {reply['size']:,} bytes instead of {len(data):,}")
         receive_data(connection, data)
-        return str(reply["text"]).encode()
+        return str(reply["text"]).encode(), reply["next_loss"]
+
+
+def release(address: tuple[str, int], secret: bytes, round_: int) -> None:
+    """Let an agent free all copies that it holds, if this is still the round. Raises PeerError and OSError."""
+    with _connect(address, secret) as connection:
+        send_message(connection, {"operation": "release", "round": round_})
+        _check(receive_message(connection))
 
 
 def answer_challenge(connection: socket.socket, secret: bytes) -> bool:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 class CopyId:
     """The copies that all ranks made after `step` steps in the same worker group: only together are they one state.
 
-    `restart_count`: that of the worker group.
+    `restart_count`, `world_size`: those of the worker group.
     """
 
     step: int
     restart_count: int
+    world_size: int
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,10 @@ class RankCopies:
 
 @dataclass(frozen=True)
 class Choice:
-    """`copy`: what all ranks continue from; None if there is nothing. `sources`: the nodes from which ranks fetch their
-    copy of it; the other ranks have theirs. `skipped`: for each newer step that is not used, the first rank that lacks
-    it, and why. `next_loss`: that of the next step, if a rank knows it."""
+    """`copy`: what all ranks continue from; None if there is nothing. `sources`: by rank of the group that made it, the
+    node that holds the copy of this rank. Of a group of as many ranks, these are the ranks that lack theirs; of another
+    number, all whose copies are held: each rank reads its part of the state from them. `skipped`: for each newer step
+    that is not used, the first rank that lacks it, and why. `next_loss`: that of the next step, if a rank knows it."""
 
     copy: CopyId | None
     sources: Mapping[int, int] = field(default_factory=dict)
@@ -58,12 +60,14 @@ def choose_copy(
     held: Sequence[Collection[tuple[int, CopyId]]],
     newest_stored: int,
     refused: Mapping[tuple[int, CopyId], Mapping[int, str]],
+    incomplete: Mapping[CopyId, tuple[int, str]],
 ) -> Choice:
-    """Return the newest copy that every rank has or can fetch.
+    """Return the newest copy that every rank has or can fetch, or can read its part of.
 
     `held`: by node, the copies of ranks in the memory of its agent. `newest_stored`: step of the newest stored
     checkpoint; nothing older is chosen. `refused`: for a rank and a copy, the nodes whose copy turned out to be
-    unusable, and why.
+    unusable, and why. `incomplete`: copies of another number of ranks that lack a part of the state, with the first
+    rank that needs it, and which.
     """
     nodes_of: dict[tuple[int, CopyId], list[int]] = {}
     for node, of_node in enumerate(held):
@@ -77,6 +81,20 @@ def choose_copy(
             skipped.setdefault(step, (rank, because))
     chosen, sources = None, {}
     for copy in sorted((each for each in known if each.step >= newest_stored), reverse=True):
+        if copy in incomplete:
+            unusable = (
+                (rank, because) for (rank, of), each in refused.items() if of == copy for because in each.values()
+            )
+            skipped.setdefault(copy.step, next(unusable, incomplete[copy]))
+            continue
+        if copy.world_size != len(ranks):
+            found = {rank: nodes[0] for (rank, of), nodes in sorted(nodes_of.items()) if of == copy}
+            if 0 in found:  # it has the metrics that were not delivered
+                chosen, sources = copy, found
+                break
+            reasons = [*refused.get((0, copy), {}).values(), f"no node holds the copy of rank 0 of {copy.world_size}"]
+            skipped.setdefault(copy.step, (0, reasons[0]))
+            continue
         lacking = [rank for rank, copies in enumerate(ranks) if copy not in copies.usable]
         missing = next((rank for rank in lacking if (rank, copy) not in nodes_of), None)
         if missing is None:

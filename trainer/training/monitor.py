@@ -6,7 +6,7 @@ from statistics import mean
 
 import torch
 
-from trainer.checkpoint.shadow import Progress
+from trainer.checkpoint.copy_layout import Progress
 from trainer.contract.rollback import DIVERGED_STEPS
 from trainer.contract.run import EndClass
 from trainer.data.batch import MicroBatch

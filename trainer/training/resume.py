@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isclose, isfinite
 
+from trainer.checkpoint.copy_layout import Progress
 from trainer.checkpoint.reader import load
-from trainer.checkpoint.shadow import Progress, ShadowCheckpoints
+from trainer.checkpoint.shadow import ShadowCheckpoints
 from trainer.checkpoint.state import Shard
 from trainer.contract.encryption import DecryptionError, Encryptor, check_manifest
 from trainer.contract.run import EndClass, RunConfig

@@ -102,7 +102,7 @@ def estimate(spec: JobSpec, pool: PoolShape, *, with_smallest_micro_batches: boo
 
 def _shadow_copies(spec: JobSpec) -> int:
     """Return how many copies of a process's state its node holds, and of a process of another node beside it."""
-    has_replicas = spec.resources.nodes > 1 and spec.resources.spare_nodes > 0
+    has_replicas = spec.resources.nodes > 1 and (spec.resources.spare_nodes > 0 or spec.resources.min_nodes is not None)
     return REPLICATED_SHADOW_COPIES + REPLICAS if has_replicas else SHADOW_COPIES
 
 

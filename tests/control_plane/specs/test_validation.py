@@ -274,6 +274,17 @@ def test_shadow_checkpoints_that_the_nodes_have_no_memory_for_are_warned_of(spec
         assert ("shadows_do_not_fit" in found) == is_warned, (interval, memory, found)
 
 
+@pytest.mark.parametrize(("changes", "copies"), [({}, 2), ({"spare_nodes": 1}, 6), ({"min_nodes": 1}, 6)])
+def test_a_run_that_can_lose_a_node_has_copies_on_another_one(
+    spec: dict[str, Any], changes: dict[str, int], copies: int
+) -> None:
+    def shadow_bytes(**resources: int) -> int:
+        spec["resources"] = {"accelerator": "h100", "processes_per_node": 1, **resources}
+        return fit.estimate(parse_spec(spec), H100_NODES).shadow_bytes_per_process
+
+    assert shadow_bytes(nodes=2, **changes) == shadow_bytes(nodes=2) // 2 * copies
+
+
 @pytest.mark.parametrize(
     ("nodes", "min_nodes", "training", "code", "words"),
     [
