@@ -66,6 +66,7 @@ def test_a_case_is_compared_with_the_cpu_and_kept_and_other_numbers_are_found(ki
 def test_a_part_that_fails_does_not_stop_the_others(kit: Path) -> None:
     """A case is skipped if its reference did not pass, and repeated on request."""
     results = kit / "results"
+    results.mkdir(exist_ok=True)
     write_result(results, "reference lora bf16", {"state": "failed", "because": "made up"})
     ended, parts = run_kit(kit, "--only", "case lora bf16")
     assert ended.returncode == 1

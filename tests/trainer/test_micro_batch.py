@@ -91,7 +91,7 @@ def test_buffers_of_all_communicators_of_the_mesh_are_counted(sizes: MeshSizes) 
 def test_figures_of_presets_on_one_node() -> None:
     small, one_gpu, recomputing = CASES[0], CASES[1], CASES[3]
     assert [chosen(*small, each) for each in (A10, H100, H200)] == [32, 64, 64]
-    assert [chosen(*one_gpu, each) for each in (A10, H100, H200)] == [1, 14, 29]
+    assert [chosen(*one_gpu, each) for each in (A10, H100, H200)] == [1, 8, 29]
     assert [chosen(*recomputing, each) for each in (A10, H100, H200)] == [1, 8, 8]
 
 
