@@ -305,7 +305,8 @@ def test_of_two_conditional_writers_exactly_one_wins(running: StackHandle) -> No
 
 
 def test_the_object_store_works_again_when_it_may_open_files(running: StackHandle) -> None:
-    client, name = bucket(running, read_timeout=2, retries={"max_attempts": 0})
+    # A short time, so that the store does not answer for about 10 s only: after 30 s it would be killed as hung.
+    client, name = bucket(running, read_timeout=0.5, retries={"max_attempts": 0})
     pid = running.pid("object-store")
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     has_open = len(list(Path(f"/proc/{pid}/fd").iterdir()))
@@ -315,7 +316,7 @@ def test_the_object_store_works_again_when_it_may_open_files(running: StackHandl
             client.put_object(Bucket=name, Key=f"refused-{number}", Body=b"x")
 
     with ThreadPoolExecutor(16) as pool:
-        for more in range(1, 20, 2):  # each of its servers meets the limit: the one that takes requests, and inner ones
+        for more in range(1, 20, 3):  # each of its servers meets the limit: the one that takes requests, and inner ones
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (has_open + more, limits[1]))
             list(pool.map(write, range(16)))
     resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
@@ -328,7 +329,7 @@ def test_the_object_store_works_again_when_it_may_open_files(running: StackHandl
         return True
 
     wait_until(takes_objects, "the store takes objects again", 60)
-    assert client.get_object(Bucket=name, Key="taken")["Body"].read() == b"y"
+    assert running.pid("object-store") == pid, "it was started again"
 
 
 def test_ctrl_c_in_the_foreground_stops_everything(stack: StackHandle) -> None:
