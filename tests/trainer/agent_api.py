@@ -42,6 +42,8 @@ class AgentApi:
     spares: dict[int, int] = field(default_factory=dict)
     enough_at: dict[int, float] = field(default_factory=dict)
     """When each round had as many nodes as `min_nodes` of the run, by the monotonic clock."""
+    grows_from: dict[int, int] = field(default_factory=dict)
+    """The rounds that a node has begun by its return to a run on fewer nodes, and how many those were."""
     checkpoints_read: int = 0
     stop: str | None = None
     profile: dict | None = None
@@ -103,7 +105,7 @@ class AgentApi:
         content = json.loads(body)
         if path == "/heartbeat":
             self.heartbeats.append(content)
-            return 200, {"stop": self.stop, "profile": self.profile, "round": self._newest_round()}
+            return 200, {"stop": self.stop, "profile": self.profile, **self._newest_round()}
         if path == "/rendezvous":
             return 200, self._place(JoinRequest.model_validate(content)).model_dump(mode="json")
         if path in ("/metrics", "/logs", "/progress", "/system"):
@@ -141,10 +143,11 @@ class AgentApi:
             return {"state": "prepared", "prepared": prepared[-1]}
         return {"state": "prepare", "token": asked["token"] or str(uuid.uuid4())}
 
-    def _newest_round(self) -> int:
+    def _newest_round(self) -> dict[str, Any]:
         """The newest round that a node has requested, from which the others learn that theirs is over."""
         requested = [known.round for known in self.joins.values()]
-        return max([*self.placed, *requested, *self.left.values()], default=0)
+        newest = max([*self.placed, *requested, *self.left.values()], default=0)
+        return {"round": newest, "grows": newest in self.grows_from}
 
     def _place(self, join: JoinRequest) -> JoinReply:
         """As the platform does, for nodes that come from one address each."""
@@ -157,6 +160,10 @@ class AgentApi:
             self.left.setdefault(join.node_index, max([join.round, *rounds]))
             return JoinReply(state="spare", round=max([*rounds, *self.left.values()]))
         round_ = max([join.round, *rounds])
+        before = self.joins.get(join.node_index)
+        if (before is None or before.round < round_) and 0 < len(self.placed.get(round_, [])) < self.run.layout.nodes:
+            self.grows_from[round_ + 1] = len(self.placed[round_])
+            round_ += 1
         self.joins[join.node_index] = join.model_copy(update={"round": round_})
         here = [known for known in self.joins.values() if known.round == round_]
         if round_ not in self.placed and round_ > 1 and self.run.min_nodes is not None:
@@ -180,6 +187,7 @@ class AgentApi:
             state="placed", round=round_, node_rank=rank, store_host=nodes[0].address, store_port=nodes[0].store_port,
             nodes=nodes if rank == 0 else [], resume_from=resumed.id if resumed else None,
             spares=self.spares[round_], num_nodes=len(nodes),
+            grows_from=self.grows_from.get(round_, 0),
         )  # fmt: skip
 
     def _missing_after_loss(self, round_: int, joined: int) -> int:

@@ -171,6 +171,46 @@ def test_the_node_that_is_left_continues_from_the_copies_of_two(
     assert losses[1] == pytest.approx(losses[0], abs=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("lost", "zero"), [(1, 0), (0, 3)])
+def test_the_run_grows_when_the_lost_node_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int, zero: int
+) -> None:
+    """There is no stored checkpoint: the state of the node that was left is divided between both."""
+    monkeypatch.setattr(node_rendezvous, "SHRINK_TIMEOUT", timedelta(seconds=1))
+    losses: list[dict[int, float]] = []
+    for min_nodes in (None, 1):
+        run, keys, objects = two_nodes(0, 300, parallelism={"zero": zero}, tokens_per_step=64 * 24)
+        run = run.model_copy(update={"min_nodes": min_nodes, "heartbeat_seconds": 0.1})
+        work = tmp_path / str(min_nodes)
+        work.mkdir()
+        with AgentApi(run, keys, objects) as api:
+            agents = [agent(api, work, index) for index in range(2)]
+            try:
+                if min_nodes is not None:
+                    wait_for_steps(api, 0)
+                    agents[lost].send_signal(signal.SIGKILL)
+                    agents[lost].wait(20)
+                    wait_for_steps(api, 1)
+                    agents[lost] = agent(api, work, lost)
+                assert [each.wait(120) for each in agents] == [0, 0], log(api)
+            finally:
+                for process in agents:
+                    process.kill()
+                    process.wait()
+            losses.append(api.losses())
+            assert len(api.checkpoints) == 1, "only that at the end"
+    assert {each["round"]: len(each["nodes"]) for each in api.events("nodes.placed")} == {1: 2, 2: 1, 3: 2}
+    assert api.events("attempt.grown") == [{"round": 3, "nodes": 2, "of": 2, "before": 1}]
+    assert len(api.events("attempt.shrunk")) == 1
+    grown = next(each for each in api.events("generation.started") if each["generation"] == 2)
+    assert grown["because"] == "a node has joined: the run continues on more nodes"
+    restored = api.events("checkpoint.restored")[-1]
+    assert grown["step"] - restored["step"] in (0, 1)
+    assert {end["end_class"] for end in api.ends} == {"completed"}
+    assert losses[1] == pytest.approx(losses[0], abs=1e-6)
+
+
 def wait_for_steps(api: AgentApi, generation: int) -> None:
     """Wait until a worker group has taken some steps, so that its copies have arrived on other nodes."""
 

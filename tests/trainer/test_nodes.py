@@ -121,7 +121,7 @@ def agent(
         names.NODE_INDEX: str(index), names.NODE_NAME: f"node{index}", names.NODE_ADDRESS: "127.0.0.1",
         names.WORK_DIR: str(work / f"node{index}"),
     }  # fmt: skip
-    (work / f"node{index}").mkdir()
+    (work / f"node{index}").mkdir(exist_ok=True)  # it may be started again
     log = (work / f"log{index}").open("wb")
     return subprocess.Popen([sys.executable, "-m", *program], env=environment, stdout=log, stderr=log)
 

@@ -32,14 +32,16 @@ class NodeIdentity:
 
 
 class RendezvousClient:
-    """Joins rendezvous rounds. `reply`: the platform's newest, None before the first; `requested_round`: the newest
-    round that any node has requested, as the platform reports it in heartbeats."""
+    """Joins rendezvous rounds. `reply`: the platform's newest, None before the first. `requested_round`: the newest
+    round that any node has requested, and `grows`, whether it was begun to continue on more nodes, as the platform
+    reports them in heartbeats."""
 
     def __init__(self, platform: Platform, identity: NodeIdentity, is_ended: Callable[[], bool]) -> None:
         self._platform, self._identity, self._is_ended = platform, identity, is_ended
         self._wait = threading.Event().wait
         self.reply: JoinReply | None = None
         self.requested_round = 0
+        self.grows = False
 
     @property
     def round(self) -> int:

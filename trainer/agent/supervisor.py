@@ -232,7 +232,9 @@ class Supervisor:
                     return replace(outcome, message=outcome.message + before)
                 outcome = replace(outcome, message=f"{outcome.message}; back to step {rollback.from_step}")
             elif rung is Rung.FOLLOW:
-                outcome = replace(outcome, message="another node started a new rendezvous round")
+                grown = "a node has joined: the run continues on more nodes"
+                other = "another node started a new rendezvous round"
+                outcome = replace(outcome, message=grown if self._rendezvous.grows else other)
             elif rung is Rung.RESTART:
                 restarts += 1
             self._logs.write_line(f"{outcome.end_class}: {outcome.message}; restarting the workers in place")
@@ -351,8 +353,11 @@ class Supervisor:
             nodes = [node.name for node in reply.nodes]
             self._report_event("phase.finished", phase="nodes", seconds=time.monotonic() - begin)
             self._report_event("nodes.placed", round=reply.round, nodes=nodes, switches=max_neighbour_hops(reply))
-            if placed.nodes < run.layout.nodes:
-                self._report_event("attempt.shrunk", round=reply.round, nodes=placed.nodes, of=run.layout.nodes)
+            numbers = {"round": reply.round, "nodes": placed.nodes, "of": run.layout.nodes}
+            if placed.nodes > reply.grows_from > 0:
+                self._report_event("attempt.grown", **numbers, before=reply.grows_from)
+            elif placed.nodes < run.layout.nodes:
+                self._report_event("attempt.shrunk", **numbers)
         return reply
 
     def _outcome_without_training(self, run: RunConfig, reply: JoinReply | None) -> Outcome:
@@ -524,7 +529,7 @@ class Supervisor:
             except (httpx.HTTPError, OSError) as error:  # OSError: too many files are open
                 logger.warning("heartbeat failed: %s", error)  # training continues while the platform is unreachable
             else:
-                self._rendezvous.requested_round = reply.round
+                self._rendezvous.requested_round, self._rendezvous.grows = reply.round, reply.grows
                 if reply.stop is not None:
                     self.request_stop(reply.stop)
                 if reply.profile is not None and self._profiles is not None:

@@ -186,6 +186,15 @@ AGENT_EVENTS: Mapping[str, EventType] = {
             "of": "Number of nodes that the job asked for.",
         },
     ),
+    "attempt.grown": EventType(
+        "The run continues on more nodes than before, with the same batches: a node has joined that was lost before.",
+        {
+            "round": "Number of the rendezvous round, from 1.",
+            "nodes": "Number of nodes with ranks.",
+            "of": "Number of nodes that the job asked for.",
+            "before": "Number of nodes with ranks before.",
+        },
+    ),
     NODES_PLACED: EventType(
         "The nodes of a multi-node run were assigned their ranks.",
         {

@@ -3,7 +3,7 @@
 Each agent posts its address and waits. When all nodes have joined, the platform orders them by their distance in the
 network and replies to each with its node rank. The request waits until then: a node does not ask repeatedly. A node
 that leaves a round requests the next one; a spare node replaces a node that does not return. If there is none, and the
-job can train on fewer nodes, the round is of those that are left.
+job can train on fewer nodes, the round is of those that are left. When a node joins later, the next round begins with it.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,7 +56,8 @@ class JoinReply(WireModel):
     that all ranks of this round resume from; one that is registered later is for the next round. A request without
     `wait_seconds` gets `nodes` on every node, and the manifest as `resume` in place of `resume_from`. `spares`: the
     number of nodes that joined the round and have no ranks in it. `num_nodes`: the number of nodes with ranks; 0 of a
-    platform of an earlier version, for as many as the job asked for.
+    platform of an earlier version, for as many as the job asked for. `grows_from`: if the round was begun because the
+    run can continue on more nodes, the number of nodes with ranks before it, else 0.
     """
 
     state: Literal["gathering", "placed", "spare", "over"]
@@ -70,6 +71,7 @@ class JoinReply(WireModel):
     resume_from: CheckpointId | None = None
     spares: int = 0
     num_nodes: int = 0
+    grows_from: int = 0
 
 
 def count_missing(joined: int, expected: int, needed: int, fewest: int, waited: timedelta | None) -> int:

@@ -166,11 +166,13 @@ class HeartbeatReply(WireModel):
     """Reply to a heartbeat.
 
     `stop`: if set, write a checkpoint, then end with `EndClass.STOPPED`. `profile`: repeated until the profile is
-    registered. `round`: the newest rendezvous round that a node of the run has requested.
+    registered. `round`: the newest rendezvous round that a node of the run has requested. `grows`: whether it was begun
+    because the run can continue on more nodes.
     """
 
     stop: StopRequest | None = None
     round: int = 0
+    grows: bool = False
     profile: ProfileRequest | None = None
 
 

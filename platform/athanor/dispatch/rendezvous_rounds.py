@@ -3,7 +3,8 @@
 The messages are in trainer/contract/node_rendezvous.py. A round is complete when as many nodes have joined as the job
 asked for, and the spare nodes too or SPARE_JOIN_TIMEOUT has passed; a later round of a job with `min_nodes` also with
 fewer, after SHRINK_TIMEOUT. An agent that joins from another address is another process: the round that it was in
-cannot continue.
+cannot continue. A node that joins when a round of fewer nodes has its ranks begins the next round, if more nodes fit the
+job's mesh: immediately if the ranks restart from copies in memory, or else when the next checkpoint is stored.
 
 A join reads and writes two rows, its own and its attempt's round, however many nodes there are; most are one statement.
 Only the completion of a round reads all rows. An agent waits for its ranks in a long poll (api/agent/long_polls.py),
@@ -28,6 +29,7 @@ from athanor.core.errors import FieldProblem, Invalid
 from athanor.dispatch.services import spec_of
 from athanor.jobs.models import Attempt, AttemptNode, RendezvousRound
 from athanor.specs.v1 import JobSpec
+from athanor.telemetry.models import Heartbeat
 from trainer.contract.launch_plan import plan_mesh
 from trainer.contract.manifest import CheckpointId
 from trainer.contract.node_rendezvous import (
@@ -88,7 +90,7 @@ RECORD = f"""
 WITH counted AS (
     UPDATE jobs_rendezvousround
     SET number = %(round)s, "left" = %(left)s, joined = %(joined)s, enough_at = %(enough_at)s,
-        first_node = %(first_node)s
+        first_node = %(first_node)s, grows_from = %(grows_from)s
     WHERE attempt_id = %(attempt)s
     RETURNING number
 )
@@ -138,7 +140,7 @@ def join(attempt: Attempt, asked: JoinRequest) -> JoinReply:
             )
         if round_.is_over:
             return JoinReply(state="over", round=asked.round)
-        _record(round_, asked, values)
+        _record(attempt, round_, asked, values)
         missing = _place_if_complete(attempt, round_)
     if missing:
         return JoinReply(state="gathering", round=round_.number, missing=missing)
@@ -159,14 +161,29 @@ def _leave(attempt: Attempt, asked: JoinRequest) -> JoinReply:
             node.save(update_fields=["has_left", "node_rank"])
             round_.left += 1
             if asked.round > round_.number:
-                round_.number, round_.joined, round_.enough_at, round_.first_node = asked.round, 0, None, None
+                _begin(round_, asked.round)
             round_.save()
     return JoinReply(state="spare", round=round_.number)
 
 
-def newest_round(attempt: Attempt) -> int:
-    """Return the number of the newest rendezvous round of an attempt, 0 before the first."""
-    return RendezvousRound.objects.filter(pk=attempt.pk).values_list("number", flat=True).first() or 0
+def newest_round(attempt: Attempt) -> tuple[int, bool]:
+    """Return (the number of the newest rendezvous round of an attempt, 0 before the first; whether it was begun to
+    continue on more nodes)."""
+    facts = RendezvousRound.objects.filter(pk=attempt.pk).values_list("number", "grows_from").first()
+    return (0, False) if facts is None else (facts[0], facts[1] > 0)
+
+
+def grow_from_checkpoint(attempt: Attempt, step: int) -> None:
+    """Begin the next round, if the run could be on more nodes than it is, and has not ended with this step. Call it when
+    the checkpoint of a step is registered, from which the ranks then continue."""
+    spec = spec_of(attempt.job)
+    if spec.resources.min_nodes is None or spec.training is None or step >= spec.training.steps:
+        return
+    with transaction.atomic():
+        round_ = next(iter(_rounds(LOCKED, [attempt.pk])), None)
+        if round_ is not None and not round_.is_over and _can_grow(attempt, round_):
+            _begin(round_, round_.number + 1, grows_from=round_.num_nodes)
+            round_.save()
 
 
 def replies_to(waiting: Mapping[str, Collection[WaitingNode]]) -> dict[str, dict[int, JoinReply]]:
@@ -210,7 +227,34 @@ def _first_round(attempt: Attempt) -> RendezvousRound:
     return _rounds(LOCKED, [attempt.pk])[0]
 
 
-def _record(round_: RendezvousRound, asked: JoinRequest, values: dict[str, Any]) -> None:
+def _begin(round_: RendezvousRound, number: int, grows_from: int = 0) -> None:
+    """Begin a round, in which no node is yet. `grows_from`: see RendezvousRound."""
+    round_.number, round_.joined, round_.enough_at, round_.first_node = number, 0, None, None
+    round_.grows_from = grows_from
+
+
+def _can_grow(attempt: Attempt, round_: RendezvousRound, joining: int = 0) -> bool:
+    """Return whether the ranks of the round are on fewer nodes than they could be, with those that wait as spare ones
+    and `joining` more."""
+    if round_.first_node is None or round_.num_nodes == round_.needed:
+        return False
+    spec = spec_of(attempt.job)
+    if spec.training is None or Heartbeat.objects.filter(attempt=attempt, step__gte=spec.training.steps).exists():
+        return False  # the model is being exported
+    waiting = AttemptNode.objects.filter(
+        attempt=attempt, round=round_.number, node_rank=None, has_left=False, seen_at__gt=round_.now - SEEN_WITHIN
+    )
+    num_nodes = round_.num_nodes + waiting.count() + joining
+    return choose_num_nodes(num_nodes, round_.needed, round_.num_nodes, partial(_fits, spec)) > round_.num_nodes
+
+
+def _has_copies(attempt: Attempt) -> bool:
+    """Return whether ranks that restart continue from copies in memory."""
+    is_wanted = spec_of(attempt.job).checkpoint.shadow_every_steps != "none"
+    return is_wanted and not attempt.job.events.filter(type="shadow.unused", actor=attempt.id).exists()
+
+
+def _record(attempt: Attempt, round_: RendezvousRound, asked: JoinRequest, values: dict[str, Any]) -> None:
     """Register the node in the newest requested round, and count it."""
     now = round_.now
     mine = next(iter(rows.select(AttemptNode, NODE, [round_.pk, asked.node_index])), None)
@@ -221,11 +265,14 @@ def _record(round_: RendezvousRound, asked: JoinRequest, values: dict[str, Any])
     newest = max(round_.number, asked.round)
     if mine is not None and is_in_round and mine.node_rank is not None and is_another:
         newest = max(newest, round_.number + 1)
+    grows_from = 0
+    if not is_in_round and newest == round_.number and _can_grow(attempt, round_, joining=1) and _has_copies(attempt):
+        newest, grows_from = round_.number + 1, round_.num_nodes
     if mine is not None and is_in_round and newest == round_.number and not is_another:
         AttemptNode.objects.filter(pk=mine.pk).update(seen_at=now)
         return
     if newest > round_.number:
-        round_.number, round_.joined, round_.enough_at, round_.first_node = newest, 0, None, None
+        _begin(round_, newest, grows_from)
         is_in_round = False
     if mine is not None and mine.has_left:  # another process in its place, which has no rank yet
         round_.left -= 1
@@ -233,7 +280,7 @@ def _record(round_: RendezvousRound, asked: JoinRequest, values: dict[str, Any])
         round_.joined += 1
         if round_.joined in (round_.fewest, round_.needed):
             round_.enough_at = now
-    facts = {name: getattr(round_, name) for name in ("left", "joined", "enough_at", "first_node")}
+    facts = {name: getattr(round_, name) for name in ("left", "joined", "enough_at", "first_node", "grows_from")}
     with connection.cursor() as cursor:
         cursor.execute(RECORD, {**values, **facts, "round": round_.number})
 
@@ -354,6 +401,7 @@ def _reply(
         resume_from=resume_from,
         spares=max(0, round_.joined - round_.num_nodes),
         num_nodes=round_.num_nodes,
+        grows_from=round_.grows_from,
     )
 
 

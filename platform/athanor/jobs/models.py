@@ -304,7 +304,8 @@ class RendezvousRound(models.Model):
     `needed`: the nodes that the job asked for; `total`: those and its spare ones; `left`: how many have left for good.
     `min_nodes`: the fewest that the job can train on, None for `needed`. `joined`: how many nodes are in the round.
     `enough_at`: when `fewest` were, or `needed` if they have joined, None before. `first_node`: the index of node rank
-    0, None before nodes have ranks. `placed`: how many have; 0 if an earlier version has placed `needed`.
+    0, None before nodes have ranks. `placed`: how many have; 0 if an earlier version has placed `needed`. `grows_from`:
+    if the round was begun because the run can continue on more nodes, the number of nodes with ranks before it, else 0.
     """
 
     attempt = models.OneToOneField(Attempt, primary_key=True, on_delete=models.CASCADE, related_name="+")
@@ -317,6 +318,7 @@ class RendezvousRound(models.Model):
     enough_at = models.DateTimeField(null=True)
     first_node = models.PositiveIntegerField(null=True)
     placed = models.PositiveIntegerField(default=0, db_default=0)
+    grows_from = models.PositiveIntegerField(default=0, db_default=0)
 
     # Read beside the columns (dispatch/rendezvous_rounds.py): whether the attempt is over, and the database's time.
     is_over: bool

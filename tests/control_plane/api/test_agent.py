@@ -364,10 +364,10 @@ def test_a_message_that_is_none_is_refused_by_field(agent: AgentClient) -> None:
 
 def test_a_heartbeat_hears_of_a_stop(agent: AgentClient, attempt: Attempt) -> None:
     beat = {"node_rank": 0, "generation": 0, "phase": "training", "step": 3, "processes_alive": 1}
-    assert agent("POST", "heartbeat", beat).json() == {"stop": None, "profile": None, "round": 0}
+    assert agent("POST", "heartbeat", beat).json() == {"stop": None, "profile": None, "round": 0, "grows": False}
     services.request_stop(attempt.job_id, actor="ada")
     drive.settle()
-    assert agent("POST", "heartbeat", beat).json() == {"stop": "cancel", "profile": None, "round": 0}
+    assert agent("POST", "heartbeat", beat).json() == {"stop": "cancel", "profile": None, "round": 0, "grows": False}
 
 
 def test_a_token_of_letters_that_none_has_is_refused(attempt: Attempt) -> None:

@@ -227,4 +227,4 @@ def test_without_a_report_the_exit_status_is_not_blamed_on_the_user(
     world.finish(attempt.backend_name, status)
     drive.settle()
     assert drive.status_of(job) == ("queued", reason)
-    assert rendezvous_rounds.newest_round(attempt) == 0
+    assert rendezvous_rounds.newest_round(attempt) == (0, False)

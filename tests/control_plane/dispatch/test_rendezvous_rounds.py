@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from django.db.models import F
+from django.utils import timezone
 
 from athanor.clusters.models import Node, Pool
 from athanor.core.errors import Invalid
 from athanor.dispatch import rendezvous_rounds, tokens
 from athanor.jobs.models import Attempt, AttemptNode, Job, RendezvousRound
 from tests.control_plane import drive
-from tests.control_plane.api.test_agent import AgentClient
+from tests.control_plane.api.test_agent import AgentClient, manifest_of, stored_part
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest
 from trainer.contract.run import EndClass
 
@@ -91,7 +92,7 @@ def test_the_inventory_tells_the_switches_that_a_node_does_not_know(attempt: Att
 def test_who_leaves_a_round_ends_it_for_all_and_the_spare_node_is_taken(attempt: Attempt) -> None:
     all_there(attempt)
     assert join(attempt, 0, round=2, because="lost a peer").state == "gathering"
-    assert rendezvous_rounds.newest_round(attempt) == 2
+    assert rendezvous_rounds.newest_round(attempt) == (2, False)
     assert join(attempt, 2, round=1).round == 2
     time_passes(11)
     first, spare = join(attempt, 0, round=2), join(attempt, 2)
@@ -110,7 +111,7 @@ def test_a_node_that_leaves_is_replaced_by_the_spare_one(attempt: Attempt) -> No
     assert {place.spares for place in places} == {0}
     assert join(attempt, 1, round=3, leaves=True) == JoinReply(state="spare", round=2)
     assert join(attempt, 0, round=3, leaves=True).state == "over", "no spare node is left"
-    assert rendezvous_rounds.newest_round(attempt) == 2
+    assert rendezvous_rounds.newest_round(attempt) == (2, False)
     assert join(attempt, 1, round=3, store_port=4321).state == "gathering", "its agent was started again"
     assert join(attempt, 0, round=3).state == "gathering"
     time_passes(11)
@@ -170,16 +171,71 @@ def test_nodes_leave_down_to_the_smallest_number_and_the_others_do_not_wait(shri
     assert join(shrinkable, 2, round=4, leaves=True).state == "over", "the other one is not enough"
 
 
-def test_a_node_that_returns_waits_for_the_next_round(shrinkable: Attempt) -> None:
+@pytest.fixture
+def shrunk(shrinkable: Attempt) -> Attempt:
+    """Return the attempt after it has lost the last of its four nodes, in round 2."""
     for index in (0, 1, 2):
         join(shrinkable, index, round=2)
     time_passes(31)
     assert join(shrinkable, 0, round=2).num_nodes == 3
-    assert join(shrinkable, 3, store_port=4321).state == "spare"
-    assert join(shrinkable, 0, round=2).spares == 1
-    for index in range(4):
-        join(shrinkable, index, round=3)
-    assert {join(shrinkable, index, round=3).num_nodes for index in range(4)} == {4}
+    return shrinkable
+
+
+def test_a_run_grows_when_a_node_returns(shrunk: Attempt) -> None:
+    assert join(shrunk, 3) == JoinReply(state="gathering", round=3, missing=3)
+    assert rendezvous_rounds.newest_round(shrunk) == (3, True)
+    for index in range(3):
+        join(shrunk, index, round=3)
+    assert {(join(shrunk, index).num_nodes, join(shrunk, index).grows_from) for index in range(4)} == {(4, 3)}
+    join(shrunk, 0, round=4, because="lost a peer")
+    assert rendezvous_rounds.newest_round(shrunk) == (4, False)
+    for index in range(1, 4):
+        join(shrunk, index, round=4)
+    assert {join(shrunk, index).grows_from for index in range(4)} == {0}
+
+
+def test_it_grows_only_if_the_mesh_fits_more_nodes(shrinkable: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous_rounds, "_fits", lambda _, num_nodes: num_nodes in (2, 4))
+    for index in (0, 1):
+        join(shrinkable, index, round=2)
+    time_passes(31)
+    assert join(shrinkable, 0, round=2).num_nodes == 2
+    assert join(shrinkable, 2, store_port=4321).state == "spare", "three are no more than two"
+    silence(2, 31)
+    assert join(shrinkable, 3, store_port=4321).state == "spare", "the other one has gone"
+    assert join(shrinkable, 2, store_port=4321).state == "spare", "it asks again"
+    rendezvous_rounds.mark_seen({shrinkable.pk: [rendezvous_rounds.WaitingNode(2, 2, is_spare=True)]})
+    assert rendezvous_rounds.newest_round(shrinkable) == (2, False)
+    rendezvous_rounds.grow_from_checkpoint(shrinkable, step=5)
+    assert rendezvous_rounds.newest_round(shrinkable) == (3, True)
+
+
+def register(agent: AgentClient, attempt: Attempt, step: int) -> None:
+    manifest = manifest_of(attempt, step, [stored_part(attempt, f"checkpoints/{step}/rank0")])
+    assert agent("POST", "checkpoints", manifest.model_dump(mode="json")).status_code == 201
+
+
+def test_without_copies_in_memory_it_grows_when_a_checkpoint_is_stored(shrunk: Attempt, bucket: str) -> None:
+    agent = AgentClient(tokens.issue(shrunk.id))
+    event = {"time": timezone.now().isoformat(), "type": "shadow.unused", "data": {"rank": 0, "because": "no memory"}}
+    batch = {"writer": "rank0-1", "sequence": 0, "events": [event]}
+    assert agent("POST", "progress", batch).status_code == 200
+    assert join(shrunk, 3, store_port=4321).state == "spare"
+    assert shrunk.job.resolved_spec["training"]["steps"] > 5
+    register(agent, shrunk, step=5)
+    assert agent("POST", "heartbeat", {"node_rank": 0, "generation": 0, "phase": "training"}).json() == {
+        "stop": None, "round": 3, "grows": True, "profile": None,
+    }  # fmt: skip
+
+
+def test_a_run_that_exports_its_model_does_not_grow(shrunk: Attempt, bucket: str) -> None:
+    steps = shrunk.job.resolved_spec["training"]["steps"]
+    agent = AgentClient(tokens.issue(shrunk.id))
+    beat = {"node_rank": 0, "generation": 1, "phase": "export", "step": steps}
+    assert agent("POST", "heartbeat", beat).status_code == 200
+    assert join(shrunk, 3, store_port=4321).state == "spare"
+    register(agent, shrunk, step=steps)
+    assert rendezvous_rounds.newest_round(shrunk) == (2, False)
 
 
 def test_another_process_in_a_nodes_place_begins_a_round(attempt: Attempt) -> None:

@@ -135,8 +135,10 @@ class HeartbeatView(AgentView):
         if heartbeat.interruption:
             interrupted(attempt.id, heartbeat.interruption)
         num_nodes = attempt.num_nodes  # type: ignore[attr-defined] # annotated where its token is checked
-        round_ = rendezvous_rounds.newest_round(attempt) if num_nodes > 1 else 0
-        reply = HeartbeatReply(stop=stop_request_of(attempt), profile=profiles.wanted_of(attempt), round=round_)
+        round_, grows = rendezvous_rounds.newest_round(attempt) if num_nodes > 1 else (0, False)
+        reply = HeartbeatReply(
+            stop=stop_request_of(attempt), profile=profiles.wanted_of(attempt), round=round_, grows=grows
+        )
         return Response(reply.model_dump(mode="json"))
 
 
@@ -185,7 +187,9 @@ class CheckpointsView(AgentView):
 
     def post(self, request: Request) -> Response:
         """Register a stored checkpoint by its manifest."""
-        row = services.register_checkpoint(self.attempt(request), parse_message(request, CheckpointManifest))
+        attempt, manifest = self.attempt(request), parse_message(request, CheckpointManifest)
+        row = services.register_checkpoint(attempt, manifest)
+        rendezvous_rounds.grow_from_checkpoint(attempt, manifest.step)
         return Response({"id": row.id}, status=201)
 
 

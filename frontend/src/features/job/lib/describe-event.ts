@@ -138,6 +138,8 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(`Restarted in place: ${word("because")}`, "waiting");
     case "attempt.shrunk":
       return described(`Continues on ${number("nodes") ?? "?"} of ${number("of") ?? "?"} nodes, with the same batches`, "waiting");
+    case "attempt.grown":
+      return described(`Continues on ${number("nodes") ?? "?"} of ${number("of") ?? "?"} nodes again, with the same batches`);
     case "checkpoint.interval": {
       const cost = (number("stall_seconds") ?? 0) + (number("slowdown_seconds") ?? 0);
       return described(`Checkpoints at least every ${duration(60 * (number("minutes") ?? NaN))}, as a save costs ${duration(cost)}`);
