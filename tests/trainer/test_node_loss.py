@@ -180,7 +180,7 @@ def test_the_run_grows_when_the_lost_node_returns(
     monkeypatch.setattr(node_rendezvous, "SHRINK_TIMEOUT", timedelta(seconds=1))
     losses: list[dict[int, float]] = []
     for min_nodes in (None, 1):
-        run, keys, objects = two_nodes(0, 300, parallelism={"zero": zero}, tokens_per_step=64 * 24)
+        run, keys, objects = two_nodes(0, 160, parallelism={"zero": zero}, tokens_per_step=64 * 48)
         run = run.model_copy(update={"min_nodes": min_nodes, "heartbeat_seconds": 0.1})
         work = tmp_path / str(min_nodes)
         work.mkdir()

@@ -1,10 +1,11 @@
 """Rendezvous of an attempt's nodes: agents join a round and get their ranks.
 
 The messages are in trainer/contract/node_rendezvous.py. A round is complete when as many nodes have joined as the job
-asked for, and the spare nodes too or SPARE_JOIN_TIMEOUT has passed; a later round of a job with `min_nodes` also with
-fewer, after SHRINK_TIMEOUT. An agent that joins from another address is another process: the round that it was in
-cannot continue. A node that joins when a round of fewer nodes has its ranks begins the next round, if more nodes fit the
-job's mesh: immediately if the ranks restart from copies in memory, or else when the next checkpoint is stored.
+asked for, and the spare nodes too or SPARE_JOIN_TIMEOUT has passed. A later round waits only for other nodes that send
+heartbeats, since a lost one would not come; that of a job with `min_nodes` also closes with fewer, after
+SHRINK_TIMEOUT. An agent that joins from another address is another process: the round that it was in cannot continue.
+A node that joins when a round of fewer nodes has its ranks begins the next round, if more nodes fit the job's mesh:
+immediately if the ranks restart from copies in memory, or else when the next checkpoint is stored.
 
 A join reads and writes two rows, its own and its attempt's round, however many nodes there are; most are one statement.
 Only the completion of a round reads all rows. An agent waits for its ranks in a long poll (api/agent/long_polls.py),
@@ -19,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from django.db import connection, transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
 from athanor.artifacts import services as artifacts
@@ -42,6 +43,7 @@ from trainer.contract.node_rendezvous import (
 )
 from trainer.contract.parallelism import MeshSizes
 
+BEAT_WITHIN = timedelta(seconds=6)  # the last heartbeat of an agent that runs: it sends one every 5 s
 SEEN_WITHIN = timedelta(seconds=30)  # since its agent last asked, or a process last held its long poll
 
 # Written in SQL, for each node joins: the ORM would take longer to put these together than the database to run them.
@@ -174,8 +176,10 @@ def newest_round(attempt: Attempt) -> tuple[int, bool]:
 
 
 def grow_from_checkpoint(attempt: Attempt, step: int) -> None:
-    """Begin the next round, if the run could be on more nodes than it is, and has not ended with this step. Call it when
-    the checkpoint of a step is registered, from which the ranks then continue."""
+    """Begin the next round, if the run could be on more nodes than it is, and has not ended with this step.
+
+    Call it when the checkpoint of a step is registered, from which the ranks then continue.
+    """
     spec = spec_of(attempt.job)
     if spec.resources.min_nodes is None or spec.training is None or step >= spec.training.steps:
         return
@@ -294,7 +298,17 @@ def _known_topology(attempt: Attempt, name: str) -> list[str]:
 def _missing(round_: RendezvousRound) -> int:
     """Return the number of nodes to wait for."""
     waited = None if round_.enough_at is None else round_.now - round_.enough_at
-    return count_missing(round_.joined, round_.total - round_.left, round_.needed, round_.fewest, waited)
+    expected = round_.total - round_.left
+    if round_.number > 1 and round_.needed <= round_.joined < expected:
+        expected = round_.joined + _count_late(round_)
+    return count_missing(round_.joined, expected, round_.needed, round_.fewest, waited)
+
+
+def _count_late(round_: RendezvousRound) -> int:
+    """Return the number of nodes that are not in the round, or have not left, although their agents run."""
+    joined = AttemptNode.objects.filter(Q(round=round_.number) | Q(has_left=True), attempt=round_.pk)
+    running = Heartbeat.objects.filter(attempt=round_.pk, received_at__gt=round_.now - BEAT_WITHIN)
+    return running.exclude(node_rank__in=joined.values("node_index")).count()
 
 
 def _place_if_complete(attempt: Attempt, round_: RendezvousRound) -> int:

@@ -20,7 +20,7 @@ from tests.control_plane.api.live import PATIENCE_SECONDS, LiveServer
 from trainer.client.http import PlatformClient
 from trainer.contract import node_rendezvous
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest
-from trainer.contract.run import EndClass
+from trainer.contract.run import EndClass, Heartbeat
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NODES = 8  # more than there are threads for agents
@@ -110,7 +110,9 @@ def test_a_spare_node_waits_until_a_new_round_begins(
     start: Callable[..., Agents], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_rendezvous, "SPARE_JOIN_TIMEOUT", timedelta(hours=1))
+    monkeypatch.setattr(rendezvous_rounds, "BEAT_WITHIN", timedelta(hours=1))
     agents = start(nodes=2, spare_nodes=1)
+    agents.client.heartbeat(Heartbeat(node_rank=1, generation=0, phase="training"))
     first = [agents.join(0), agents.join(2)]
     agents.wait_for(2)
     assert [result(reply).state for reply in [*first, agents.join(1)]] == ["placed", "spare", "placed"]
