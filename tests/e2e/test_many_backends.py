@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from deploy.local.administrator import Administrator
@@ -227,6 +228,36 @@ def test_a_spare_node_takes_the_place_of_a_lost_one_within_the_same_attempt(
     since = datetime.fromisoformat(ledger["end"]) - datetime.fromisoformat(placed_at)
     idle = {each["activity"]: each["slot_seconds"] for each in ledger["categories"]}["idle"]
     assert idle == pytest.approx(since.total_seconds(), abs=1e-3), "always one of the three: the spare or the lost one"
+
+
+def test_a_killed_agent_starts_again_and_takes_part_in_the_same_attempt(
+    stack: Any, tmp_path: Path, slurm: SlurmCluster, slurm_cluster_id: str
+) -> None:
+    training = {"steps": 100, "evaluation": {"every_steps": 100, "sequences": 8}}
+    resources = {"min_nodes": 1}
+    job_id = submit(
+        stack, tmp_path, "slurm", 2, 1, training=training, checkpoint={"every_steps": 20}, resources=resources
+    )
+    stack.wait_for_step(job_id, 40)
+    agents = [process for process in psutil.process_iter(["cwd", "cmdline"]) if is_second_agent(slurm, process.info)]
+    (agent,) = agents
+    agent.kill()
+    job = stack.wait_for_end(job_id)
+    assert job["status"] == "succeeded", job["reason"]
+    (attempt,) = job["attempts"]
+    assert attempt["native_state"].lower().startswith("complete")
+    output = stack.get(f"/jobs/{job_id}/attempts/1/output")["text"]
+    assert "signal 9 ended the agent of node" in output
+    first, *_, last = events(stack, job_id, "nodes.placed")
+    assert last["round"] > first["round"]
+    assert last["nodes"] == first["nodes"]
+    assert stack.steps_of(job_id) == list(range(1, 101))
+
+
+def is_second_agent(slurm: SlurmCluster, process: dict[str, Any]) -> bool:
+    """Whether this is the agent, not its ranks, of the second node of a Slurm job."""
+    folder = Path(process["cwd"] or "/")
+    return folder.is_relative_to(slurm.work_directory) and folder.name == "1" and process["cmdline"] == AGENT
 
 
 def events(stack: Any, job_id: str, kind: str) -> list[Any]:
