@@ -124,11 +124,14 @@ def test_a_cancelled_run_on_kubernetes_leaves_a_checkpoint(
     assert [each["step"] for each in events(stack, job_id, "checkpoint.registered")] == [attempt["last_step"]]
 
 
+@pytest.mark.parametrize("resources", [{}, {"min_nodes": 1}], ids=["all nodes", "min_nodes"])
 def test_a_pod_that_is_evicted_costs_an_attempt_and_nothing_else(
-    stack: Any, tmp_path: Path, kubernetes: Cluster, kubernetes_cluster_id: str
+    stack: Any, tmp_path: Path, kubernetes: Cluster, kubernetes_cluster_id: str, resources: dict[str, int]
 ) -> None:
     training = {"steps": 100, "evaluation": {"every_steps": 100, "sequences": 8}}
-    job_id = submit(stack, tmp_path, "kubernetes", 2, 1, training=training, checkpoint={"every_steps": 20})
+    job_id = submit(
+        stack, tmp_path, "kubernetes", 2, 1, training=training, checkpoint={"every_steps": 20}, resources=resources
+    )
     stack.wait_for_step(job_id, 40)
     (name,) = {pod["metadata"]["labels"]["job-name"] for pod in living_pods(kubernetes)}
     kubernetes.disrupt(kubernetes.pods_of(name)[1], "PreemptionByScheduler", "preempting to accommodate another pod")

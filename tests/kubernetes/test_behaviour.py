@@ -221,6 +221,7 @@ def expendable(case: KubernetesCase, **changes: Any) -> tuple[Handle, list[Any]]
 
 
 def test_a_pod_that_is_taken_away_is_replaced_while_the_others_run(kubernetes: KubernetesCase) -> None:
+    kubernetes.use(watch=False)  # a watch may be behind the server, which is asked before the watch has begun
     handle, (pod, *_) = expendable(kubernetes)
     evict(kubernetes, pod)
     seen: list[Observation] = []
@@ -266,13 +267,17 @@ def test_an_agent_that_ends_by_itself_is_not_started_again(kubernetes: Kubernete
 
 
 def test_a_run_ends_though_a_replacement_still_waits_for_a_node(kubernetes: KubernetesCase) -> None:
+    kubernetes.use(watch=False)  # a watch may be behind the server, which is asked before the watch has begun
     handle, (pod, *_) = expendable(kubernetes)
     with kubernetes.cluster.full():
         evict(kubernetes, pod)
         wait_until(lambda: "has no node" in kubernetes.observe(handle).explanation, "the replacement waits", 20)
         seen = kubernetes.observe(handle)
         assert (seen.phase, len(seen.nodes)) == (Phase.RUNNING, 2)
+        kubernetes.cluster.forbidden = {("patch", "jobs")}
         kubernetes.finish(handle)
+        assert "its Job is ended later" in kubernetes.until(handle, Presence.UNKNOWN).native_reason
+        kubernetes.cluster.forbidden = set()
         ended = kubernetes.until(handle, Presence.FINISHED)
         assert (ended.native_state, ended.exit_status, ended.cause) == ("Complete", 0, None)
         wait_until(lambda: handle.backend_name not in kubernetes.backend.list_ours(), "its Job has ended", 20)
@@ -288,7 +293,7 @@ def test_more_losses_than_spares_are_an_end(kubernetes: KubernetesCase) -> None:
             evict(kubernetes, pod)
         ended = kubernetes.until(handle, Presence.FINISHED)
         assert ended.cause is Cause.PREEMPTED
-        assert handle.backend_name not in kubernetes.backend.list_ours()
+        wait_until(lambda: handle.backend_name not in kubernetes.backend.list_ours(), "its Job has ended", 20)
         assert not any(
             kubernetes.cluster.kubelet.process_of(pod) for pod in kubernetes.cluster.pods_of(handle.backend_name)
         )

@@ -3,9 +3,9 @@
 `backoffLimit: 0`: no pod is replaced, so a Job is one try. The failure policy makes a disruption (preemption, eviction,
 a node's end) the Job's own reason, which can be read when the pod is long gone.
 
-With spare nodes or `min_nodes`, as many indexes may fail as nodes can be lost, and a pod that was killed or disrupted
-is replaced a few times (`backoffLimitPerIndex`): its agent joins the run again. An agent that ends by itself is not
-started again.
+With spare nodes or `min_nodes`, as many indexes may fail as nodes can be lost, and a pod that was killed or lost with
+its node is replaced a few times (`backoffLimitPerIndex`): its agent joins the run again. An agent that ends by itself
+is not started again, nor one that was asked to end, as by an eviction: it saves a checkpoint, and the attempt ends.
 """
 
 import base64
@@ -78,18 +78,14 @@ def job(config: KubernetesConfig, plan: LaunchPlan) -> Json:
 
 
 def _tries(plan: LaunchPlan) -> Json:
-    disrupted = [{"type": "DisruptionTarget", "status": "True"}]
     if plan.expendable_nodes:
         by_itself = {"containerName": CONTAINER, "operator": "NotIn", "values": SIGNALS}
-        rules = [
-            {"action": "Count", "onPodConditions": disrupted},  # whatever its exit code: it may have saved a checkpoint
-            {"action": "FailIndex", "onExitCodes": by_itself},
-        ]
         return {
             "backoffLimitPerIndex": POD_RESTARTS,
             "maxFailedIndexes": plan.expendable_nodes,
-            "podFailurePolicy": {"rules": rules},
+            "podFailurePolicy": {"rules": [{"action": "FailIndex", "onExitCodes": by_itself}]},
         }
+    disrupted = [{"type": "DisruptionTarget", "status": "True"}]
     return {
         "backoffLimit": 0,
         "podFailurePolicy": {"rules": [{"action": "FailJob", "onPodConditions": disrupted}]},
