@@ -66,7 +66,11 @@ agent() {
         read -r stat </proc/$$/stat
         set -- ${stat##*) }
         group=$3
-        while [ -z "$stopping" ]; do
+        while :; do
+            # The kernel does not report the end of processes that are not this shell's children. Where Slurm kills the
+            # step, this shell ends meanwhile, too.
+            sleep 0.2
+            [ -n "$stopping" ] && break
             is_left=
             for file in /proc/[0-9]*/stat; do
                 { read -r stat <"$file"; } 2>/dev/null || continue
@@ -76,7 +80,6 @@ agent() {
             done
             [ -z "$is_left" ] && return 0
             [ "$SECONDS" -ge "$deadline" ] && break
-            sleep 0.2  # the kernel does not report the end of processes that are not this shell's children
         done
         return 1
     }
