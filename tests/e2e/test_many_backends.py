@@ -7,8 +7,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from athanor.backends.kubernetes import names
 from deploy.local.administrator import Administrator
 from deploy.local.environment import REPOSITORY
 from deploy.local.handle import wait_until
@@ -122,11 +124,14 @@ def test_a_cancelled_run_on_kubernetes_leaves_a_checkpoint(
     assert [each["step"] for each in events(stack, job_id, "checkpoint.registered")] == [attempt["last_step"]]
 
 
+@pytest.mark.parametrize("resources", [{}, {"min_nodes": 1}], ids=["all nodes", "min_nodes"])
 def test_a_pod_that_is_evicted_costs_an_attempt_and_nothing_else(
-    stack: Any, tmp_path: Path, kubernetes: Cluster, kubernetes_cluster_id: str
+    stack: Any, tmp_path: Path, kubernetes: Cluster, kubernetes_cluster_id: str, resources: dict[str, int]
 ) -> None:
     training = {"steps": 100, "evaluation": {"every_steps": 100, "sequences": 8}}
-    job_id = submit(stack, tmp_path, "kubernetes", 2, 1, training=training, checkpoint={"every_steps": 20})
+    job_id = submit(
+        stack, tmp_path, "kubernetes", 2, 1, training=training, checkpoint={"every_steps": 20}, resources=resources
+    )
     stack.wait_for_step(job_id, 40)
     (name,) = {pod["metadata"]["labels"]["job-name"] for pod in living_pods(kubernetes)}
     kubernetes.disrupt(kubernetes.pods_of(name)[1], "PreemptionByScheduler", "preempting to accommodate another pod")
@@ -227,6 +232,44 @@ def test_a_spare_node_takes_the_place_of_a_lost_one_within_the_same_attempt(
     since = datetime.fromisoformat(ledger["end"]) - datetime.fromisoformat(placed_at)
     idle = {each["activity"]: each["slot_seconds"] for each in ledger["categories"]}["idle"]
     assert idle == pytest.approx(since.total_seconds(), abs=1e-3), "always one of the three: the spare or the lost one"
+
+
+def test_a_killed_agent_starts_again_and_takes_part_in_the_same_attempt(
+    stack: Any, tmp_path: Path, cluster: str, request: pytest.FixtureRequest
+) -> None:
+    training = {"steps": 100, "evaluation": {"every_steps": 100, "sequences": 8}}
+    resources = {"min_nodes": 1}
+    job_id = submit(
+        stack, tmp_path, cluster, 2, 1, training=training, checkpoint={"every_steps": 20}, resources=resources
+    )
+    stack.wait_for_step(job_id, 40)
+    kill_second_agent(request.getfixturevalue(cluster))
+    job = stack.wait_for_end(job_id)
+    assert job["status"] == "succeeded", job["reason"]
+    (attempt,) = job["attempts"]
+    assert attempt["native_state"].lower().startswith("complete")
+    first, *_, last = events(stack, job_id, "nodes.placed")
+    assert last["round"] > first["round"]
+    assert len(last["nodes"]) == len(first["nodes"]) == 2
+    assert stack.steps_of(job_id) == list(range(1, 101))
+
+
+def kill_second_agent(cluster: SlurmCluster | Cluster) -> None:
+    """Kill the agent of the second node of the cluster's job, not its ranks."""
+    if isinstance(cluster, Cluster):
+        (pod,) = [pod for pod in living_pods(cluster) if pod["metadata"]["annotations"][names.INDEX] == "1"]
+        agents = [psutil.Process(cluster.kubelet.process_of(pod))]
+    else:
+        running = psutil.process_iter(["cwd", "cmdline"])
+        agents = [process for process in running if is_second_agent(cluster, process.info)]
+    (agent,) = agents
+    agent.kill()
+
+
+def is_second_agent(slurm: SlurmCluster, process: dict[str, Any]) -> bool:
+    """Whether this is the agent, not its ranks, of the second node of a Slurm job."""
+    folder = Path(process["cwd"] or "/")
+    return folder.is_relative_to(slurm.work_directory) and folder.name == "1" and process["cmdline"] == AGENT
 
 
 def events(stack: Any, job_id: str, kind: str) -> list[Any]:

@@ -16,6 +16,7 @@ from athanor.backends.base import (
 )
 from athanor.backends.facts import Level, NodeState
 from athanor.backends.kubernetes import names
+from athanor.backends.kubernetes import objects as objects_of_kubernetes
 from deploy.local.handle import wait_until
 from tests.backends.cases.base import PROGRAM
 from tests.backends.cases.kubernetes import KubernetesCase
@@ -208,26 +209,128 @@ def test_one_of_two_nodes_lost_ends_what_the_others_end(kubernetes: KubernetesCa
     assert kubernetes.starts(handle) == 2
 
 
-def test_a_spare_takes_a_lost_nodes_place_and_the_job_is_a_success(kubernetes: KubernetesCase) -> None:
-    kubernetes.cluster.add_node("node-3")
-    handle = running(kubernetes, nodes=2, spare_nodes=1)
-    pod = kubernetes.cluster.pods_of(handle.backend_name)[0]
-    kubernetes.cluster.disrupt(pod, "EvictionByEvictionAPI", "Eviction API: evicting")
-    wait_until(lambda: len(kubernetes.cluster.pods_of(handle.backend_name)) == 2, "the evicted pod is gone", 20)
-    assert kubernetes.observe(handle).presence is Presence.PRESENT
+def evict(case: KubernetesCase, pod: Any) -> None:
+    case.cluster.disrupt(pod, "EvictionByEvictionAPI", "Eviction API: evicting")
+
+
+def expendable(case: KubernetesCase, **changes: Any) -> tuple[Handle, list[Any]]:
+    """An attempt on three nodes that continues on two, and its pods."""
+    case.cluster.add_node("node-3")
+    handle = running(case, nodes=2, spare_nodes=1, **changes)
+    return handle, case.cluster.pods_of(handle.backend_name)
+
+
+def test_a_pod_that_is_taken_away_is_replaced_while_the_others_run(kubernetes: KubernetesCase) -> None:
+    kubernetes.use(watch=False)  # a watch may be behind the server, which is asked before the watch has begun
+    handle, (pod, *_) = expendable(kubernetes)
+    evict(kubernetes, pod)
+    seen: list[Observation] = []
+
+    def is_replaced() -> bool:
+        seen.append(kubernetes.observe(handle))
+        return kubernetes.starts(handle) == 4
+
+    wait_until(is_replaced, "another pod of its index has started", 20)
+    assert {(one.presence, one.phase) for one in seen} == {(Presence.PRESENT, Phase.RUNNING)}
     kubernetes.finish(handle)
     ended = kubernetes.until(handle, Presence.FINISHED)
     assert (ended.exit_status, ended.cause) == (0, None)
+    assert kubernetes.starts(handle) == 4
+
+
+def test_a_killed_agent_is_started_again_a_few_times(kubernetes: KubernetesCase) -> None:
+    handle, (first, *_) = expendable(kubernetes)
+    index = first["metadata"]["annotations"][names.INDEX]
+
+    def living() -> list[Any]:
+        pods = kubernetes.cluster.pods_of(handle.backend_name)
+        mine = [pod for pod in pods if pod["metadata"]["annotations"][names.INDEX] == index]
+        return [pod for pod in mine if kubernetes.cluster.kubelet.process_of(pod) is not None]
+
+    for start in range(1 + objects_of_kubernetes.POD_RESTARTS):
+        wait_until(lambda start=start: kubernetes.starts(handle) == 3 + start, "it runs", 20)  # type: ignore[misc]
+        (pod,) = living()
+        kubernetes.cluster.kubelet.oom_kill(pod)
+    kubernetes.finish(handle)
+    ended = kubernetes.until(handle, Presence.FINISHED)
+    assert (ended.exit_status, ended.cause) == (0, None)
+    assert "FailedIndexes" in ended.native_reason
+    assert kubernetes.starts(handle) == 3 + objects_of_kubernetes.POD_RESTARTS
+
+
+def test_an_agent_that_ends_by_itself_is_not_started_again(kubernetes: KubernetesCase) -> None:
+    handle, _ = expendable(kubernetes)
+    kubernetes.finish(handle, 72)
+    ended = kubernetes.until(handle, Presence.FINISHED)
+    assert (ended.exit_status, ended.cause) == (72, None)
+    assert kubernetes.starts(handle) == 3
+
+
+def test_a_run_ends_though_a_replacement_still_waits_for_a_node(kubernetes: KubernetesCase) -> None:
+    kubernetes.use(watch=False)  # a watch may be behind the server, which is asked before the watch has begun
+    handle, (pod, *_) = expendable(kubernetes)
+    with kubernetes.cluster.full():
+        evict(kubernetes, pod)
+        wait_until(lambda: "has no node" in kubernetes.observe(handle).explanation, "the replacement waits", 20)
+        seen = kubernetes.observe(handle)
+        assert (seen.phase, len(seen.nodes)) == (Phase.RUNNING, 2)
+        kubernetes.cluster.forbidden = {("patch", "jobs")}
+        kubernetes.finish(handle)
+        assert "its Job is ended later" in kubernetes.until(handle, Presence.UNKNOWN).native_reason
+        kubernetes.cluster.forbidden = set()
+        ended = kubernetes.until(handle, Presence.FINISHED)
+        assert (ended.native_state, ended.exit_status, ended.cause) == ("Complete", 0, None)
+        wait_until(lambda: handle.backend_name not in kubernetes.backend.list_ours(), "its Job has ended", 20)
+    kubernetes.use(watch=False, timeout_seconds=5)  # another worker finds the same
+    assert kubernetes.until(handle, Presence.FINISHED) == ended
     assert kubernetes.starts(handle) == 3
 
 
 def test_more_losses_than_spares_are_an_end(kubernetes: KubernetesCase) -> None:
-    kubernetes.cluster.add_node("node-3")
-    handle = running(kubernetes, nodes=2, spare_nodes=1)
-    for pod in kubernetes.cluster.pods_of(handle.backend_name)[:2]:
-        kubernetes.cluster.disrupt(pod, "EvictionByEvictionAPI", "Eviction API: evicting")
-    assert kubernetes.until(handle, Presence.FINISHED).cause is Cause.PREEMPTED
+    handle, pods = expendable(kubernetes)
+    with kubernetes.cluster.full():
+        for pod in pods[:2]:
+            evict(kubernetes, pod)
+        ended = kubernetes.until(handle, Presence.FINISHED)
+        assert ended.cause is Cause.PREEMPTED
+        wait_until(lambda: handle.backend_name not in kubernetes.backend.list_ours(), "its Job has ended", 20)
+        assert not any(
+            kubernetes.cluster.kubelet.process_of(pod) for pod in kubernetes.cluster.pods_of(handle.backend_name)
+        )
+    kubernetes.use(watch=False, timeout_seconds=5)
+    assert kubernetes.until(handle, Presence.FINISHED) == ended
     assert kubernetes.starts(handle) == 3
+
+
+def test_a_run_ends_though_one_of_its_nodes_does_not_answer(kubernetes: KubernetesCase) -> None:
+    handle, (pod, *_) = expendable(kubernetes)
+    kubernetes.cluster.lose_node(pod["spec"]["nodeName"])
+    wait_until(
+        lambda: "deletionTimestamp" in kubernetes.cluster.pods_of(handle.backend_name)[0]["metadata"], "it is lost", 20
+    )
+    assert kubernetes.observe(handle).phase is Phase.RUNNING
+    kubernetes.finish(handle)
+    ended = kubernetes.until(handle, Presence.FINISHED)
+    assert (ended.native_state, ended.exit_status, ended.cause) == ("Complete", 0, None)
+
+
+def test_what_a_stop_ends_is_not_replaced(kubernetes: KubernetesCase) -> None:
+    kubernetes.use(STUBBORN, stop_grace_seconds=60)
+    handle, _ = expendable(kubernetes)
+    kubernetes.backend.cancel(handle)
+    wait_until(lambda: kubernetes.observe(handle).phase is Phase.ENDING, "it is being ended", 20)
+    kubernetes.backend.cancel(handle, force=True)
+    ended = kubernetes.until(handle, Presence.FINISHED)
+    assert ended.cause is Cause.CANCELLED
+    assert kubernetes.starts(handle) == 3
+
+
+def test_a_run_that_may_lose_nodes_waits_for_all_of_them_at_first(kubernetes: KubernetesCase) -> None:
+    handle = kubernetes.backend.submit(kubernetes.submission(nodes=2, spare_nodes=1))  # there are two nodes
+    wait_until(lambda: kubernetes.starts(handle) == 2, "two pods run", 20)
+    wait_until(lambda: "1 of 3 pods have no node" in kubernetes.observe(handle).explanation, "the third waits", 20)
+    assert kubernetes.observe(handle).phase is Phase.PENDING
+    kubernetes.finish(handle)
 
 
 def test_memory_that_runs_out_is_told(kubernetes: KubernetesCase) -> None:

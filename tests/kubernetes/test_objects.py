@@ -15,8 +15,10 @@ from athanor.backends.kubernetes.config import KubernetesConfig
 from athanor.backends.plan import LaunchPlan
 from tests.kubernetes.double import validation
 from tests.kubernetes.double.admission import violations
+from tests.kubernetes.double.jobs import matching_rule
 from tests.kubernetes.double.schema import Schemas
 from tests.kubernetes.double.store import KINDS
+from trainer.contract.run import EXIT_STATUS
 
 GOLDEN = Path(__file__).parent / "golden"
 REWRITE = "ATHANOR_TEST_REWRITE_GOLDEN"
@@ -184,16 +186,35 @@ def test_pods_of_one_attempt_reach_each_other_and_no_other_attempts() -> None:
     assert policy["spec"]["egress"] == [{"to": [mine]}]
 
 
-def test_one_attempt_is_one_try_with_and_without_spares() -> None:
+def test_pods_are_replaced_only_in_a_run_that_may_lose_nodes() -> None:
     alone, spared = (rendered(SIMPLE, plan(nodes=2, spare_nodes=spares))[0]["spec"] for spares in (0, 1))
     assert (alone["backoffLimit"], alone["completions"], alone["parallelism"]) == (0, 2, 2)
     assert alone["podFailurePolicy"]["rules"][0]["action"] == "FailJob"
     assert "backoffLimit" not in spared
-    assert (spared["backoffLimitPerIndex"], spared["maxFailedIndexes"], spared["completions"]) == (0, 1, 3)
-    assert spared["podFailurePolicy"]["rules"][0]["action"] == "FailIndex"
+    assert (spared["backoffLimitPerIndex"], spared["maxFailedIndexes"], spared["completions"]) == (3, 1, 3)
     shrinking = rendered(SIMPLE, plan(nodes=4, spare_nodes=1, min_nodes=2))[0]["spec"]
     assert (shrinking["maxFailedIndexes"], shrinking["completions"]) == (3, 5)
     assert alone["podReplacementPolicy"] == spared["podReplacementPolicy"] == "Failed"
+
+
+@pytest.mark.parametrize(
+    ("code", "is_disrupted", "action"),
+    [
+        (137, False, "Count"),  # killed
+        (139, False, "Count"),  # a segmentation fault of the agent
+        (137, True, "Count"),  # evicted, and killed because it did not end in time
+        (64, True, "FailIndex"),  # evicted: it saved a checkpoint and ended the attempt
+        *((status, False, "FailIndex") for status in EXIT_STATUS.values() if status),
+        (128, False, "FailIndex"),  # it could not be started
+        (255, False, "FailIndex"),
+    ],
+)
+def test_a_pod_whose_agent_ended_by_itself_is_not_replaced(code: int, is_disrupted: bool, action: str) -> None:
+    (job, *_) = rendered(SIMPLE, plan(nodes=2, spare_nodes=1))
+    conditions = [{"type": "DisruptionTarget", "status": "True"}] if is_disrupted else []
+    states = [{"name": "agent", "state": {"terminated": {"exitCode": code}}}]
+    rule = matching_rule(job, {"status": {"conditions": conditions, "containerStatuses": states}})
+    assert (rule[1]["action"] if rule else "Count") == action
 
 
 def test_an_accelerator_that_the_cluster_does_not_have_is_rejected() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -183,6 +184,40 @@ def test_a_spare_node_keeps_the_run_when_one_is_lost(slurm_commands: SlurmCase, 
     ended = slurm_commands.until(handle, Presence.FINISHED, 60)
     assert ended.exit_status == 0
     assert ended.cause is None
+
+
+def agent_of(case: SlurmCase, handle: Handle, index: int) -> psutil.Process:
+    """The process that runs instead of the agent on one of the nodes."""
+    folder = str(case.cluster.work_directory / handle.backend_name / str(index))
+    found = [
+        process for process in psutil.process_iter(["cwd", "cmdline"])
+        if process.info["cwd"] == folder and str(case.signals) in (process.info["cmdline"] or [])
+        and process.info["cmdline"][0] == sys.executable
+    ]  # fmt: skip
+    (agent,) = found
+    return agent
+
+
+def test_a_killed_agent_starts_again_on_its_node(slurm_commands: SlurmCase) -> None:
+    handle = slurm_commands.backend.submit(slurm_commands.submission(nodes=2, min_nodes=1))
+    wait_until(lambda: slurm_commands.starts(handle) == 2, "two agents have started", 30)
+    agent_of(slurm_commands, handle, 1).kill()
+    wait_until(lambda: slurm_commands.starts(handle) == 3, "the killed one has started again", 30)
+    assert slurm_commands.observe(handle).phase is Phase.RUNNING
+    assert "signal 9 ended the agent of node" in slurm_commands.backend.logs(handle).text
+    slurm_commands.finish(handle)
+    ended = slurm_commands.until(handle, Presence.FINISHED, 60)
+    assert (ended.exit_status, ended.cause) == (0, None)
+    assert slurm_commands.starts(handle) == 3
+
+
+def test_no_agent_starts_again_in_a_job_that_is_cancelled(slurm_commands: SlurmCase) -> None:
+    handle = slurm_commands.backend.submit(slurm_commands.submission(nodes=2, min_nodes=1))
+    wait_until(lambda: slurm_commands.starts(handle) == 2, "two agents have started", 30)
+    slurm_commands.backend.cancel(handle, force=True)
+    assert slurm_commands.until(handle, Presence.FINISHED, 60).presence is Presence.FINISHED
+    assert slurm_commands.starts(handle) == 2
+    assert "athanor: signal" not in slurm_commands.backend.logs(handle).text
 
 
 def test_what_a_job_asks_for_is_what_slurm_gives(slurm_commands: SlurmCase, slurm: SlurmCluster) -> None:

@@ -3,6 +3,7 @@
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from athanor.backends.base import BackendRejected
 from athanor.backends.plan import LaunchPlan
 from athanor.backends.slurm import rest
 from athanor.backends.slurm.backend import SlurmBackend
-from athanor.backends.slurm.script import NODE_UNUSABLE, RAN_BEFORE, with_options
+from athanor.backends.slurm.script import AGENT_RESTARTS, NODE_UNUSABLE, RAN_BEFORE, with_options
 
 GOLDEN = Path(__file__).with_name("golden")
 HOSTILE = "x'; touch /tmp/owned; $(touch /tmp/owned) `id` \"\n#SBATCH --wrap=id\nrm -rf /"
@@ -137,10 +138,10 @@ def test_a_team_without_a_rule_has_the_account_of_its_name() -> None:
 
 @pytest.fixture
 def stand_ins(tmp_path: Path) -> Path:
-    """srun that runs its command here, and scontrol that knows nothing."""
+    """srun that runs its command here, in a process group of its own, and scontrol that knows nothing."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    (programs / "srun").write_text('#!/bin/bash\nwhile [[ "$1" == --* ]]; do shift; done\nexec "$@"\n')
+    (programs / "srun").write_text('#!/bin/bash\nwhile [[ "$1" == --* ]]; do shift; done\nexec setsid --wait "$@"\n')
     (programs / "scontrol").write_text("#!/bin/sh\nexit 1\n")
     (programs / "scancel").write_text("#!/bin/sh\nexit 0\n")
     for program in programs.iterdir():
@@ -150,15 +151,20 @@ def stand_ins(tmp_path: Path) -> Path:
 
 
 def run(place: Path, status: int = 0, work: str = "work", **variables: str) -> int:
-    chosen = backend(
-        log_directory=str(place / "shared"), work_directory=str(place / work), command=["sh", "-c", f"exit {status}"]
-    )
-    asked = chosen.render(plan()).payload
+    return run_agent(place, ["sh", "-c", f"exit {status}"], {}, work, **variables).returncode
+
+
+def run_agent(
+    place: Path, command: list[str], changes: dict[str, Any], work: str = "work", **variables: str
+) -> subprocess.CompletedProcess[str]:
+    chosen = backend(log_directory=str(place / "shared"), work_directory=str(place / work), command=command)
+    asked: Any = chosen.render(plan(**changes)).payload
     environment = {
         "PATH": f"{place / 'bin'}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1",
         "SLURMD_NODENAME": "n1", "SLURM_NODEID": "0", "SLURM_STEP_ID": "0", **variables,
     }  # fmt: skip
-    return subprocess.run(["bash"], input=with_options(asked), text=True, env=environment, check=False).returncode  # type: ignore[arg-type]
+    text = with_options(asked)
+    return subprocess.run(["bash"], input=text, text=True, env=environment, capture_output=True, check=False)
 
 
 def test_the_script_ends_as_the_agent_did_writes_it_down_and_runs_once(stand_ins: Path) -> None:
@@ -183,3 +189,62 @@ def test_a_shell_reads_back_what_the_script_says() -> None:
     command = ["python3", "-c", HOSTILE]
     text = backend(command=command).render(plan()).text
     assert shlex.join(command) in text
+
+
+# Each start appends the folder that it runs in to `starts`; then SCRIPT decides by their number, `$n`.
+COUNTED = 'pwd >>"$0"; n=$(wc -l <"$0"); {script}'
+
+
+def counted(place: Path, script: str, **changes: Any) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    starts = place / "starts"
+    ended = run_agent(place, ["sh", "-c", COUNTED.format(script=script), str(starts)], changes)
+    return ended, starts.read_text().splitlines()
+
+
+def test_a_killed_agent_of_a_run_that_may_lose_a_node_starts_again_in_its_folder(stand_ins: Path) -> None:
+    ended, starts = counted(stand_ins, '[ "$n" -gt 2 ] || kill -KILL $$', spare_nodes=1)
+    assert ended.returncode == 0, ended.stderr
+    assert starts == [f"{stand_ins}/work/{plan().backend_name}/0"] * 3
+    assert ended.stderr.count("athanor: signal 9 ended the agent of node n1") == 2
+    assert (stand_ins / "shared" / f"{plan().backend_name}.end").read_text() == "0 7\n"
+    assert not (stand_ins / "work" / plan().backend_name / "0").exists()
+
+
+def test_an_agent_that_is_killed_again_and_again_ends_as_it_was_killed(stand_ins: Path) -> None:
+    ended, starts = counted(stand_ins, "kill -KILL $$", nodes=2, min_nodes=1)
+    assert (ended.returncode, len(starts)) == (128 + 9, 1 + AGENT_RESTARTS)
+
+
+@pytest.mark.parametrize(
+    ("script", "changes", "status"),
+    [
+        ("exit 83", {"spare_nodes": 1}, 83),  # it ended by itself
+        ("exit 255", {"spare_nodes": 1}, 255),  # so did this one: no signal has this number
+        ("kill -TERM $$", {"spare_nodes": 1}, 128 + 15),  # it was asked to end
+        ("kill -TERM $PPID; kill -KILL $$", {"spare_nodes": 1}, 128 + 9),  # its job step was asked to end
+        ("kill -KILL $$", {}, 128 + 9),  # no node is expendable
+    ],
+)
+def test_other_agents_run_once(stand_ins: Path, script: str, changes: dict[str, Any], status: int) -> None:
+    ended, starts = counted(stand_ins, script, **changes)
+    assert (ended.returncode, len(starts)) == (status, 1)
+
+
+RANKS = """
+import os, signal, subprocess, sys
+starts = open(sys.argv[1], "a+")
+starts.seek(0)
+before = starts.read()
+if not before:
+    # A rank needs time to end: the kernel frees the memory of its GPU.
+    rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
+    print(rank.pid, file=starts, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(7 if os.path.exists(f"/proc/{before.strip()}/exe") else 0)
+"""
+
+
+def test_an_agent_starts_again_only_when_the_ranks_of_the_killed_one_have_ended(stand_ins: Path) -> None:
+    ended = run_agent(stand_ins, [sys.executable, "-c", RANKS, str(stand_ins / "rank")], {"spare_nodes": 1})
+    assert ended.returncode == 0, ended.stderr
+    assert "signal 9" in ended.stderr

@@ -1,6 +1,7 @@
 """The Job controller, for Indexed Jobs: what it counts, what it gives up, what it replaces."""
 
 import contextlib
+import time
 from typing import Any
 
 from tests.kubernetes.double.admission import admit_pod
@@ -14,6 +15,8 @@ from tests.kubernetes.double.times import seconds_of
 FINALIZER = "batch.kubernetes.io/job-tracking"
 INDEX = "batch.kubernetes.io/job-completion-index"
 FAILURES = "batch.kubernetes.io/job-index-failure-count"
+# A cluster waits 10 s before it replaces a pod of an index for the first time, and each time twice as long.
+BACKOFF_SECONDS = 0.2
 
 
 class JobController:
@@ -21,6 +24,7 @@ class JobController:
         self._store = store
         self._loop = loop
         self._pods: dict[str, set[tuple[str, str]]] = {}
+        self._failed_at: dict[str, float] = {}
         store.listen(self._hear)
 
     def _hear(self, change: Change) -> None:
@@ -124,11 +128,12 @@ class JobController:
                 done.add(index)
                 status["succeeded"] = status.get("succeeded", 0) + 1
             elif phase == "Failed" or (early and "deletionTimestamp" in pod["metadata"]):
-                status["failed"] = status.get("failed", 0) + 1
-                failures = int(pod["metadata"]["annotations"].get(FAILURES, 0))
                 limit = spec.get("backoffLimitPerIndex")
-                if limit is not None and (failures + 1 > limit or self._action(job, pod) == "FailIndex"):
+                if limit is not None and (failures_of(pod) >= limit or self._action(job, pod) == "FailIndex"):
                     lost.add(index)
+                elif limit is not None and not is_replaced(pod, pods):
+                    continue  # until then it alone has the number of the index's failures
+                status["failed"] = status.get("failed", 0) + 1
             else:
                 continue
             counted.append(pod)
@@ -181,15 +186,22 @@ class JobController:
         taken = {int(pod["metadata"]["annotations"][INDEX]) for pod in alive}
         room = spec["parallelism"] - len(alive)
         failures: dict[int, int] = {}
+        failed_at: dict[int, float] = {}
         for pod in pods:
             if pod["status"]["phase"] == "Failed":
                 index = int(pod["metadata"]["annotations"][INDEX])
-                failures[index] = max(failures.get(index, 0), int(pod["metadata"]["annotations"].get(FAILURES, 0)) + 1)
+                failures[index] = max(failures.get(index, 0), failures_of(pod) + 1)
+                failed_at[index] = self._failed_at.setdefault(pod["metadata"]["uid"], time.monotonic())
         for index in range(spec["completions"]):
             if room <= 0:
                 return
             if index in done or index in lost or index in taken:
                 continue
+            if index in failures:
+                pause = failed_at[index] + BACKOFF_SECONDS * 2 ** (failures[index] - 1) - time.monotonic()
+                if pause > 0:
+                    self._loop.later(pause, lambda: self._wish(metadata["namespace"], metadata["name"]))
+                    continue
             try:
                 draft = pod_of(job, index, failures.get(index, 0))
                 admit_pod(self._store, draft)
@@ -216,6 +228,18 @@ class JobController:
             else:
                 metadata = job["metadata"]
                 self._loop.later(left + 0.1, lambda: self._wish(metadata["namespace"], metadata["name"]))
+
+
+def failures_of(pod: Object) -> int:
+    """How often pods of its index had failed before it was made."""
+    return int(pod["metadata"]["annotations"].get(FAILURES, 0))
+
+
+def is_replaced(pod: Object, pods: list[Object]) -> bool:
+    index = pod["metadata"]["annotations"][INDEX]
+    return any(
+        other["metadata"]["annotations"][INDEX] == index and failures_of(other) > failures_of(pod) for other in pods
+    )
 
 
 def matching_rule(job: Object, pod: Object) -> tuple[int, Object] | None:

@@ -62,12 +62,27 @@ def _check_job(spec: Object, wrong: list[str]) -> None:
         for rule in spec["podFailurePolicy"].get("rules", []):
             if rule["action"] == "FailIndex" and "backoffLimitPerIndex" not in spec:
                 wrong.append("spec.podFailurePolicy.rules.action: FailIndex needs backoffLimitPerIndex")
+            _check_exit_codes(rule.get("onExitCodes"), pod, wrong)
     if "backoffLimitPerIndex" in spec and not indexed:
         wrong.append("spec.backoffLimitPerIndex: only with completionMode Indexed")
     if "maxFailedIndexes" in spec and "backoffLimitPerIndex" not in spec:
         wrong.append("spec.backoffLimitPerIndex: Required value: when maxFailedIndexes is specified")
     for number, container in enumerate(pod["containers"]):
         _check_container(f"spec.template.spec.containers[{number}]", container, pod, wrong)
+
+
+def _check_exit_codes(found: Object | None, pod: Object, wrong: list[str]) -> None:
+    if found is None:
+        return
+    where, values = "spec.podFailurePolicy.rules.onExitCodes", found["values"]
+    if found["operator"] not in ("In", "NotIn"):
+        wrong.append(f'{where}.operator: Unsupported value: supported values: "In", "NotIn"')
+    if not 1 <= len(values) <= 255 or values != sorted(set(values)):
+        wrong.append(f"{where}.values: Invalid value: must be 1 to 255, ordered, each once")
+    if found["operator"] == "In" and 0 in values:
+        wrong.append(f"{where}.values: Invalid value: must not be 0 for the In operator")
+    if found.get("containerName") not in (None, *(one["name"] for one in pod["containers"])):
+        wrong.append(f"{where}.containerName: Invalid value: must be one of the containers")
 
 
 def _check_container(where: str, container: Object, pod: Object, wrong: list[str]) -> None:

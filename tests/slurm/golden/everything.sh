@@ -59,8 +59,40 @@ agent() {
         scancel --signal=TERM "$SLURM_JOB_ID.$SLURM_STEP_ID"  # the others would wait for this node
         return 98
     fi
-    /opt/athanor/bin/python -m trainer.agent
-    status=$?
+    local starts=0 stopping=
+    trap stopping=1 TERM
+    ranks_ended() {
+        local file stat group is_left deadline=$((SECONDS + 60))
+        read -r stat </proc/$$/stat
+        set -- ${stat##*) }
+        group=$3
+        while :; do
+            # The kernel does not report the end of processes that are not this shell's children. Where Slurm kills the
+            # step, this shell ends meanwhile, too.
+            sleep 0.2
+            [ -n "$stopping" ] && break
+            is_left=
+            for file in /proc/[0-9]*/stat; do
+                { read -r stat <"$file"; } 2>/dev/null || continue
+                set -- "${stat%% *}" ${stat##*) }  # pid, state, parent, process group, ..., threads
+                [ "$4" = "$group" ] && [ "$1" != $$ ] || continue
+                case "$2/${19}" in [ZX]/[01]) ;; *) is_left=1 ;; esac  # a zombie may have threads that live
+            done
+            [ -z "$is_left" ] && return 0
+            [ "$SECONDS" -ge "$deadline" ] && break
+        done
+        return 1
+    }
+    while :; do
+        /opt/athanor/bin/python -m trainer.agent
+        status=$?
+        # Started again if a signal ended it, and not SIGTERM, which asks for an end.
+        [ "$status" -gt 128 ] && [ "$status" -le 192 ] && [ "$status" -ne 143 ] && [ -z "$stopping" ] || break
+        [ "$starts" -lt 3 ] && ranks_ended || break
+        starts=$((starts + 1))
+        echo "athanor: signal $((status - 128)) ended the agent of node $SLURMD_NODENAME;" \
+            "it starts again ($starts of at most 3 times)" >&2
+    done
     [ "$status" -eq 0 ] && echo >/shared/athanor/athanor-01j8zzzzzzzzzzzzzzzzzzzzzz.ended."$SLURM_NODEID"
     [ "$status" -eq 0 ] && cd / && rm -rf "$ATHANOR_WORK_DIR"
     return "$status"

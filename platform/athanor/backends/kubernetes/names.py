@@ -16,8 +16,10 @@ NODES = "athanor.dev/nodes"  # annotation: how many of the pods must end well; t
 JOB_NAME = "athanor.dev/job-name"  # annotation
 TEAM_NAME = "athanor.dev/team-name"  # annotation
 CANCELLED = "athanor.dev/cancelled"  # annotation: we asked for its end
+VERDICT = "athanor.dev/verdict"  # annotation: how the run ended, if its Job does not show it
 SETTINGS = "athanor.dev/settings"  # annotation of a namespace: a digest of what it was set up with
 INDEX = "batch.kubernetes.io/job-completion-index"
+INDEX_FAILURES = "batch.kubernetes.io/job-index-failure-count"
 QUEUE = "kueue.x-k8s.io/queue-name"
 
 

@@ -1,8 +1,11 @@
 """From a plan to the objects of an attempt. Pure: the same plan gives the same objects.
 
-`backoffLimit: 0`, or with spare nodes or `min_nodes` `backoffLimitPerIndex: 0` and as many failed indexes as can be
-lost: no pod is ever replaced, so a Job is one try. The failure policy makes a disruption (preemption, eviction, a
-node's end) the Job's own reason, which can be read when the pod is long gone.
+`backoffLimit: 0`: no pod is replaced, so a Job is one try. The failure policy makes a disruption (preemption, eviction,
+a node's end) the Job's own reason, which can be read when the pod is long gone.
+
+With spare nodes or `min_nodes`, as many indexes may fail as nodes can be lost, and a pod that was killed or lost with
+its node is replaced a few times (`backoffLimitPerIndex`): its agent joins the run again. An agent that ends by itself
+is not started again, nor one that was asked to end, as by an eviction: it saves a checkpoint, and the attempt ends.
 """
 
 import base64
@@ -22,6 +25,10 @@ HOSTNAME = "kubernetes.io/hostname"
 LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 DEADLINE_MARGIN_SECONDS = 600  # the platform ends a job at its limit; the cluster's own deadline is for when it cannot
 MAX_ANNOTATION_LENGTH = 1024
+# Of one index. What kills an agent more often, such as a lack of memory, is likely to do so again, and each time the
+# ranks of all nodes restart.
+POD_RESTARTS = 3
+SIGNALS = list(range(129, 193))  # exit codes of a container that a signal ended
 
 
 def objects_of(config: KubernetesConfig, plan: LaunchPlan) -> list[Json]:
@@ -71,13 +78,14 @@ def job(config: KubernetesConfig, plan: LaunchPlan) -> Json:
 
 
 def _tries(plan: LaunchPlan) -> Json:
-    disrupted = [{"type": "DisruptionTarget", "status": "True"}]
     if plan.expendable_nodes:
+        by_itself = {"containerName": CONTAINER, "operator": "NotIn", "values": SIGNALS}
         return {
-            "backoffLimitPerIndex": 0,
+            "backoffLimitPerIndex": POD_RESTARTS,
             "maxFailedIndexes": plan.expendable_nodes,
-            "podFailurePolicy": {"rules": [{"action": "FailIndex", "onPodConditions": disrupted}]},
+            "podFailurePolicy": {"rules": [{"action": "FailIndex", "onExitCodes": by_itself}]},
         }
+    disrupted = [{"type": "DisruptionTarget", "status": "True"}]
     return {
         "backoffLimit": 0,
         "podFailurePolicy": {"rules": [{"action": "FailJob", "onPodConditions": disrupted}]},

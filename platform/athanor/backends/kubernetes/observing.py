@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from athanor.backends.base import Cause, Handle, Observation, Presence
-from athanor.backends.kubernetes import status
-from athanor.backends.kubernetes.client import KubernetesClient, Refused
+from athanor.backends.base import BackendUnavailable, Cause, Handle, Observation, Presence
+from athanor.backends.kubernetes import names, replacements, status
+from athanor.backends.kubernetes.client import KubernetesClient, Refused, path
 from athanor.backends.kubernetes.config import KubernetesConfig
 from athanor.backends.kubernetes.reading import BATCH, Reading
 from athanor.backends.kubernetes.state import JobState, PodState, job_state, pod_state
@@ -97,6 +97,11 @@ class Sweep:
 
     def _judge(self, name: str, lost: set[str], now: float) -> Observation:
         job, pods = self._jobs[name], self._pods.get(name, [])
+        if not job.verdict and replacements.is_at_its_end(job, pods, lost):
+            try:
+                job, pods = self._end(job, lost)
+            except (Refused, BackendUnavailable) as error:
+                return Observation(Presence.UNKNOWN, native_reason=f"its Job is ended later: {error}"[:500])
         if not job.is_over:
             seen = status.observation(job, pods, lost, now)
             waits_long = not pods and not job.is_suspended and now - job.created > SECONDS_FOR_PODS
@@ -114,6 +119,20 @@ class Sweep:
                 _ENDED.popitem(last=False)
         return verdict
 
+    def _end(self, seen: JobState, lost: set[str]) -> tuple[JobState, list[PodState]]:
+        """End the Job of a run that can only end, and write how it ended: what waits to replace a pod is not needed.
+
+        The watch may be behind the server: return the Job and its pods as they are there now.
+        """
+        where = path(BATCH, "jobs", seen.namespace, seen.name)
+        job = job_state(self._client.json("GET", where, deadline=self._reading.deadline))
+        pods = self._reading.pods(job.namespace, job.name)
+        if job.verdict or not replacements.is_at_its_end(job, pods, lost):
+            return job, pods
+        verdict = replacements.write(status.verdict(job, self._final_pods(job), lost))
+        patch = {"metadata": {"annotations": {names.VERDICT: verdict}}, "spec": {"activeDeadlineSeconds": 1}}
+        return job_state(self._client.merge(where, patch, deadline=self._reading.deadline)), pods
+
     def _final_pods(self, job: JobState) -> list[PodState]:
         """Return the attempt's pods, including deleted ones that are still known: a disruption deletes its pod."""
         pods = {pod.name: pod for pod in (self._watch.deleted_pods(job.name) if self._watch is not None else [])}
@@ -121,7 +140,7 @@ class Sweep:
         is_explained = any(
             pod.phase == "Failed" and (pod.disruption or pod.exit_code is not None) for pod in pods.values()
         )
-        if not is_explained and job.failed is not None and job.failed.reason == "PodFailurePolicy":
+        if not is_explained and (job.failed is None or job.failed.reason == "PodFailurePolicy"):
             for event in self._read_events(job, "Pod", f"{job.name}-"):
                 if (reason := DISRUPTIONS.get(event["reason"])) is not None:
                     name = event["involvedObject"]["name"]
@@ -151,7 +170,7 @@ class Sweep:
 def gone_pod(job: JobState, name: str, reason: str, message: str) -> PodState:
     """Return what an event says about a pod that no longer exists."""
     return PodState(
-        name=name, namespace=job.namespace, attempt=job.name, index=0, node="", phase="Failed", is_deleted=True,
-        must_end_at=None, unschedulable="", waiting="", exit_code=None, ended_reason="", ended_message="",
-        started=None, ended=None, disruption=reason, disruption_message=message, is_overdue=False,
+        name=name, namespace=job.namespace, attempt=job.name, index=0, failures=0, node="", phase="Failed",
+        is_deleted=True, must_end_at=None, unschedulable="", waiting="", exit_code=None, ended_reason="",
+        ended_message="", started=None, ended=None, disruption=reason, disruption_message=message, is_overdue=False,
     )  # fmt: skip

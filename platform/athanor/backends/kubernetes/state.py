@@ -44,6 +44,7 @@ class JobState:
     succeeded: int
     complete: bool
     failed: Ended | None
+    verdict: str  # how the run ended, where we had to end the Job; see replacements.py
     ending: Ended | None  # FailureTarget, SuccessCriteriaMet: its pods are still there
 
     @property
@@ -60,6 +61,7 @@ class PodState:
     namespace: str
     attempt: str
     index: int
+    failures: int  # of its index before it: it replaces a lost pod if there were some
     node: str
     phase: str
     is_deleted: bool
@@ -106,6 +108,7 @@ def job_state(item: Json) -> JobState:
         succeeded=int(status.get("succeeded") or 0),
         complete="Complete" in conditions,
         failed=_ended(failed),
+        verdict=annotations.get(names.VERDICT, ""),
         ending=_ended(ending),
     )
 
@@ -131,6 +134,7 @@ def pod_state(item: Json) -> PodState:
         namespace=metadata["namespace"],
         attempt=labels.get(names.ATTEMPT, ""),
         index=int(annotations.get(names.INDEX) or labels.get(names.INDEX) or 0),
+        failures=int(annotations.get(names.INDEX_FAILURES) or 0),
         node=spec.get("nodeName") or "",
         phase=status.get("phase") or "Pending",
         is_deleted="deletionTimestamp" in metadata,

@@ -7,6 +7,7 @@ never report it, and the Job would wait forever; what may still run there is ref
 from collections.abc import Collection, Sequence
 
 from athanor.backends.base import Cause, Observation, Phase, Presence
+from athanor.backends.kubernetes import replacements
 from athanor.backends.kubernetes.state import KUBELET_DISRUPTION, Ended, JobState, PodState
 
 LAUNCH_FAILURES = ("StartError", "ContainerCannotRun", "RunContainerError", "CreateContainerError")
@@ -20,8 +21,10 @@ def observation(job: JobState, pods: Sequence[PodState], lost: Collection[str], 
 
     `lost`: names of nodes that do not answer; `now`: seconds since the epoch by the server's clock.
     """
-    pods = sorted(pods, key=lambda pod: pod.index)
-    nodes = tuple(pod.node for pod in pods if pod.node)
+    pods = sorted(pods, key=lambda pod: (pod.index, pod.failures))
+    nodes = replacements.nodes_of(pods)
+    if job.verdict and (job.is_over or not replacements.Census.of(pods, lost).present):
+        return replacements.read(job.verdict)
     if job.complete:
         return Observation(Presence.FINISHED, "Complete", exit_status=0, nodes=nodes)
     if job.failed is not None:
@@ -31,14 +34,39 @@ def observation(job: JobState, pods: Sequence[PodState], lost: Collection[str], 
             Presence.FINISHED, "Suspended", "", cause=Cause.PREEMPTED, nodes=nodes,
             explanation="The Job was suspended after it had started: its place went to another.",
         )  # fmt: skip
-    gone = [pod for pod in pods if not pod.is_over and pod.is_deleted and pod.node in lost]
-    if gone and len({pod.index for pod in pods}) == job.pods and all(pod.is_over or pod in gone for pod in pods):
-        names = ", ".join(sorted({pod.node for pod in gone}))
-        return Observation(
-            Presence.FINISHED, "NodeLost", gone[0].disruption, nodes=nodes, explanation=f"Lost with its node: {names}.",
-            cause=Cause.SPOT_RECLAIMED if job.is_spot else Cause.NODE_LOST,
-        )  # fmt: skip
-    return _present(job, pods, nodes, now)
+    current = replacements.newest(pods)
+    gone = replacements.unreachable(current, lost)
+    if gone and len(current) == job.pods and all(pod.is_over or pod in gone for pod in current):
+        return _lost(job, gone, nodes)
+    return _present(job, current, nodes, now)
+
+
+def verdict(job: JobState, pods: Sequence[PodState], lost: Collection[str]) -> Observation:
+    """Return how a run ends that `replacements.is_at_its_end`."""
+    nodes = replacements.nodes_of(pods)
+    succeeded = replacements.Census.of(pods, lost).succeeded
+    ended = Ended(replacements.TOO_FEW, f"fewer than {job.nodes} pods are left")
+    if succeeded >= job.nodes:
+        return _completed(Ended("LostPods", "the others succeeded"), nodes)
+    gone = replacements.unreachable(replacements.newest(pods), lost)
+    if gone and not any(pod.disruption for pod in pods if pod not in gone):
+        return _lost(job, gone, nodes)
+    return _finished(job, pods, ended, nodes)
+
+
+def _lost(job: JobState, gone: Sequence[PodState], nodes: tuple[str, ...]) -> Observation:
+    names = ", ".join(sorted({pod.node for pod in gone}))
+    return Observation(
+        Presence.FINISHED, "NodeLost", gone[0].disruption, nodes=nodes, explanation=f"Lost with its node: {names}.",
+        cause=Cause.SPOT_RECLAIMED if job.is_spot else Cause.NODE_LOST,
+    )  # fmt: skip
+
+
+def _completed(ended: Ended, nodes: tuple[str, ...]) -> Observation:
+    return Observation(
+        Presence.FINISHED, "Complete", f"{ended.reason}: {ended.message}", exit_status=0, nodes=nodes,
+        explanation="Pods were lost, and the others finished the run.",
+    )  # fmt: skip
 
 
 def may_be_lost(job: JobState, pods: Sequence[PodState], now: float) -> set[str]:
@@ -67,9 +95,13 @@ def _was_evicted(job: JobState) -> bool:
 
 
 def _present(job: JobState, pods: Sequence[PodState], nodes: tuple[str, ...], now: float) -> Observation:
+    """Return the observation from the newest pods. A run does not wait for those that replace lost ones."""
     living = [pod for pod in pods if not pod.is_over]
-    started = [pod.started for pod in pods if pod.started is not None]
-    running = max(0.0, now - max(started)) if started and len(started) == job.pods else None
+    original = [pod for pod in living if not pod.failures]
+    first = [pod for pod in pods if not pod.failures]
+    started = [pod.started for pod in first if pod.started is not None]
+    are_started = len(pods) == job.pods and len(started) == len(first)
+    running = max(0.0, now - max(started)) if started and are_started else None
     left = None
     if started and job.deadline_seconds is not None:
         left = max(0.0, min(started) + job.deadline_seconds - now)
@@ -80,34 +112,43 @@ def _present(job: JobState, pods: Sequence[PodState], nodes: tuple[str, ...], no
             running_seconds=running if phase in (Phase.RUNNING, Phase.ENDING) else None, seconds_left=left,
         )  # fmt: skip
 
-    if job.ending is not None or job.is_deleted or (living and all(pod.is_deleted for pod in living)):
+    if job.ending is not None or job.verdict or job.is_deleted or (living and all(pod.is_deleted for pod in living)):
         reason = job.ending.reason if job.ending is not None else ""
         return present(Phase.ENDING, "Terminating", reason, "Its pods are being ended.")
     if job.is_suspended:
         where = f"in Kueue's queue {job.queue}" if job.queue else "until the Job is resumed"
         return present(Phase.PENDING, "Suspended", "", f"It waits {where}.")
-    if unplaced := next((pod for pod in living if not pod.node), None):
-        waiting = sum(1 for pod in living if not pod.node)
+    if unplaced := next((pod for pod in original if not pod.node), None):
+        waiting = sum(1 for pod in original if not pod.node)
         said = unplaced.unschedulable or "The scheduler has not looked at it yet."
         return present(
             Phase.PENDING, "Pending", unplaced.unschedulable, f"{waiting} of {job.pods} pods have no node. {said}"
         )
     if len(pods) < job.pods:
         return present(Phase.PENDING, "Pending", "", f"{job.pods - len(pods)} of {job.pods} pods are not created yet.")
-    if slow := next((pod for pod in living if pod.phase != "Running"), None):
+    if slow := next((pod for pod in original if pod.phase != "Running"), None):
         said = f"Pod {slow.name} on {slow.node} is being started."
         return present(Phase.STARTING, "Starting", slow.waiting, f"{said} {slow.waiting}".strip())
-    return present(Phase.RUNNING, "Running")
+    return present(Phase.RUNNING, "Running", explanation=_missing(pods))
+
+
+def _missing(pods: Sequence[PodState]) -> str:
+    """Return which pods are lost or replaced and do not run, in words; empty if none are."""
+    for pod in pods:
+        if pod.phase == "Failed":
+            return f"Pod {pod.name} was lost; the others run."
+        if pod.failures and not pod.node:
+            return f"Pod {pod.name}, which replaces a lost one, has no node. {pod.unschedulable}".strip()
+        if pod.failures and pod.phase == "Pending":
+            return f"Pod {pod.name}, which replaces a lost one, is being started. {pod.waiting}".strip()
+    return ""
 
 
 def _finished(job: JobState, pods: Sequence[PodState], ended: Ended, nodes: tuple[str, ...]) -> Observation:
     failures = [pod for pod in pods if pod.phase == "Failed"]
     failures.sort(key=lambda pod: (pod.ended or float("inf"), pod.index))
     if ended.reason == "FailedIndexes" and job.succeeded >= job.nodes:
-        return Observation(
-            Presence.FINISHED, "Complete", f"{ended.reason}: {ended.message}", exit_status=0, nodes=nodes,
-            explanation="Pods were lost, and the others finished the run.",
-        )  # fmt: skip
+        return _completed(ended, nodes)
     first = next((pod for pod in failures if pod.exit_code not in BY_DELETION), failures[0] if failures else None)
     status = _status(first)
     cause, explanation = _cause(job, ended, failures, first)

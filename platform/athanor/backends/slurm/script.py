@@ -23,6 +23,11 @@ MEBIBYTE = 1024**2
 RAN_BEFORE = 97
 NODE_UNUSABLE = 98
 
+# Of one node in one attempt. What kills an agent more often than this, such as a lack of memory, is likely to do so
+# again, and each time the ranks of all nodes restart.
+AGENT_RESTARTS = 3
+RANKS_END_SECONDS = 60  # more than the kernel needs to free the memory of GPUs; later, a rank does not end at all
+
 
 @dataclass(frozen=True)
 class JobRequest:
@@ -218,8 +223,7 @@ agent() {{
         scancel --signal=TERM "$SLURM_JOB_ID.$SLURM_STEP_ID"  # the others would wait for this node
         return {node_unusable}
     fi
-    {command}
-    status=$?
+    {run_agent}
     {node_end}
     [ "$status" -eq 0 ] && cd / && rm -rf "${work_dir}"
     return "$status"
@@ -233,6 +237,46 @@ status=$?
 echo "$status $SLURM_JOB_ID" >{end}.part && mv {end}.part {end}
 exit "$status"
 """
+
+RUN_ONCE = """{command}
+    status=$?"""
+
+# The ranks of a killed agent get SIGKILL from the kernel and end some time after it. They are in the process group of
+# this shell, as all processes of the task.
+RUN_AGAIN = """local starts=0 stopping=
+    trap stopping=1 TERM
+    ranks_ended() {{
+        local file stat group is_left deadline=$((SECONDS + {seconds}))
+        read -r stat </proc/$$/stat
+        set -- ${{stat##*) }}
+        group=$3
+        while :; do
+            # The kernel does not report the end of processes that are not this shell's children. Where Slurm kills the
+            # step, this shell ends meanwhile, too.
+            sleep 0.2
+            [ -n "$stopping" ] && break
+            is_left=
+            for file in /proc/[0-9]*/stat; do
+                {{ read -r stat <"$file"; }} 2>/dev/null || continue
+                set -- "${{stat%% *}}" ${{stat##*) }}  # pid, state, parent, process group, ..., threads
+                [ "$4" = "$group" ] && [ "$1" != $$ ] || continue
+                case "$2/${{19}}" in [ZX]/[01]) ;; *) is_left=1 ;; esac  # a zombie may have threads that live
+            done
+            [ -z "$is_left" ] && return 0
+            [ "$SECONDS" -ge "$deadline" ] && break
+        done
+        return 1
+    }}
+    while :; do
+        {command}
+        status=$?
+        # Started again if a signal ended it, and not SIGTERM, which asks for an end.
+        [ "$status" -gt 128 ] && [ "$status" -le 192 ] && [ "$status" -ne 143 ] && [ -z "$stopping" ] || break
+        [ "$starts" -lt {restarts} ] && ranks_ended || break
+        starts=$((starts + 1))
+        echo "athanor: signal $((status - 128)) ended the agent of node $SLURMD_NODENAME;" \\
+            "it starts again ($starts of at most {restarts} times)" >&2
+    done"""
 
 # With spare nodes, or min_nodes, the run continues without a lost node, for which srun reports a failure: then so many
 # agents that ended well are a good end.
@@ -248,9 +292,11 @@ def _script(config: SlurmConfig, plan: LaunchPlan, output: str) -> str:
         srun.append(f"--cpus-per-task={plan.processes_per_node * (plan.cpus_per_process or 1)}")
     if plan.nodes + plan.spare_nodes > 1:
         srun.append("--label")
-    ended = shlex.quote(output)
+    ended, command = shlex.quote(output), shlex.join(config.command)
+    run_agent = RUN_ONCE.format(command=command)
     if plan.expendable_nodes:
         srun.append("--no-kill")
+        run_agent = RUN_AGAIN.format(command=command, seconds=RANKS_END_SECONDS, restarts=AGENT_RESTARTS)
     return SCRIPT.format(
         job=_comment(plan.job_id),
         attempt=_comment(plan.attempt_id),
@@ -265,7 +311,7 @@ def _script(config: SlurmConfig, plan: LaunchPlan, output: str) -> str:
         node_topology=names.NODE_TOPOLOGY,
         work_dir=names.WORK_DIR,
         work=shlex.quote(f"{config.work_directory.rstrip('/')}/{plan.backend_name}"),
-        command=shlex.join(config.command),
+        run_agent=run_agent,
         srun=" ".join(srun),
         node_end=NODE_END.format(ended=ended) if plan.expendable_nodes else ":",
         all_end=ALL_END.format(ended=ended, nodes=plan.fewest_nodes) if plan.expendable_nodes else ":",
