@@ -225,7 +225,7 @@ def _write_places(present: list[tuple[Live, Observation]]) -> None:
         if live.launched_at is None and answer.phase is not Phase.PENDING:
             seconds = None if answer.running_seconds is None else float(round(answer.running_seconds))
             launched.setdefault(seconds, []).append(live.id)
-        if answer.nodes and (live.phase != (answer.phase or "") or answer.presence is Presence.FINISHED):
+        if answer.nodes and (_said(answer) != _known(live) or answer.presence is Presence.FINISHED):
             Attempt.objects.filter(pk=live.id).update(native_nodes=list(answer.nodes))
         if answer.phase is Phase.PENDING and answer.starts_in_seconds is not None:
             expected = timezone.now() + timedelta(seconds=answer.starts_in_seconds)

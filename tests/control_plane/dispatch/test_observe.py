@@ -1,6 +1,7 @@
 """Observation of a cluster: in batches, by one worker at a time, writing only changes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -57,6 +58,25 @@ def test_a_sweep_that_brings_nothing_new_writes_no_attempt_and_no_job(six_runnin
     written = [query["sql"] for query in queries if query["sql"].startswith(("UPDATE", "INSERT"))]
     assert written
     assert all('"clusters_cluster"' in sql for sql in written), written
+
+
+def test_the_nodes_are_known_of_a_run_that_continues_on_another_node(
+    submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submit()
+    drive.run(job)
+    attempt = drive.attempt_of(job)
+    original = FakeBackend.observe
+
+    def moved(self: FakeBackend, handles: list) -> dict:
+        found = original(self, handles)
+        return {handle: replace(each, nodes=("n7",), explanation="replaced") for handle, each in found.items()}
+
+    assert attempt.native_nodes != ["n7"]
+    monkeypatch.setattr(FakeBackend, "observe", moved)
+    observe.observe_due()
+    attempt.refresh_from_db()
+    assert (attempt.phase, attempt.native_nodes) == ("running", ["n7"])
 
 
 def test_one_worker_sweeps_a_cluster_at_a_time(

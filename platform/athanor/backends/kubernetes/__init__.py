@@ -2,5 +2,5 @@
 
 What belongs to an attempt (the Job, a Secret with its token, and for several nodes a headless Service and a
 NetworkPolicy) has the attempt's name and goes with the Job, which the cluster removes some time after its end.
-Kubernetes never restarts anything here: an attempt is one try, and Athanor decides about the next one.
+An attempt is one try, and Athanor decides about the next one; only runs that may lose nodes get pods replaced.
 """
