@@ -41,6 +41,7 @@ PIPELINE = (
     "catch_errors", "gatekeeper", "healthcheck", "listing_formats", "bulk", "s3api", "tempauth",
     "copy", "slo", "dlo", "versioned_writes", "symlink",
 )  # fmt: skip
+HEALTH_PATH = "/healthcheck"  # of Swift's filter of that name
 OWN_HEADER = "X-Athanor-Own-Request"
 
 
@@ -164,6 +165,28 @@ def serialise_conditional_writes(application: Application) -> Application:
     return serialised
 
 
+def check_inner_servers(application: Application, ports: Iterable[int]) -> Application:
+    """Answer health checks when the inner servers answer, too: the proxy works while one of them hangs.
+
+    What they answer does not matter. Nothing is written, so that a full or slow disk does not count as a failure.
+    """
+
+    def ask(port: int) -> None:
+        connection = bufferedhttp.http_connect("127.0.0.1", port, DEVICE, 0, "HEAD", "/health")
+        try:
+            connection.getresponse()
+        finally:
+            connection.close()
+
+    def checked(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["PATH_INFO"] == HEALTH_PATH:
+            for asked in [eventlet.spawn(ask, port) for port in ports]:
+                asked.wait()
+        return application(environ, start_response)
+
+    return checked
+
+
 def make_bucket(proxy: Application, account: str, bucket: str) -> None:
     """Create the bucket by a request that never leaves this process; it is there already on later starts."""
     from swift.common.swob import Request  # noqa: PLC0415 - needs swift.conf
@@ -251,7 +274,8 @@ def serve(folder: Path, port: int, access_key: str, secret_key: str, bucket: str
     from swift.common.wsgi import loadapp  # noqa: PLC0415 - needs swift.conf
 
     sockets = {name: listen(0) for name in BACKENDS}
-    write_rings(folder / "etc", {name: bound.getsockname()[1] for name, bound in sockets.items()})
+    ports = {name: bound.getsockname()[1] for name, bound in sockets.items()}
+    write_rings(folder / "etc", ports)
     own = OwnRequestsOnly()
     own.mark_outgoing()
     silent = getLogger("athanor.object_store")
@@ -271,7 +295,7 @@ def serve(folder: Path, port: int, access_key: str, secret_key: str, bucket: str
     proxy = loadapp(f"{folder}/etc/proxy-server.conf", global_conf={})
     make_bucket(proxy, access_key.partition(":")[0], bucket)
     eventlet.spawn(send_postponed_updates, folder).link(lambda _: os._exit(1))
-    spawn(listen(port), serialise_conditional_writes(proxy)).wait()
+    spawn(listen(port), check_inner_servers(serialise_conditional_writes(proxy), ports.values())).wait()
 
 
 def main() -> None:

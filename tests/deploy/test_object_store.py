@@ -2,14 +2,16 @@
 
 import fcntl
 import resource
+import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import boto3
+import psutil
 import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
@@ -22,6 +24,7 @@ from deploy.local.secret_values import S3_ACCESS_KEY
 
 SECRET_KEY = "a-key-of-this-test"
 WRITERS = 16
+SLOTS = 256  # connections that each of its servers takes
 
 
 class Store:
@@ -33,8 +36,8 @@ class Store:
             path.mkdir(parents=True)
         chosen, web = ports.choose(self.folder, ["object_store"])
         web.close()
-        port = chosen["object_store"]
-        self.service = programs.object_store(self.folder, port, SECRET_KEY)
+        self.port = chosen["object_store"]
+        self.service = programs.object_store(self.folder, self.port, SECRET_KEY)
         with self.service.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.service.command,
@@ -45,7 +48,7 @@ class Store:
             )
         self.client: Any = boto3.client(
             "s3",
-            endpoint_url=f"http://127.0.0.1:{port}",
+            endpoint_url=f"http://127.0.0.1:{self.port}",
             region_name="us-east-1",
             aws_access_key_id=S3_ACCESS_KEY,
             aws_secret_access_key=SECRET_KEY,
@@ -139,3 +142,17 @@ def test_an_update_of_the_listing_that_failed_is_sent_again(store: Store) -> Non
         wait_until(postponed, "the update is stored", 60)
     wait_until(lambda: not postponed(), "it is sent", 60)
     wait_until(lambda: "taken" in store.listed(), "the object is in the listing", 60)
+
+
+def test_it_is_not_healthy_while_one_of_its_inner_servers_takes_no_request(store: Store) -> None:
+    """All connections of one inner server are in use, one server after the other. The proxy itself answers."""
+    answers = programs.answers_ok(store.port, "/healthcheck", seconds=1.0)
+    bound = {entry.laddr for entry in psutil.Process(store.process.pid).net_connections() if entry.status == "LISTEN"}
+    inner = [address for address in bound if address.port != store.port]
+    assert len(inner) == len(("account", "container", "object"))
+    for address in inner:
+        with ExitStack() as connections:
+            for _ in range(SLOTS):
+                connections.enter_context(socket.create_connection(address))
+            assert not answers()
+        wait_until(answers, "the store is healthy again", 60)
