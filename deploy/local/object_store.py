@@ -16,17 +16,20 @@ import secrets  # noqa: E402 - after the patch
 import socket  # noqa: E402 - after the patch
 import sys  # noqa: E402 - after the patch
 from collections.abc import Callable, Iterable  # noqa: E402 - after the patch
+from contextlib import suppress  # noqa: E402 - after the patch
 from logging import NullHandler, getLogger  # noqa: E402 - after the patch
 from pathlib import Path  # noqa: E402 - after the patch
 from typing import Any  # noqa: E402 - after the patch
 
-from eventlet import wsgi  # noqa: E402 - after the patch
+from eventlet import hubs, patcher, tpool, wsgi  # noqa: E402 - after the patch
 from eventlet.semaphore import Semaphore  # noqa: E402 - after the patch
 from swift.common import bufferedhttp, utils  # noqa: E402 - after the patch
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 ACCEPT_AGAIN_SECONDS = 0.5
+UPDATE_SECONDS = 2.0
+DEVICE = "d1"
 BACKENDS = ("account", "container", "object")
 PARTITION_POWER = 4  # 16 partitions: one device needs no more
 REGION_NAME = "us-east-1"
@@ -38,6 +41,7 @@ PIPELINE = (
     "catch_errors", "gatekeeper", "healthcheck", "listing_formats", "bulk", "s3api", "tempauth",
     "copy", "slo", "dlo", "versioned_writes", "symlink",
 )  # fmt: skip
+HEALTH_PATH = "/healthcheck"  # of Swift's filter of that name
 OWN_HEADER = "X-Athanor-Own-Request"
 
 
@@ -45,7 +49,7 @@ def write_configuration(folder: Path, access_key: str, secret_key: str) -> None:
     """Swift's files below `folder`/etc. The hash salt places every object on disk: it is written only once."""
     etc = folder / "etc"
     etc.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (folder / "srv" / "d1").mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / "srv" / DEVICE).mkdir(mode=0o700, parents=True, exist_ok=True)
     salt = etc / "swift.conf"
     if not salt.exists():
         temporary = etc / ".swift.conf.new"
@@ -95,7 +99,7 @@ def write_rings(etc: Path, ports: dict[str, int]) -> None:
         builder.add_dev(
             {
                 "id": 0, "region": 1, "zone": 1, "weight": 100.0, "ip": "127.0.0.1", "port": port,
-                "device": "d1", "replication_ip": "127.0.0.1", "replication_port": port, "meta": "",
+                "device": DEVICE, "replication_ip": "127.0.0.1", "replication_port": port, "meta": "",
             }
         )  # fmt: skip
         builder.rebalance()
@@ -161,6 +165,28 @@ def serialise_conditional_writes(application: Application) -> Application:
     return serialised
 
 
+def check_inner_servers(application: Application, ports: Iterable[int]) -> Application:
+    """Answer health checks when the inner servers answer, too: the proxy works while one of them hangs.
+
+    What they answer does not matter. Nothing is written, so that a full or slow disk does not count as a failure.
+    """
+
+    def ask(port: int) -> None:
+        connection = bufferedhttp.http_connect("127.0.0.1", port, DEVICE, 0, "HEAD", "/health")
+        try:
+            connection.getresponse()
+        finally:
+            connection.close()
+
+    def checked(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["PATH_INFO"] == HEALTH_PATH:
+            for asked in [eventlet.spawn(ask, port) for port in ports]:
+                asked.wait()
+        return application(environ, start_response)
+
+    return checked
+
+
 def make_bucket(proxy: Application, account: str, bucket: str) -> None:
     """Create the bucket by a request that never leaves this process; it is there already on later starts."""
     from swift.common.swob import Request  # noqa: PLC0415 - needs swift.conf
@@ -195,15 +221,61 @@ def listen(port: int) -> socket.socket:
     return bound
 
 
+def start_threads() -> None:
+    """Start the threads for fsync, each with its event loop, while there are descriptors for them.
+
+    eventlet would start them at the first write. If no descriptor is free at that moment, it takes them for started,
+    and every later write waits forever. A thread without its loop leaks a descriptor at each file that it opens.
+    """
+    tpool.setup()
+    threads = patcher.original("threading")
+    each_has_one = threads.Barrier(len(tpool._threads))
+
+    def prepare() -> None:
+        hubs.get_hub()
+        each_has_one.wait()
+
+    for started in [eventlet.spawn(tpool.execute, prepare) for _ in range(each_has_one.parties)]:
+        started.wait()
+
+
+def send_postponed_updates(folder: Path) -> None:
+    """Send the updates of listings that the container server did not take when the object changed.
+
+    The object server stores them on disk. Without this, an acknowledged object could be missing from listings forever.
+    """
+    from swift.common.utils.pickle import unpickle  # noqa: PLC0415 - needs swift.conf
+    from swift.obj.updater import ObjectUpdater  # noqa: PLC0415 - needs swift.conf
+
+    class Updater(ObjectUpdater):  # type: ignore[misc] # Swift has no types
+        def _load_update(self, device: str, update_path: str) -> Any:
+            """Leave a file that cannot be read now for the next sweep: Swift would discard it as damaged."""
+            try:
+                return unpickle(Path(update_path).read_bytes())
+            except OSError:
+                return None
+            except Exception:  # noqa: BLE001 - what unpickling damaged bytes raises depends on the bytes
+                return super()._load_update(device, update_path)
+
+    updater = Updater({"devices": str(folder / "srv"), "swift_dir": str(folder / "etc"), "log_level": "WARNING"})
+    updater.get_container_ring()
+    while True:
+        eventlet.sleep(UPDATE_SECONDS)
+        with suppress(OSError):  # no descriptors, or a full disk: the next sweep finds the same files
+            updater.object_sweep(str(folder / "srv" / DEVICE))
+
+
 def serve(folder: Path, port: int, access_key: str, secret_key: str, bucket: str) -> None:
     """Serve until the process is killed."""
+    start_threads()
     write_configuration(folder, access_key, secret_key)
     utils.set_swift_dir(str(folder / "etc"))
     from swift.common.http_protocol import SwiftHttpProtocol  # noqa: PLC0415 - needs swift.conf
     from swift.common.wsgi import loadapp  # noqa: PLC0415 - needs swift.conf
 
     sockets = {name: listen(0) for name in BACKENDS}
-    write_rings(folder / "etc", {name: bound.getsockname()[1] for name, bound in sockets.items()})
+    ports = {name: bound.getsockname()[1] for name, bound in sockets.items()}
+    write_rings(folder / "etc", ports)
     own = OwnRequestsOnly()
     own.mark_outgoing()
     silent = getLogger("athanor.object_store")
@@ -222,7 +294,8 @@ def serve(folder: Path, port: int, access_key: str, secret_key: str, bucket: str
         spawn(sockets[name], own.guard(loadapp(f"{folder}/etc/{name}-server.conf", global_conf={})))
     proxy = loadapp(f"{folder}/etc/proxy-server.conf", global_conf={})
     make_bucket(proxy, access_key.partition(":")[0], bucket)
-    spawn(listen(port), serialise_conditional_writes(proxy)).wait()
+    eventlet.spawn(send_postponed_updates, folder).link(lambda _: os._exit(1))
+    spawn(listen(port), check_inner_servers(serialise_conditional_writes(proxy), ports.values())).wait()
 
 
 def main() -> None:

@@ -12,15 +12,16 @@ from deploy.local.secret_values import S3_ACCESS_KEY
 from deploy.local.service import Service
 
 PROBE_SECONDS = 2.0
+STORE_PROBE_SECONDS = 5.0  # its proxy asks its other servers, all in one thread that also carries the uploads
 WEB_PROCESSES = 2
 WORKER_THREADS = 4
 
 
-def answers_ok(port: int, path: str) -> Callable[[], bool]:
-    """Whether 127.0.0.1 answers 200 there."""
+def answers_ok(port: int, path: str, seconds: float = PROBE_SECONDS) -> Callable[[], bool]:
+    """Whether 127.0.0.1 answers 200 there, within so many seconds."""
 
     def ask() -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PROBE_SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
         try:
             connection.request("GET", path)
             return connection.getresponse().status == http.HTTPStatus.OK
@@ -49,7 +50,7 @@ def object_store(folder: DataFolder, port: int, secret_key: str) -> Service:
         },
         working_folder=REPOSITORY,
         log=folder.logs / "object-store.log",
-        answers=answers_ok(port, "/healthcheck"),
+        answers=answers_ok(port, "/healthcheck", STORE_PROBE_SECONDS),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -43,6 +44,13 @@ while True:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.sendto(b"READY=1\\nWATCHDOG=1", "\\0" + os.environ["NOTIFY_SOCKET"][1:])
     time.sleep(0.05)
+"""
+NOTIFIES_WITHOUT_DESCRIPTORS = """
+import resource, sys
+sys.path.insert(0, sys.argv[1])
+from athanor.core.service_notify import ALIVE, notify
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+notify(ALIVE)
 """
 SLEEPS = "import time; time.sleep(600)"
 
@@ -141,6 +149,15 @@ def test_a_service_that_notifies_runs_on(folder: DataFolder, supervisor: Supervi
     heard_at = running.heard_at
     wait_until(lambda: running.heard_at > heard_at + 3.0, "the supervisor hears it again and again", 60)
     assert said == []
+
+
+def test_a_notification_that_cannot_be_sent_ends_no_service() -> None:
+    subprocess.run(
+        [sys.executable, "-c", NOTIFIES_WITHOUT_DESCRIPTORS, str(REPOSITORY / "platform")],
+        env={**os.environ, "NOTIFY_SOCKET": "@nothing-listens-here"},
+        check=True,
+        timeout=60,
+    )
 
 
 def test_no_other_process_speaks_for_a_service(folder: DataFolder, run: Callable) -> None:

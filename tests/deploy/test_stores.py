@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import shutil
 import signal
 import socket
@@ -12,7 +11,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ import psutil
 import psycopg
 import pytest
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError
 
 from deploy.local.environment import REPOSITORY
 from deploy.local.errors import StackError
@@ -55,7 +52,7 @@ def settings(stack: StackHandle) -> dict[str, str]:
     return {name: value.strip("'") for name, _, value in pairs}
 
 
-def bucket(stack: StackHandle, **options: Any) -> tuple[object, str]:
+def bucket(stack: StackHandle) -> tuple[Any, str]:
     known = settings(stack)
     client = boto3.client(
         "s3",
@@ -63,7 +60,7 @@ def bucket(stack: StackHandle, **options: Any) -> tuple[object, str]:
         region_name=known["ATHANOR_S3_REGION"],
         aws_access_key_id=known["ATHANOR_S3_ACCESS_KEY"],
         aws_secret_access_key=known["ATHANOR_S3_SECRET_KEY"],
-        config=Config(s3={"addressing_style": "path"}, **options),
+        config=Config(s3={"addressing_style": "path"}),
     )
     return client, known["ATHANOR_S3_BUCKET"]
 
@@ -302,34 +299,6 @@ def test_of_two_conditional_writers_exactly_one_wins(running: StackHandle) -> No
         wins = list(pool.map(write, [bytes([n]) * 1000 for n in range(8)]))
     assert wins.count(True) == 1
     assert client.get_object(Bucket=name, Key="once")["Body"].read()[:1] == bytes([wins.index(True)])
-
-
-def test_the_object_store_works_again_when_it_may_open_files(running: StackHandle) -> None:
-    client, name = bucket(running, read_timeout=2, retries={"max_attempts": 0})
-    pid = running.pid("object-store")
-    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    has_open = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-    def write(number: int) -> None:
-        with suppress(client.exceptions.ClientError, BotoCoreError):
-            client.put_object(Bucket=name, Key=f"refused-{number}", Body=b"x")
-
-    # On a slow machine it does not answer for more than 30 s, so it is killed and started again, without the limit.
-    with suppress(ProcessLookupError), ThreadPoolExecutor(16) as pool:
-        for more in range(1, 20, 2):  # each of its servers meets the limit: the one that takes requests, and inner ones
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (has_open + more, limits[1]))
-            list(pool.map(write, range(16)))
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
-
-    def takes_objects() -> bool:
-        try:
-            client.put_object(Bucket=name, Key="taken", Body=b"y")
-        except (client.exceptions.ClientError, BotoCoreError):
-            return False
-        return True
-
-    wait_until(takes_objects, "the store takes objects again", 60)
-    assert client.get_object(Bucket=name, Key="taken")["Body"].read() == b"y"
 
 
 def test_ctrl_c_in_the_foreground_stops_everything(stack: StackHandle) -> None:

@@ -6,6 +6,7 @@ without a message after which the service manager restarts the process. Without 
 
 import os
 import socket
+from contextlib import suppress
 
 READY = "READY=1"
 ALIVE = "WATCHDOG=1"
@@ -19,11 +20,8 @@ def notify(*states: str) -> None:
         return
     if address.startswith("@"):  # Linux's abstract namespace
         address = "\0" + address[1:]
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
-        try:
-            sender.sendto("\n".join(states).encode(), address)
-        except OSError:
-            return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+        sender.sendto("\n".join(states).encode(), address)
 
 
 def interval_seconds() -> float:
