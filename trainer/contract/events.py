@@ -39,6 +39,7 @@ GPU_ECC_UNCORRECTED = "gpu.ecc_uncorrected"
 GRADIENT_CORRUPTED = "gradient.corrupted"
 REPLICAS_COMPARED = "replicas.compared"
 NODES_PLACED = "nodes.placed"
+ATTEMPT_GROWN = "attempt.grown"
 
 AGENT_EVENTS: Mapping[str, EventType] = {
     CHECKPOINT_INTERVAL: EventType(
@@ -186,7 +187,7 @@ AGENT_EVENTS: Mapping[str, EventType] = {
             "of": "Number of nodes that the job asked for.",
         },
     ),
-    "attempt.grown": EventType(
+    ATTEMPT_GROWN: EventType(
         "The run continues on more nodes than before, with the same batches: a node has joined that was lost before.",
         {
             "round": "Number of the rendezvous round, from 1.",

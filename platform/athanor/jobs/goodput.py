@@ -15,6 +15,7 @@ from itertools import pairwise
 
 from athanor.jobs.reasons import REASON_OF_END, Reason
 from athanor.jobs.timeline import Activity, Event, Span, WorkerGroup
+from trainer.contract.events import ATTEMPT_GROWN
 
 PRODUCTIVE = frozenset({Activity.TRAINING, Activity.PREPARING})
 # What a rank sees when another rank fails: of several nodes' reports of a restart, one of something else explains more.
@@ -159,6 +160,8 @@ def _with_idle_slots(spans: Iterable[Span], attempt: AttemptFacts) -> Iterator[t
 def _restart(attempt: int, group: WorkerGroup, following: WorkerGroup) -> Interruption:
     reports = [_Report.of(event) for event in following.started_by]
     report = next((each for each in reports if each.reason not in _CONSEQUENCES), reports[0])
+    if any(event.type == ATTEMPT_GROWN for event in following.events):  # all nodes only followed the one that joined
+        report = replace(report, reason=Reason.NODE_JOINED.value, detail="", node="")
     steps = [each.step for each in reports if each.step is not None]
     return Interruption(
         attempt, group.number, group.end, in_place=True, reason=report.reason, detail=report.detail, node=report.node,

@@ -62,6 +62,7 @@ class Reason(StrEnum):
     DEVICE_EXCEPTION = "device_exception"
     SILENT_CORRUPTION = "silent_corruption"
     SLOW_NODE = "slow_node"
+    NODE_JOINED = "node_joined"
     NETWORK_ERROR = "network_error"
     PREEMPTED = "preempted"
     INTERRUPTED = "interrupted"
@@ -250,6 +251,13 @@ MEANINGS: dict[Reason, Meaning] = {
         Blame.INFRASTRUCTURE,
         "A node computed much more slowly than the others.",
         "Have its clocks, temperatures and other processes checked: the chart of the node shows them.",
+    ),
+    R.NODE_JOINED: Meaning(
+        F,
+        Retry.FREE,
+        Blame.INFRASTRUCTURE,
+        "A node joined the run, which had lost one before: its processes restarted, to continue on more nodes.",
+        "Nothing is to be done.",
     ),
     R.NETWORK_ERROR: Meaning(
         F,

@@ -17,11 +17,11 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from athanor.jobs.states import FINAL, HOLDING, JobStatus
-from trainer.contract.events import WAIT_FOR_DATA
+from trainer.contract.events import ATTEMPT_GROWN, WAIT_FOR_DATA
 
 EVENT_TYPES = (
     "job.status", "phase.finished", "generation.started", "training.started", "evaluation", "checkpoint.saved",
-    "checkpoint.registered", "export.finished", "progress.stalled",
+    "checkpoint.registered", "export.finished", "progress.stalled", ATTEMPT_GROWN,
 )  # fmt: skip
 MAX_PHASE_LENGTH = 60
 MAX_SECONDS = 10 * 365 * 86_400

@@ -108,6 +108,16 @@ IN_SHRUNKEN = {
 """The slot-seconds of its activities: two slots are idle from 15 s to 80 s, then four."""
 
 
+def test_a_restart_on_more_nodes_is_caused_by_the_node_that_joined(shrunken: Job, api: Api) -> None:
+    (only,) = shrunken.attempts.all()
+    stopped = {"generation": 2, "end_class": "stopped", "because": "a node has joined", "node": "n2", "step": 60}
+    grown = {"round": 3, "nodes": 2, "of": 2, "before": 1}
+    write(shrunken, [(95, "generation.started", only.id, stopped), (97, "attempt.grown", only.id, grown)], 100)
+    lost, joined = goodput_of(api, shrunken)["interruptions"]
+    assert lost["node"] == "n0"
+    assert (joined["reason"]["code"], joined["node"]) == ("node_joined", None)
+
+
 def test_slots_of_spare_and_lost_nodes_are_idle(shrunken: Job, api: Api) -> None:
     found = goodput_of(api, shrunken)
     assert {each["activity"]: each["slot_seconds"] for each in found["categories"]} == IN_SHRUNKEN
@@ -130,10 +140,10 @@ def attempt(job: Job, number: int, launched: float, ended: float, reason: str, l
     )  # fmt: skip
 
 
-def write(job: Job, events: list[tuple[float, str, str, dict[str, Any]]]) -> None:
+def write(job: Job, events: list[tuple[float, str, str, dict[str, Any]]], first: int = 1) -> None:
     JobEvent.objects.bulk_create(
         JobEvent(job=job, team_id=job.team_id, seq=seq, type=kind, time=at(second), actor=actor, data=data)
-        for seq, (second, kind, actor, data) in enumerate(events, 1)
+        for seq, (second, kind, actor, data) in enumerate(events, first)
     )
 
 
