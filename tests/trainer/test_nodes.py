@@ -72,9 +72,9 @@ def seconds(count: float | None) -> timedelta | None:
         (5, 5, 4, 4, 0, 0),
         (3, 4, 4, 4, None, 1),  # it may not shrink, however long it waits
         (1, 4, 4, 2, None, 3),
-        (2, 4, 4, 2, 29, 2),
-        (2, 4, 4, 2, 30, 0),
-        (3, 5, 4, 2, 30, 0),
+        (2, 4, 4, 2, 14, 2),
+        (2, 4, 4, 2, 15, 0),
+        (3, 5, 4, 2, 15, 0),
         (3, 3, 4, 2, 0, 0),  # the fourth has left for good: nothing to wait for
         (2, 3, 4, 2, 1, 1),
         (4, 5, 4, 2, 1, 1),

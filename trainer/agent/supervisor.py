@@ -353,11 +353,12 @@ class Supervisor:
             nodes = [node.name for node in reply.nodes]
             self._report_event("phase.finished", phase="nodes", seconds=time.monotonic() - begin)
             self._report_event("nodes.placed", round=reply.round, nodes=nodes, switches=max_neighbour_hops(reply))
-            numbers = {"round": reply.round, "nodes": placed.nodes, "of": run.layout.nodes}
+            of = run.layout.nodes
             if placed.nodes > reply.grows_from > 0:
-                self._report_event("attempt.grown", **numbers, before=reply.grows_from)
-            elif placed.nodes < run.layout.nodes:
-                self._report_event("attempt.shrunk", **numbers)
+                before = reply.grows_from
+                self._report_event("attempt.grown", round=reply.round, nodes=placed.nodes, of=of, before=before)
+            elif placed.nodes < of:
+                self._report_event("attempt.shrunk", round=reply.round, nodes=placed.nodes, of=of)
         return reply
 
     def _outcome_without_training(self, run: RunConfig, reply: JoinReply | None) -> Outcome:
