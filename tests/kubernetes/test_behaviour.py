@@ -1,5 +1,6 @@
 """What happens to attempts on Kubernetes beyond what every backend promises."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -247,8 +248,11 @@ def test_a_killed_agent_is_started_again_a_few_times(kubernetes: KubernetesCase)
         mine = [pod for pod in pods if pod["metadata"]["annotations"][names.INDEX] == index]
         return [pod for pod in mine if kubernetes.cluster.kubelet.process_of(pod) is not None]
 
+    def has_started(times: int) -> bool:
+        return kubernetes.starts(handle) == times
+
     for start in range(1 + objects_of_kubernetes.POD_RESTARTS):
-        wait_until(lambda start=start: kubernetes.starts(handle) == 3 + start, "it runs", 20)  # type: ignore[misc]
+        wait_until(partial(has_started, 3 + start), "it runs", 20)
         (pod,) = living()
         kubernetes.cluster.kubelet.oom_kill(pod)
     kubernetes.finish(handle)

@@ -236,8 +236,8 @@ starts = open(sys.argv[1], "a+")
 starts.seek(0)
 before = starts.read()
 if not before:
-    # A rank needs time to end: the kernel frees the memory of its GPU.
-    rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
+    # The second is the time that a rank needs to end, while the kernel frees the memory of its GPU.
+    rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])  # it stands for that rank
     print(rank.pid, file=starts, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 sys.exit(7 if os.path.exists(f"/proc/{before.strip()}/exe") else 0)
