@@ -14,18 +14,18 @@ from deploy.local.handle import wait_until
 
 SECRET = "planted-secret"
 
-# What runs instead of the agent. It notes its start, writes its variables and a line, and runs until a file
-# `finish-NAME` or `finish` appears, which holds the exit status.
+# What runs instead of the agent. It writes its variables and a line, then notes its start (so that a test that has seen
+# the start can read both), and runs until a file `finish-NAME` or `finish` appears, which holds the exit status.
 PROGRAM = """
 import json, os, sys, time
 root = sys.argv[1]
 name = os.environ["CONFORMANCE_NAME"]
 index = os.environ.get("ATHANOR_NODE_INDEX", "0")
-with open(os.path.join(root, "starts-" + name), "a") as starts:
-    starts.write("x")
 with open(os.path.join(root, "environment-" + name + "-" + index), "w") as file:
     json.dump(dict(os.environ), file)
 print("hello from the program \\u00e9", flush=True)
+with open(os.path.join(root, "starts-" + name), "a") as starts:
+    starts.write("x")
 while True:
     for file in ("finish-" + name, "finish"):
         if os.path.exists(os.path.join(root, file)):
