@@ -5,7 +5,8 @@ asked for, and the spare nodes too or SPARE_JOIN_TIMEOUT has passed. A later rou
 heartbeats, since a lost one would not come; that of a job with `min_nodes` also closes with fewer, after
 SHRINK_TIMEOUT. An agent that joins from another address is another process: the round that it was in cannot continue.
 A node that joins when a round of fewer nodes has its ranks begins the next round, if more nodes fit the job's mesh:
-immediately if the ranks restart from copies in memory, or else when the next checkpoint is stored.
+immediately if the ranks restart from copies in memory, or else when the next checkpoint is stored. When more nodes than
+before have joined that round, it waits only for other nodes that send heartbeats, too.
 
 A join reads and writes two rows, its own and its attempt's round, however many nodes there are; most are one statement.
 Only the completion of a round reads all rows. An agent waits for its ranks in a long poll (api/agent/long_polls.py),
@@ -299,7 +300,8 @@ def _missing(round_: RendezvousRound) -> int:
     """Return the number of nodes to wait for."""
     waited = None if round_.enough_at is None else round_.now - round_.enough_at
     expected = round_.total - round_.left
-    if round_.number > 1 and round_.needed <= round_.joined < expected:
+    has_enough = round_.joined > round_.grows_from if round_.grows_from else round_.joined >= round_.needed
+    if round_.number > 1 and has_enough and round_.joined < expected:
         expected = round_.joined + _count_late(round_)
     return count_missing(round_.joined, expected, round_.needed, round_.fewest, waited)
 

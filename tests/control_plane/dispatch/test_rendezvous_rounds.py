@@ -209,6 +209,17 @@ def test_a_run_grows_when_a_node_returns(shrunk: Attempt) -> None:
     assert {join(shrunk, index).grows_from for index in range(4)} == {0}
 
 
+def test_a_run_that_grows_does_not_wait_for_the_nodes_that_stay_lost(shrunk: Attempt) -> None:
+    join(shrunk, 0, round=3, because="lost a peer")
+    join(shrunk, 1, round=3)
+    time_passes(16)
+    assert join(shrunk, 0, round=3).num_nodes == 2
+    assert join(shrunk, 2) == JoinReply(state="gathering", round=4, missing=3)
+    beat(shrunk, 1)
+    assert join(shrunk, 0, round=4).missing == 2, "it had ranks and will come"
+    assert {join(shrunk, index, round=4).num_nodes for index in (1, 0, 2)} == {3}, "node 3 sends no heartbeats"
+
+
 def test_it_grows_only_if_the_mesh_fits_more_nodes(shrinkable: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous_rounds, "_fits", lambda _, num_nodes: num_nodes in (2, 4))
     for index in (0, 1):
