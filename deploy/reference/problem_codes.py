@@ -61,6 +61,7 @@ class Call:
     """A call of a maker in `function` (None: outside of one) of the file `path`, relative to the platform."""
 
     path: str
+    module: ast.Module
     function: ast.FunctionDef | None
     node: ast.Call
     maker: Maker
@@ -163,7 +164,7 @@ def _calls(path: str, tree: ast.Module, makers: dict[str, dict[str, list[Maker]]
             if owner is not None and ast.unparse(node.func) == "super().__init__":
                 mine = makers[""].get(owner.name, ())
                 called = [replace(each, fixes_code=False) for each in mine if each.fixes_code]
-            yield from (Call(path, function, node, maker) for maker in called if not maker.fixes_code)
+            yield from (Call(path, tree, function, node, maker) for maker in called if not maker.fixes_code)
         for inner in ast.iter_child_nodes(node):
             yield from visit(inner, owner, function)
 
@@ -237,6 +238,12 @@ def _assigned(name: str, call: Call) -> Iterator[ast.expr]:
                 yield from (each for of, each in pairs if isinstance(of, ast.Name) and of.id == name)
 
 
+def _constant(name: str, module: ast.Module) -> ast.expr | None:
+    """Return the value of a module's constant; None if it has none of this name."""
+    assigned = (each for each in module.body if isinstance(each, ast.Assign))
+    return next((each.value for each in assigned if ast.unparse(each.targets[0]) == name), None)
+
+
 def _integer(node: ast.expr | None) -> int | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else None
 
@@ -253,7 +260,7 @@ def _text(call: Call, parameter: str | None) -> str:
     value = call.argument(parameter)
     if isinstance(value, ast.Name):
         before = [each for each in _assigned(value.id, call) if each.lineno < call.node.lineno]
-        value = max(before, key=lambda each: each.lineno, default=None)
+        value = max(before, key=lambda each: each.lineno, default=_constant(value.id, call.module))
     return _rendered(value)
 
 

@@ -92,9 +92,9 @@ class PreparationGroup:
         except EOFError as error:
             forked.process.join()
             had_oom_kill = count_oom_kills() > self._oom_kills
-            failure = classify_exit(-1, forked.process.exitcode or 0, had_oom_kill=had_oom_kill)
-            message = f"a process that prepared the data ended: {failure.message}"
-            raise TrainerError(failure.end_class, message) from error
+            exit_code, process = forked.process.exitcode or 0, "a process that prepared the data"
+            failure = classify_exit(-1, exit_code, had_oom_kill=had_oom_kill, process=process)
+            raise TrainerError(failure.end_class, failure.message) from error
         if isinstance(report, tuple):
             raise TrainerError(*report)
         self.has_lost_store |= report is None

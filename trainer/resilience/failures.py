@@ -156,6 +156,7 @@ def classify_exit(
     had_oom_kill: bool,
     last_lines: Sequence[str] = (),
     gpu_error: tuple[EndClass, str] | None = None,
+    process: str = "",
 ) -> Failure:
     """Return the failure of a process that ended without a report.
 
@@ -163,34 +164,36 @@ def classify_exit(
     control group for lack of memory since the workers started; a SIGKILL is then counted as out of memory.
     `last_lines`: the end of its stderr, where C++ code names the error for which it aborts. `gpu_error`: what the
     kernel's log says of this node's GPUs since the workers started; it explains a death that nothing else does.
+    `process`: what the message calls it; by default `rank` and its number.
     """
+    process = process or f"rank {rank}"
     if exit_code < 0:
         name = signal.Signals(-exit_code).name
         if -exit_code == signal.SIGKILL and had_oom_kill:
-            return Failure(rank, EndClass.OUT_OF_MEMORY, f"rank {rank} was killed by the kernel for lack of memory")
+            return Failure(rank, EndClass.OUT_OF_MEMORY, f"{process} was killed by the kernel for lack of memory")
         if -exit_code == signal.SIGABRT and (said := _last_words(last_lines)) is not None:
             pattern, line = said
-            message = f"rank {rank} aborted: {line.strip()}"[:2000]
+            message = f"{process} aborted: {line.strip()}"[:2000]
             return Failure(
                 rank, pattern.end_class, message, pattern.because_of_peer, math.inf if pattern.because_of_peer else 0.0
             )
         if gpu_error is not None and -exit_code != signal.SIGTERM:
-            message = f"rank {rank} was killed by {name}{_by_kernel_log(gpu_error)}"
+            message = f"{process} was killed by {name}{_by_kernel_log(gpu_error)}"
             return Failure(rank, gpu_error[0], message[:2000])
         if -exit_code == signal.SIGABRT:
             # Threads of gloo and NCCL abort a process when a peer has ended, so any reported failure, a later one
             # too, is likelier the cause.
-            message = f"rank {rank} was killed by {name}"
+            message = f"{process} was killed by {name}"
             return Failure(rank, EndClass.PROCESS_KILLED, message, because_of_peer=True, at=math.inf)
         if -exit_code in _CRASHES:
-            return Failure(rank, EndClass.INTERNAL_ERROR, f"rank {rank} crashed with {name}")
-        return Failure(rank, EndClass.PROCESS_KILLED, f"rank {rank} was killed by {name}")
+            return Failure(rank, EndClass.INTERNAL_ERROR, f"{process} crashed with {name}")
+        return Failure(rank, EndClass.PROCESS_KILLED, f"{process} was killed by {name}")
     if exit_code in _CLASS_OF_EXIT:
         end_class = _CLASS_OF_EXIT[exit_code]
-        return Failure(rank, end_class, f"rank {rank} ended as {end_class} and could not write its report: see its log")
+        return Failure(rank, end_class, f"{process} ended as {end_class} and could not write its report: see its log")
     if exit_code == LOST_EXIT:
-        return Failure(rank, EndClass.PROCESS_KILLED, f"rank {rank} was killed together with the fork server")
-    message = f"rank {rank} exited with status {exit_code} without a report"
+        return Failure(rank, EndClass.PROCESS_KILLED, f"{process} was killed together with the fork server")
+    message = f"{process} exited with status {exit_code} without a report"
     if gpu_error is not None:
         return Failure(rank, gpu_error[0], f"{message}{_by_kernel_log(gpu_error)}"[:2000])
     return Failure(rank, EndClass.INTERNAL_ERROR, message)
