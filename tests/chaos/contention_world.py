@@ -57,7 +57,7 @@ SPEC: dict[str, Any] = {
 def prepare(seed: int) -> dict[str, Any]:
     """Two pools, two groups, five teams with quotas and limits of their own, and a few jobs that wait."""
     chance = random.Random(seed)
-    call_command("flush", interactive=False, verbosity=0)
+    call_command("flush", interactive=False, verbosity=0, inhibit_post_migrate=True)
     with connection.cursor() as cursor:
         cursor.execute(f"TRUNCATE {LOG_TABLE}")
     cluster = Cluster.objects.create(name="fake", kind="fake", config={"world": "contention"})
