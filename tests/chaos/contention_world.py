@@ -64,7 +64,7 @@ def prepare(seed: int) -> dict[str, Any]:
     for accelerator in ACCELERATORS:
         Pool.objects.create(
             cluster=cluster, name=accelerator, accelerator=accelerator, slots_per_node=chance.choice([4, 8, 12]),
-            memory_bytes=64 * 2**30,
+            nodes=2, spare_nodes=1, memory_bytes=64 * 2**30,
         )  # fmt: skip
     user = User.objects.create(username=ACTOR)
     AdmissionSettings.objects.create(protected_seconds=0, age_step_seconds=chance.choice([0, 1, 86_400]))
@@ -288,7 +288,7 @@ def _trees() -> list[tuple[float, Tree, dict[str, str]]]:
 
 def _replay() -> tuple[list[str], dict[str, int]]:
     facts = {job.id: job for job in Job.objects.select_related("pool")}
-    pools = {pool.id: pool.slots for pool in Pool.objects.all()}
+    pools = {pool.id: pool.slots - pool.spare_slots for pool in Pool.objects.all()}
     changes: list[tuple[float, int, Any]] = [(moment, 0, (tree, leaves)) for moment, tree, leaves in _trees()]
     for event in JobEvent.objects.filter(type="job.status").order_by("time", "seq"):
         holds_before = JobStatus(event.data["from"]) in HOLDING

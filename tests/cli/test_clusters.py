@@ -80,11 +80,11 @@ def test_nodes_are_listed_and_acted_upon(server: Any, athanor: Any, answer: Any)
 def test_a_proposed_pool_is_made_by_its_name_and_changed_by_options(server: Any, athanor: Any, answer: Any) -> None:
     server.answer("GET /api/v1/clusters", answer({"items": [CLUSTER], "next_cursor": None}))
     server.answer("GET /api/v1/clusters/cls_1", answer({**CLUSTER, "setup": SETUP}))
-    made = {**SETUP["proposed_pools"][0], "slots": 16, "slots_used": 0, "nodes": 2}
+    made = {**SETUP["proposed_pools"][0], "slots": 16, "slots_used": 0, "nodes": 2, "spare_nodes": 1}
     server.answer("PUT /api/v1/clusters/cls_1/pools/gpu", answer(made, 201))
-    done = athanor("cluster", "pool", "iron", "gpu", "--price", "2.5")
-    assert (done.returncode, "0 of 16 slots used" in done.stdout) == (0, True)
+    done = athanor("cluster", "pool", "iron", "gpu", "--price", "2.5", "--spare-nodes", "1")
+    assert (done.returncode, "0 of 16 slots used, 2 nodes (1 spare) of 8" in done.stdout) == (0, True)
     assert json.loads(server.seen[-1].body) == {
         "accelerator": "h100", "nodes": 2, "slots_per_node": 8, "memory_bytes": 1024, "accelerator_memory_bytes": None,
-        "price_per_slot_hour": "2.5",
+        "price_per_slot_hour": "2.5", "spare_nodes": 1,
     }  # fmt: skip

@@ -117,9 +117,9 @@ def test_the_queue_says_why_and_until_when(server: Any, athanor: Any, answer: An
         },
     }  # fmt: skip
     other = {**job, "id": "job_2", "name": None, "mine": False, "wait": None, "reason": None}
-    pool = {"pool": "iron/gpu", "accelerator": "h100", "slots": 8, "slots_used": 8, "waiting_jobs": 2,
-            "waiting_slots": 8, "waiting_teams": 2, "jobs": [job, other]}  # fmt: skip
+    pool = {"pool": "iron/gpu", "accelerator": "h100", "slots": 12, "spare_slots": 4, "slots_used": 8,
+            "waiting_jobs": 2, "waiting_slots": 8, "waiting_teams": 2, "jobs": [job, other]}  # fmt: skip
     server.answer("GET /api/v1/queue", answer({"items": [pool], "next_cursor": None}))
     output = athanor("queue").stdout
-    for words in ("iron/gpu", "8 of 8 h100 slots used", "10 min to 2 h", "gives back 4 slots"):
+    for words in ("iron/gpu", "8 of 12 h100 slots used (4 spare)", "10 min to 2 h", "gives back 4 slots"):
         assert words in output, output

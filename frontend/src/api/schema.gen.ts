@@ -7752,11 +7752,13 @@ export interface components {
             name: string;
             /** @description Accelerator of its nodes, or `cpu`. */
             accelerator: string;
-            /** @description Number of nodes. */
+            /** @description Number of nodes, spare ones included. */
             nodes: number;
+            /** @description Number of its nodes that stay free of admitted jobs, so that a run that loses a node finds another. */
+            spare_nodes: number;
             /** @description Slots per node. A slot runs one process: one accelerator, or one CPU core. */
             slots_per_node: number;
-            /** @description Slots of all its nodes. */
+            /** @description Slots of all its nodes, spare ones included. */
             slots: number;
             /** @description Slots that jobs of this platform hold. */
             slots_used: number;
@@ -7778,6 +7780,8 @@ export interface components {
             accelerator?: string;
             /** @description Number of nodes. A new pool without it has 1. */
             nodes?: number;
+            /** @description Number of its nodes that stay free of admitted jobs, so that a run that loses a node finds another. Less than `nodes`. A new pool without it has 0. Running jobs are not stopped for it. */
+            spare_nodes?: number;
             /** @description Slots per node. A slot runs one process: one accelerator, or one CPU core. A new pool needs it. */
             slots_per_node?: number;
             /**
@@ -7826,8 +7830,10 @@ export interface components {
             accelerator: string;
             /** @description Whether the cluster admits jobs. */
             enabled: boolean;
-            /** @description Slots of the pool. */
+            /** @description Slots of the pool, those of spare nodes included. */
             slots: number;
+            /** @description Slots of its spare nodes, which stay free of admitted jobs. */
+            spare_slots: number;
             /** @description Slots that jobs hold. */
             slots_used: number;
             /** @description Number of waiting jobs of all teams. */

@@ -111,6 +111,9 @@ def pool(
         str | None, typer.Option(help="Accelerator name used in specs; for cpu, slots are cores.")
     ] = None,
     nodes: Annotated[int | None, typer.Option(min=0)] = None,
+    spare_nodes: Annotated[
+        int | None, typer.Option(min=0, help="How many of the nodes stay free of jobs, to replace lost ones.")
+    ] = None,
     slots: Annotated[int | None, typer.Option(min=1, help="Of one node.")] = None,
     memory_gib: Annotated[float | None, typer.Option(min=0.1, help="Host memory of one node.")] = None,
     accelerator_memory_gib: Annotated[
@@ -126,6 +129,7 @@ def pool(
     said = {
         "accelerator": accelerator,
         "nodes": nodes,
+        "spare_nodes": spare_nodes,
         "slots_per_node": slots,
         "memory_bytes": None if memory_gib is None else round(memory_gib * 2**30),
         "accelerator_memory_bytes": None if accelerator_memory_gib is None else round(accelerator_memory_gib * 2**30),
@@ -319,8 +323,9 @@ def _print_findings(probe: Any) -> None:
 
 
 def _pool_line(pool: Any) -> str:
+    spare = f" ({pool['spare_nodes']} spare)" if pool.get("spare_nodes") else ""  # absent from older servers
     return (
-        f"pool {pool['name']}: {pool['slots_used']} of {pool['slots']} slots used, {pool['nodes']} nodes of "
+        f"pool {pool['name']}: {pool['slots_used']} of {pool['slots']} slots used, {pool['nodes']} nodes{spare} of "
         f"{pool['slots_per_node']} {escape(pool['accelerator'])}, {size(pool['memory_bytes'])} each"
     )
 

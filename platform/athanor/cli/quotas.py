@@ -208,6 +208,8 @@ def queue(
         return
     for each in found:
         used = f"{each['slots_used']} of {each['slots']} {escape(each['accelerator'])} slots used"
+        if each.get("spare_slots"):  # absent from older servers
+            used += f" ({each['spare_slots']} spare)"
         wait = f"{each['waiting_jobs']} jobs of {each['waiting_teams']} teams wait for {each['waiting_slots']}"
         console.print(f"[bold]{escape(each['pool'])}[/bold]  {used}, {wait}")
         if each["jobs"]:

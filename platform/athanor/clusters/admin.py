@@ -18,6 +18,7 @@ class PoolInline(admin.TabularInline):  # type: ignore[type-arg] # generic in th
         "name",
         "accelerator",
         "nodes",
+        "spare_nodes",
         "slots_per_node",
         "memory_bytes",
         "accelerator_memory_bytes",
@@ -62,7 +63,16 @@ class ClusterAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the
 class PoolAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in the stubs only
     """Pools."""
 
-    list_display = ("name", "cluster", "accelerator", "nodes", "slots_per_node", "slots", "price_per_slot_hour")
+    list_display = (
+        "name",
+        "cluster",
+        "accelerator",
+        "nodes",
+        "spare_nodes",
+        "slots_per_node",
+        "slots",
+        "price_per_slot_hour",
+    )
     list_filter = ("accelerator", ("cluster", admin.RelatedOnlyFieldListFilter))
     list_select_related = ("cluster",)
     search_fields = ("name", "=id", "cluster__name", "accelerator")

@@ -35,7 +35,8 @@ class Pool(models.Model):
     """Identical slots of a cluster. A slot runs one trainer process: one accelerator, or one CPU core.
 
     `memory_bytes` is the host memory of one node, shared by its processes. `accelerator_memory_bytes` is that of one
-    accelerator, null if it is not known or the slots are cores. The price is per slot-hour.
+    accelerator, null if it is not known or the slots are cores. The price is per slot-hour. Admission leaves as many
+    nodes as `spare_nodes` free of jobs, so that a run that loses a node finds another without waiting.
     """
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.pool_id, editable=False)
@@ -43,6 +44,7 @@ class Pool(models.Model):
     name = models.SlugField(max_length=63)
     accelerator = models.CharField(max_length=40, default="cpu")
     nodes = models.PositiveIntegerField(default=1)
+    spare_nodes = models.PositiveIntegerField(default=0, db_default=0)
     slots_per_node = models.PositiveIntegerField()
     memory_bytes = models.BigIntegerField()
     accelerator_memory_bytes = models.BigIntegerField(null=True, blank=True)
@@ -51,7 +53,12 @@ class Pool(models.Model):
 
     class Meta:
         constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["cluster", "name"], name="pool_name_is_unique_in_its_cluster")
+            models.UniqueConstraint(fields=["cluster", "name"], name="pool_name_is_unique_in_its_cluster"),
+            models.CheckConstraint(
+                condition=models.Q(spare_nodes=0) | models.Q(spare_nodes__lt=models.F("nodes")),
+                name="pool_has_a_node_that_is_not_spare",
+                violation_error_message="spare_nodes must be less than nodes: jobs run on the other nodes.",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -61,6 +68,11 @@ class Pool(models.Model):
     def slots(self) -> int:
         """Return the number of slots of all nodes."""
         return self.nodes * self.slots_per_node
+
+    @property
+    def spare_slots(self) -> int:
+        """Return the number of slots of the spare nodes, which are part of `slots`."""
+        return self.spare_nodes * self.slots_per_node
 
 
 class InventorySync(LeasedModel):

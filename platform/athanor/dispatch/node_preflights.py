@@ -2,7 +2,7 @@
 
 The backend runs the agent on the node without a token: it measures, prints its report, and ends. Such a preflight
 reserves no slots, so admission does not see it and no team is charged: it is started on a free node while no job waits
-for its pool, and ended before the next attempt is submitted to its cluster.
+for its pool and no run of it lacks a node, and ended before the next attempt is submitted to its cluster.
 """
 
 import logging
@@ -25,7 +25,7 @@ from athanor.core import ids, leases, task_triggers, tenancy
 from athanor.core.errors import Conflict
 from athanor.core.leases import Lease
 from athanor.dispatch.services import backend_of
-from athanor.jobs.models import Attempt, Job
+from athanor.jobs.models import Attempt, Job, RendezvousRound
 from athanor.jobs.states import AttemptStatus, Desired, JobStatus
 from trainer.contract import environment as names
 from trainer.contract.preflight import PreflightReport, find_report
@@ -40,6 +40,7 @@ LIMIT_SECONDS = 300
 START_LIMIT = timedelta(minutes=2)  # for its cluster to begin it: the node is not free after all
 END_LIMIT = timedelta(minutes=10)
 ABSENT_LIMIT = timedelta(minutes=1)
+LOST_SINCE = timedelta(minutes=10)  # after that, a node that replaces the lost one may wait for a preflight to end
 INCIDENTS_SINCE = timedelta(days=7)
 MAX_OUTPUT_PARTS = 64
 Outcome = NodePreflight.Outcome
@@ -159,16 +160,21 @@ def _why_not_free(node: Node, pool: Pool) -> str:
         attempts = Attempt.objects.exclude(status=AttemptStatus.ENDED.value).filter(job__pool__cluster=node.cluster_id)
         if attempts.filter(Q(native_nodes__contains=[node.name]) | Q(native_nodes=[])).exists():
             return f"an attempt runs on node {node.name}, or is about to start on its cluster"
-    return f"a job waits for pool {pool}" if _is_needed(pool) else ""
+    return f"a job waits for pool {pool}, or has lost a node of it" if _is_needed(pool) else ""
 
 
 def _is_needed(pool: Pool) -> bool:
-    """Return whether a job waits for slots of the pool, or is about to be submitted."""
+    """Return whether a job waits for slots of the pool or is about to be submitted, or a run may need a free node: its
+    nodes gather again, or it continued on fewer within LOST_SINCE."""
     may_start = Q(not_before__isnull=True) | Q(not_before__lte=Now())
     waiting = Q(status=JobStatus.QUEUED.value, desired=Desired.RUN.value) & may_start
     starting = Q(status__in=[JobStatus.ADMITTED.value, JobStatus.DISPATCHING.value])
     with tenancy.unrestricted():
-        return Job.objects.filter(waiting | starting, pool=pool).exists()
+        if Job.objects.filter(waiting | starting, pool=pool).exists():
+            return True
+        shrunk = Q(placed__gt=0, placed__lt=F("needed"), enough_at__gt=Now() - LOST_SINCE)
+        again = RendezvousRound.objects.exclude(attempt__status=AttemptStatus.ENDED.value).filter(number__gt=1)
+        return again.filter(Q(first_node__isnull=True) | shrunk, attempt__job__pool=pool).exists()
 
 
 def _plan(row: NodePreflight) -> LaunchPlan:

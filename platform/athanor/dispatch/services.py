@@ -78,7 +78,8 @@ def backend_of(cluster: Cluster) -> Backend:
 
 def nodes_to_avoid(job: Job) -> tuple[str, ...]:
     """Return the nodes in quarantine, and as long as its pool has enough others, those on which a device or the disk
-    failed this job, or on which it failed more than once, then those with the highest scores of incidents."""
+    failed this job, or on which it failed more than once, then those with the highest scores of incidents. Spare nodes
+    of the pool count as others: they replace such nodes, too."""
     cluster = job.pool.cluster
     quarantined = quarantined_names(cluster)
     asked = spec_of(job).resources

@@ -241,6 +241,7 @@ def put_pool(cluster_id: str, name: str, actor: User, facts: dict[str, Any]) -> 
             pool = Pool(cluster=row, name=name)
         for field, value in facts.items():
             setattr(pool, field, value)
+        _check_spare_nodes(pool, facts)
         pool.save()
         audit.record(
             "pool.create" if made else "pool.change", actor=actor, target=("pool", pool.id), before=before,
@@ -248,6 +249,17 @@ def put_pool(cluster_id: str, name: str, actor: User, facts: dict[str, Any]) -> 
         )  # fmt: skip
         task_triggers.trigger_after_commit(task_triggers.ADMIT)
     return pool, made
+
+
+def _check_spare_nodes(pool: Pool, facts: dict[str, Any]) -> None:
+    """Refuse spare nodes that leave no node for jobs. The error points to the field of `facts` that is to change."""
+    if not pool.spare_nodes or pool.spare_nodes < pool.nodes:
+        return
+    detail = f"spare_nodes {pool.spare_nodes} of {pool.nodes} nodes of pool {pool.name!r} leaves no node for jobs"
+    remedy = f"set spare_nodes to at most {max(pool.nodes - 1, 0)}, or nodes to at least {pool.spare_nodes + 1}"
+    pointer = "/spare_nodes" if "spare_nodes" in facts else "/nodes"
+    problems = (FieldProblem(pointer, "too_many_spare_nodes", f"{detail}; {remedy}"),)
+    raise Invalid("invalid", detail, remedy=remedy, problems=problems)
 
 
 def remove_pool(cluster_id: str, name: str, actor: User) -> None:
@@ -411,8 +423,9 @@ def _facts(row: Cluster) -> dict[str, Any]:
 
 def _pool_facts(pool: Pool) -> dict[str, Any]:
     return {
-        "name": pool.name, "accelerator": pool.accelerator, "nodes": pool.nodes, "slots_per_node": pool.slots_per_node,
-        "memory_bytes": pool.memory_bytes, "accelerator_memory_bytes": pool.accelerator_memory_bytes,
+        "name": pool.name, "accelerator": pool.accelerator, "nodes": pool.nodes,
+        "spare_nodes": pool.spare_nodes, "slots_per_node": pool.slots_per_node, "memory_bytes": pool.memory_bytes,
+        "accelerator_memory_bytes": pool.accelerator_memory_bytes,
         "price_per_slot_hour": str(pool.price_per_slot_hour), "currency": pool.currency,
     }  # fmt: skip
 

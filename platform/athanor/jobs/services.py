@@ -55,8 +55,9 @@ def _accept(job: Job) -> None:
 def pool_shape(pool: Pool) -> fit.PoolShape:
     """Return a pool as the checks of specs see it."""
     return fit.PoolShape(
-        str(pool), pool.slots_per_node, pool.nodes, pool.memory_bytes, pool.accelerator, pool.accelerator_memory_bytes
-    )
+        str(pool), pool.slots_per_node, pool.nodes, pool.memory_bytes, pool.accelerator, pool.accelerator_memory_bytes,
+        pool.spare_nodes,
+    )  # fmt: skip
 
 
 def check_fits(spec: JobSpec, pool: Pool) -> list[FieldProblem]:

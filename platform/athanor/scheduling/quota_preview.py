@@ -70,13 +70,13 @@ def warnings_of(tree: Tree, pools: Iterable[Pool]) -> list[str]:
     """Return warnings about valid but probably unintended grants."""
     there: dict[str, int] = {}
     for pool in pools:
-        there[pool.accelerator] = there.get(pool.accelerator, 0) + pool.size * pool.enabled
+        there[pool.accelerator] = there.get(pool.accelerator, 0) + (pool.size - pool.spare) * pool.enabled
     granted: dict[str, int] = {}
     for node in tree.values():
         for accelerator, grant in node.grants.items():
             granted[accelerator] = granted.get(accelerator, 0) + grant.nominal
     return [
-        f"{slots} slots of {accelerator} are granted in total, and the pools have {there.get(accelerator, 0)}"
+        f"{slots} slots of {accelerator} are granted in total, and jobs may hold {there.get(accelerator, 0)}"
         for accelerator, slots in sorted(granted.items())
         if slots > there.get(accelerator, 0)
     ]

@@ -70,7 +70,7 @@ def _cycle() -> tuple[int, bool]:
 
 def _is_full(taken: TakenSnapshot, started: set[str]) -> bool:
     """Return whether every pool that jobs wait for is full."""
-    left = {pool.id: pool.slots for pool in taken.snapshot.pools if pool.id in taken.lengths}
+    left = {pool.id: pool.usable for pool in taken.snapshot.pools if pool.id in taken.lengths}
     for held in taken.snapshot.holdings:
         if held.pool in left:
             left[held.pool] -= held.slots

@@ -161,7 +161,7 @@ def carry_out(request: SimulationRequest) -> SimulationResult:
     """Run a simulation. Raises RefusedSimulation if there are none, or too many."""
     present, settings = selectors.tree(), _settings()
     pools = [
-        pure.Pool(pool.id, f"{pool.cluster.name}/{pool.name}", pool.accelerator, pool.slots, pool.slots)
+        pure.Pool(pool.id, str(pool), pool.accelerator, pool.slots, pool.slots, spare=pool.spare_slots)
         for pool in Pool.objects.select_related("cluster").order_by("id")
         if pool.slots
     ]

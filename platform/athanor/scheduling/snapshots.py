@@ -211,6 +211,7 @@ def _pools(pools: Sequence[Pool]) -> list[pure.Pool]:
             size=pool.slots,
             enabled=pool.cluster.enabled,
             note=f"{lost[pool.id]} slots are on nodes that are out of service." if lost.get(pool.id) else "",
+            spare=pool.spare_slots,
         )
         for pool in pools
     ]

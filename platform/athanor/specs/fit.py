@@ -18,7 +18,7 @@ from trainer.contract.training import TrainingSpec
 
 @dataclass(frozen=True)
 class PoolShape:
-    """The facts of a pool that estimates need. `nodes` is their number.
+    """The facts of a pool that estimates need. `nodes` is their number, with the `spare_nodes` that stay free of jobs.
 
     `memory_bytes_per_node` is host memory. `accelerator_memory_bytes` is that of one accelerator, None if nobody
     configured it; it is not used for "cpu".
@@ -30,6 +30,12 @@ class PoolShape:
     memory_bytes_per_node: int
     accelerator: str = "cpu"
     accelerator_memory_bytes: int | None = None
+    spare_nodes: int = 0
+
+    @property
+    def nodes_of_jobs(self) -> int:
+        """Return the number of nodes that jobs may hold."""
+        return self.nodes - self.spare_nodes
 
     def host_bytes_per_process(self, processes_per_node: int) -> int:
         """Return the host memory of a node divided by the processes."""
@@ -111,11 +117,7 @@ def rejections(spec: JobSpec, pool: PoolShape) -> list[FieldProblem]:
     spec = resolve(spec, pool)
     found = _too_large(estimate(spec, pool, with_smallest_micro_batches=True), spec, pool)
     nodes, spare = spec.resources.nodes, spec.resources.spare_nodes
-    if nodes + spare > pool.nodes:
-        asked = f"{nodes} nodes and {spare} spare ones" if spare else f"{nodes} nodes"
-        field = "nodes" if nodes > pool.nodes else "spare_nodes"
-        detail = f"{asked} asked, pool {pool.name} has {pool.nodes}"
-        found.append(FieldProblem(f"/resources/{field}", "too_many_nodes", detail))
+    found += _exceeds_pool(spec, pool)
     if spare and nodes == 1:
         detail = "single-node jobs are retried as a new attempt; spare_nodes only applies to multi-node jobs"
         found.append(FieldProblem("/resources/spare_nodes", "no_use_for_spares", detail))
@@ -145,6 +147,27 @@ def rejections(spec: JobSpec, pool: PoolShape) -> list[FieldProblem]:
         )
         found.append(FieldProblem("/training/parallelism/tensor", "tensor_leaves_the_node", detail))
     return found
+
+
+def _exceeds_pool(spec: JobSpec, pool: PoolShape) -> list[FieldProblem]:
+    """Return why a job needs more nodes, or more slots, than the pool has for jobs."""
+    asked = spec.resources
+    nodes, slots = asked.nodes + asked.spare_nodes, pool.nodes_of_jobs * pool.slots_per_node
+    if nodes > pool.nodes_of_jobs:
+        detail = f"{asked.nodes} nodes" + (f" and {asked.spare_nodes} spare ones" if asked.spare_nodes else "")
+        detail += f" asked, pool {pool.name} has {pool.nodes}"
+        if pool.spare_nodes:
+            detail += f", {pool.spare_nodes} of them spare; take at most {pool.nodes_of_jobs} in all, or another pool"
+        field = "nodes" if asked.nodes > pool.nodes_of_jobs else "spare_nodes"
+        return [FieldProblem(f"/resources/{field}", "too_many_nodes", detail)]
+    if pool.spare_nodes and asked.slots > slots:
+        # Without spare nodes, a job with more processes than slots gets all slots of its pool.
+        detail = (
+            f"{asked.processes_per_node} processes per node need {asked.slots} slots, and jobs may hold {slots}: pool "
+            f"{pool.name} has {pool.nodes} nodes, {pool.spare_nodes} of them spare; take at most {slots // nodes}"
+        )
+        return [FieldProblem("/resources/processes_per_node", "too_many_processes", detail)]
+    return []
 
 
 def _cannot_shrink(spec: JobSpec, pool: PoolShape, fewest: int) -> list[FieldProblem]:
@@ -211,7 +234,7 @@ def resolve(spec: JobSpec, pool: PoolShape) -> JobSpec:
     if has_bf16 is not None:
         training = training.with_precision(has_bf16=has_bf16)
     device = None if pool.accelerator == "cpu" else pool.device_bytes_per_process(spec.resources.processes_per_node)
-    is_too_large = spec.resources.nodes > pool.nodes  # it is refused, whatever its mesh
+    is_too_large = spec.resources.nodes > pool.nodes_of_jobs  # it is refused, whatever its mesh
     if pool.accelerator == "cpu" or (device is not None and not is_too_large):
         training = resolve_parallelism(training, training.tokenizer.vocab_size, spec.resources, device)
     return spec.model_copy(update={"training": training})

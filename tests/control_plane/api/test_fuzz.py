@@ -97,7 +97,7 @@ REFUSALS: dict[str, set[str]] = {
     "jobs_plan": SUBMISSION,
     "jobs_submit": SUBMISSION,
     "metrics_query": {"choice"},  # either jobs or filters
-    "pools_put": {"required"},  # of a new one
+    "pools_put": {"required", "too_many_spare_nodes"},  # of a new one; less than its nodes
     "prices_change": {"zone"},  # names of time zones
     "projects_list": {"unknown_field"},
     "projects_create": {"unknown_team"},

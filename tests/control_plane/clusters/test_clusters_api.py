@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.db import IntegrityError, transaction
 
 from athanor.accounts.models import AuditEvent, Team, User
 from athanor.accounts.roles import PlatformRole
@@ -400,6 +401,35 @@ def test_a_cluster_without_jobs_can_be_removed_with_all_that_is_known_of_it(oper
     assert operator.send("GET", path).status_code == 404
     assert not Node.objects.exists()
     assert AuditEvent.objects.filter(action="cluster.remove").exists()
+
+
+def test_a_pool_has_spare_nodes_and_at_least_one_node_for_jobs(operator: Api, path: str) -> None:
+    pool = f"{path}/pools/gpu"
+    new = {"accelerator": "h100", "nodes": 3, "slots_per_node": 8, "memory_bytes": 2**40}
+    assert operator.send("PUT", pool, {**new, "spare_nodes": 1}).json()["spare_nodes"] == 1
+    assert operator.send("PUT", f"{path}/pools/other", new).json()["spare_nodes"] == 0
+    for body, pointer, detail, remedy in (
+        (
+            {"spare_nodes": 3},
+            "/spare_nodes",
+            "spare_nodes 3 of 3 nodes",
+            "spare_nodes to at most 2, or nodes to at least 4",
+        ),
+        ({"nodes": 1}, "/nodes", "spare_nodes 1 of 1 nodes", "spare_nodes to at most 0, or nodes to at least 2"),
+        ({"nodes": 0}, "/nodes", "spare_nodes 1 of 0 nodes", "spare_nodes to at most 0, or nodes to at least 2"),
+    ):
+        answer = operator.send("PUT", pool, body)
+        problem = answer.json()
+        assert (answer.status_code, problem["errors"][0]["pointer"]) == (422, pointer)
+        assert (detail in problem["detail"], remedy in problem["remedy"]) == (True, True), problem
+    (found,) = [each for each in operator.send("GET", path).json()["pools"] if each["name"] == "gpu"]
+    assert (found["nodes"], found["spare_nodes"], found["slots"]) == (3, 1, 24)
+    assert operator.send("PUT", pool, {"nodes": 4, "spare_nodes": 3}).status_code == 200
+    assert operator.send("PUT", pool, {"nodes": 0, "spare_nodes": 0}).status_code == 200
+    changes = AuditEvent.objects.filter(action="pool.change").order_by("seq")
+    assert [event.after["spare_nodes"] for event in changes] == [3, 0]
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Pool.objects.filter(name="gpu").update(spare_nodes=1)
 
 
 def test_a_configuration_that_no_longer_fits_is_told_and_breaks_nothing(operator: Api, path: str) -> None:

@@ -28,6 +28,7 @@ from athanor.reconcilers import backlog
 from deploy.local.handle import wait_until
 from tests.control_plane import drive
 from tests.control_plane.conftest import Api
+from tests.control_plane.dispatch.test_rendezvous_rounds import join, time_passes
 from trainer.contract import environment as names
 from trainer.contract.preflight import Finding, PreflightReport, report_line
 
@@ -178,6 +179,29 @@ def test_none_starts_while_a_job_waits_and_one_that_runs_ends(iron: World, clust
     Job.objects.update(not_before=timezone.now() + timedelta(hours=1))
     run()
     assert node_preflights.live().count() == 1, "a stopped one is repeated when no job waits"
+
+
+def test_they_leave_free_nodes_to_a_run_that_lost_one(iron: World, cluster: Cluster, submit: Submit) -> None:
+    resources = {"nodes": 2, "min_nodes": 1, "processes_per_node": 2, "cluster": "fake"}
+    attempt = drive.run(submit(resources=resources))
+    (free,) = set(NODES) - set(iron.placed[attempt.backend_name])
+    for index in (0, 1, 0):
+        join(attempt, index)
+    fault(cluster, free)
+    run()
+    row = NodePreflight.objects.get()
+    assert (row.node.name, row.ended_at) == (free, None), "a complete run needs no other node"
+    assert join(attempt, 0, round=2).state == "gathering"
+    run()
+    row.refresh_from_db()
+    assert (row.outcome, node_preflights.live().exists()) == ("stopped", False)
+    time_passes(16)
+    assert join(attempt, 0, round=2).state == "placed"
+    run()
+    assert not node_preflights.live().exists(), "it has continued on one node, and grows when a node replaces the other"
+    time_passes(600)
+    run()
+    assert node_preflights.live().count() == 1
 
 
 @pytest.mark.parametrize(("full", "age", "detail"), [(True, 3, "did not start it"), (False, 11, "did not end")])

@@ -66,6 +66,6 @@ def test_who_would_be_asked_to_give_slots_back_is_named(
     QuotaGrant.objects.create(node=QuotaNode.objects.get(team=other_team), accelerator="h100", nominal=1)
     more = preview(admin, {"node": "blue", "grants": {"cpu": {"nominal": 9}, "h100": {"nominal": 1}}})
     assert more["notes"] == [
-        "9 slots of cpu are granted in total, and the pools have 8",
-        "1 slots of h100 are granted in total, and the pools have 0",
+        "9 slots of cpu are granted in total, and jobs may hold 8",
+        "1 slots of h100 are granted in total, and jobs may hold 0",
     ]

@@ -58,7 +58,8 @@ def pools(draw: Draw) -> list[Pool]:
     for number in range(draw.randint(1, 3)):
         size = draw.randint(1, 12)
         slots = size if draw.random() < 0.8 else draw.randint(0, size)
-        made.append(Pool(f"pool-{number}", f"pool-{number}", draw.choice(ACCELERATORS), slots, size))
+        spare = draw.randint(0, size - 1) if draw.random() < 0.3 else 0
+        made.append(Pool(f"pool-{number}", f"pool-{number}", draw.choice(ACCELERATORS), slots, size, spare=spare))
     return made
 
 

@@ -76,7 +76,8 @@ class World:
             leaves[part.node, self.accelerator(part)] += part.slots
         found: dict[Key, tuple[int, int]] = {}
         for pool in self.snapshot.pools:
-            found["pool", pool.id] = (sum(part.slots for part in parts if part.pool == pool.id), pool.slots)
+            most = min(pool.slots, pool.size - pool.spare)
+            found["pool", pool.id] = (sum(part.slots for part in parts if part.pool == pool.id), most)
         for node in self.snapshot.nodes:
             inside = [part for part in parts if any(above.id == node.id for above in self.path(part.node))]
             if node.max_running_jobs is not None:

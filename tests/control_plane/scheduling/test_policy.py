@@ -111,6 +111,20 @@ def test_a_pool_that_lacks_nodes_lets_smaller_jobs_pass() -> None:
     assert "quarantine" in found["job_1"].detail
 
 
+def test_jobs_get_all_slots_but_those_of_spare_nodes_which_replace_nodes_that_are_lost() -> None:
+    jobs = [waits(f"job_{number}", slots=4) for number in range(1, 7)]
+    for slots, usable in ((24, 16), (20, 16), (16, 16), (12, 12), (0, 0)):
+        assert len(admitted(snapshot(jobs, pools=[pool(slots, size=24, spare=8)]))) == usable // 4
+
+
+def test_a_preemption_leaves_the_spare_nodes_free_and_without_one_nobody_is_preempted() -> None:
+    running = [holds("job_1", slots=8), holds("job_2", slots=8)]
+    smaller = [pool(16, spare=8)]
+    assert decided(snapshot([waits("job_3", slots=8)], running, pools=smaller))["job_3"].victims == ()
+    urgent = decided(snapshot([waits("job_3", slots=8, priority=10)], running, pools=smaller))["job_3"]
+    assert (urgent.victims, urgent.admitted) == (("job_1", "job_2"), False)
+
+
 def test_a_gang_that_finds_some_room_but_not_enough_says_so() -> None:
     found = decided(snapshot([waits("job_1", slots=8, nodes=2)], [holds("job_0", slots=4)]))
     assert found["job_1"].reason is Reason.WAITING_FOR_GANG

@@ -8,9 +8,10 @@ import pytest
 
 from athanor.quotas import capacity
 from athanor.scheduling.policy import cluster_state, cycle, order, preemption, reservations
+from athanor.scheduling.policy.snapshot import Pool
 from tests.control_plane.scheduling.properties import run
 
-SEEDS = 400
+SEEDS = 2000  # a loop ends with the first that notices; some changes are noticed by one in 400
 EXCEEDED = "nothing_is_exceeded_and_nothing_idles"
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -98,12 +99,22 @@ def ties_are_left_to_chance(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "sorted", lambda things, **_: list(things), raising=False)
 
 
+def jobs_use_spare_nodes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Pool, "usable", property(lambda pool: pool.slots))
+
+
+def lost_nodes_leave_spare_nodes_free(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Pool, "usable", property(lambda pool: max(0, pool.slots - pool.spare)))
+
+
 PLANTS: dict[str, tuple[Plant, str]] = {
     "borrow limits ignored": (_edited_quota(_borrow_as_you_like), EXCEEDED),
     "lend limits ignored": (_edited_quota(_lend_all), EXCEEDED),
     "nothing is lent": (_edited_quota(_lend_nothing), EXCEEDED),
     "limits ignored": (no_limits_of_jobs, EXCEEDED),
     "budgets ignored": (no_budgets, EXCEEDED),
+    "spare nodes used": (jobs_use_spare_nodes, EXCEEDED),
+    "spare nodes not used for lost ones": (lost_nodes_leave_spare_nodes_free, EXCEEDED),
     "all backfill": (everything_passes_the_head, "a_promised_start_is_kept"),
     "no backfill": (nothing_passes_the_head, EXCEEDED),
     "backfill not booked": (what_passes_is_not_booked, "a_promised_start_is_kept"),

@@ -191,6 +191,36 @@ def test_large_presets_do_not_fit_a_laptop_and_fit_their_cluster() -> None:
     assert "GiB" in found[0].detail
 
 
+@pytest.mark.parametrize(
+    ("resources", "found"),
+    [
+        ({"nodes": 3, "processes_per_node": 8}, []),
+        ({"nodes": 2, "spare_nodes": 1, "processes_per_node": 8}, []),
+        (
+            {"nodes": 4, "processes_per_node": 8},
+            [("/resources/nodes", "4 nodes asked, pool gpu/h100 has 4, 1 of them spare; take at most 3 in all, "
+              "or another pool")],
+        ),
+        (
+            {"nodes": 3, "spare_nodes": 1, "processes_per_node": 8},
+            [("/resources/spare_nodes", "3 nodes and 1 spare ones asked, pool gpu/h100 has 4, 1 of them spare; take at "
+              "most 3 in all, or another pool")],
+        ),
+        (
+            {"nodes": 3, "processes_per_node": 16},
+            [("/resources/processes_per_node", "16 processes per node need 48 slots, and jobs may hold 24: pool "
+              "gpu/h100 has 4 nodes, 1 of them spare; take at most 8")],
+        ),
+    ],
+)  # fmt: skip
+def test_a_job_that_needs_the_spare_nodes_of_its_pool_is_refused(
+    spec: dict[str, Any], resources: dict[str, Any], found: list[tuple[str, str]]
+) -> None:
+    pool = replace(H100_NODES, nodes=4, spare_nodes=1)
+    parsed = on_one_gpu_node(spec, "llama-100m", **resources)
+    assert [(each.pointer, each.detail) for each in fit.rejections(parsed, pool)] == found
+
+
 @pytest.mark.parametrize("name", [name for name in PRESETS if PRESETS[name].spec["resources"]["accelerator"] != "cpu"])
 def test_a_preset_computes_for_longer_than_it_sends_and_ends_within_its_time_limit(name: str) -> None:
     spec = fit.resolve(PRESETS[name].parsed(), H100_NODES)

@@ -62,6 +62,7 @@ def _queue(principal: Principal, queue: Queue) -> dict[str, Any]:
         "accelerator": pool.accelerator,
         "enabled": pool.cluster.enabled,
         "slots": pool.slots,
+        "spare_slots": pool.spare_slots,
         "slots_used": queue.slots_used,
         "waiting_jobs": queue.waiting_jobs,
         "waiting_slots": queue.waiting_slots,

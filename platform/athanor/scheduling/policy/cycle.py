@@ -101,7 +101,7 @@ class Cycle:
     def _is_unschedulable(self, candidate: Candidate) -> bool:
         """Return whether it could not start even if everything ended: it must not block others of its team either."""
         slots = candidate.slots
-        if slots > self.pools[candidate.pool].slots or slots > self._capacity(candidate):
+        if slots > self.pools[candidate.pool].usable or slots > self._capacity(candidate):
             return True
         return bool(candidate.job.costs) and self._budget_short(candidate) is not None
 
@@ -162,14 +162,14 @@ class Cycle:
         if slots > capacity:
             return rejections.exceeds_capacity(self.tree.nodes[leaf], accelerator, capacity, slots)
         pool = self.pools[candidate.pool]
-        constraint = self.usage.first_constraint(leaf, accelerator, slots) if slots <= pool.slots else None
+        constraint = self.usage.first_constraint(leaf, accelerator, slots) if slots <= pool.usable else None
         if constraint is not None:
             return self._tree_rejection(candidate, constraint)
-        free = pool.slots - self.used[candidate.pool]
+        free = pool.usable - self.used[candidate.pool]
         if slots <= free:
             return None
         holders = self._holders_of("pool", candidate.pool, "")
-        return rejections.pool_full(pool, max(0, free), slots, candidate.job.nodes, holders)
+        return rejections.pool_full(pool, free, slots, candidate.job.nodes, holders)
 
     def _tree_rejection(self, candidate: Candidate, constraint: Constraint) -> Rejection:
         accelerator, slots = candidate.accelerator, candidate.slots
@@ -267,7 +267,7 @@ class Cycle:
 
     def _choose_victims(self, candidate: Candidate) -> tuple[str, ...] | None:
         """Preempt running jobs for it and return their ids. None if that would not free enough."""
-        free = self.pools[candidate.pool].slots - self.used[candidate.pool]
+        free = self.pools[candidate.pool].usable - self.used[candidate.pool]
         gone = self.order.borrowers_went_before(candidate)
         binding = self._binding(candidate)
         held = self.state.held.values()
@@ -283,7 +283,7 @@ class Cycle:
         """
         self._charge(candidate)
         pool = self.pools[candidate.pool]
-        free = pool.slots - self.used[candidate.pool]
+        free = pool.usable - self.used[candidate.pool]
         if freed:
             leaving = [one for one in self.state.held.values() if one.leaving]
             made = reserve(candidate, self.usage, free, leaving, (), scope)

@@ -93,24 +93,36 @@ def exceeds_capacity(node: CapacityNode, accelerator: str, capacity: int, slots:
 
 
 def pool_full(pool: Pool, free: int, slots: int, nodes: int, holders: Holders) -> Rejection:
-    """Return the rejection by a pool without enough free slots."""
+    """Return the rejection by a pool without enough free slots. `free` is negative if jobs hold more than they may."""
     lacking = slots - free
     blocker = Blocker("pool", pool.id, pool.name, lacking, holders)
     note = f" {pool.note}" if pool.note else ""
-    if slots > pool.slots:
+    smaller = f"; a fork with at most {_slots(pool.usable)} could start before." if pool.usable else "."
+    if slots > pool.size - pool.spare:
+        return Rejection(
+            Reason.WAITING_FOR_CAPACITY,
+            f"{slots} slots are needed, and jobs may hold {pool.size - pool.spare} of the {pool.size} of {pool.name}: "
+            f"{pool.spare} are on spare nodes, which stay free for runs that lose a node.{note}",
+            f"Starts when an administrator lowers spare_nodes of {pool.name}{smaller}",
+            blocker,
+            waits=False,
+        )
+    if slots > pool.usable:
         return Rejection(
             Reason.WAITING_FOR_CAPACITY,
             f"{pool.slots} of {pool.size} slots of {pool.name} are in service, and {slots} are needed.{note}",
-            "Starts when its other nodes return to service"
-            + (f"; a fork with at most {_slots(pool.slots)} could start before." if pool.slots else "."),
+            f"Starts when its other nodes return to service{smaller}",
             blocker,
             waits=False,
         )
     gang = nodes > 1 and free > 0
     together = f" together, on {nodes} nodes" if gang else ""
+    unused = pool.slots - pool.usable + min(0, free)
+    if unused > 0:
+        note = f" {unused} more {_are(unused)} free on spare nodes, for runs that lose a node.{note}"
     return Rejection(
         Reason.WAITING_FOR_GANG if gang else Reason.WAITING_FOR_CAPACITY,
-        f"{free} of {pool.slots} slots of {pool.name} are free, and {slots} are needed{together}.{note}",
+        f"{max(0, free)} of {pool.usable} slots of {pool.name} are free, and {slots} are needed{together}.{note}",
         f"Starts when running jobs release {_slots(lacking)} more.",
         blocker,
     )

@@ -15,7 +15,8 @@ from athanor.quotas.capacity import CapacityNode
 class Pool:
     """A pool.
 
-    `slots`: in service, without nodes that are down or quarantined; `size`: with them. `note`: for people.
+    `slots`: in service, without nodes that are down or quarantined; `size`: with them. `spare`: slots of the nodes that
+    replace lost ones. `note`: for people.
     """
 
     id: str
@@ -25,6 +26,12 @@ class Pool:
     size: int
     enabled: bool = True
     note: str = ""
+    spare: int = 0
+
+    @property
+    def usable(self) -> int:
+        """Return the slots that jobs may hold. A node that is out of service takes the place of a spare one."""
+        return max(0, min(self.slots, self.size - self.spare))
 
 
 @dataclass(frozen=True, slots=True)

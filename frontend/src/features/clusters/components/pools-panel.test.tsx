@@ -5,13 +5,14 @@ import type { ClusterSetup, Pool } from "@/api/types";
 import { PoolsPanel } from "@/features/clusters/components/pools-panel";
 import { cluster } from "@/testing/documents";
 import { render } from "@/testing/render";
-import { server } from "@/testing/server";
+import { refuse, server } from "@/testing/server";
 
 const PUT = "PUT /clusters/{cluster_id}/pools/{pool_name}";
 const POOL: Pool = {
   name: "gpu",
   accelerator: "h100",
   nodes: 2,
+  spare_nodes: 0,
   slots_per_node: 8,
   slots: 16,
   slots_used: 0,
@@ -48,6 +49,28 @@ describe("the dialog of a pool", () => {
     await waitFor(() => expect(server.calls(PUT)).toHaveLength(1));
     const { memory_bytes, accelerator_memory_bytes } = server.calls(PUT)[0]?.json as Pool;
     expect([memory_bytes, accelerator_memory_bytes]).toEqual([2 ** 40 + 12345, 80 * 2 ** 30 + 1]);
+  });
+
+  it("shows spare nodes beside the nodes, changes them, and keeps them with other changes", async () => {
+    const user = await edit({ ...POOL, spare_nodes: 1 });
+    expect(screen.getByRole("cell", { name: "2, 1 spare" })).toBeTruthy();
+    const field = await screen.findByLabelText("Spare nodes");
+    expect(field).toHaveProperty("value", "1");
+    await user.clear(field);
+    await user.type(field, "0");
+    await user.click(screen.getByRole("button", { name: "Save" }));
+    await waitFor(() => expect(server.calls(PUT)).toHaveLength(1));
+    expect((server.calls(PUT)[0]?.json as Pool).spare_nodes).toBe(0);
+  });
+
+  it("shows why a number of spare nodes is refused at its field", async () => {
+    const { user } = render(<PoolsPanel cluster={cluster({ pools: [POOL], setup: SETUP })} />);
+    const detail = "spare_nodes 2 of 2 nodes of pool 'gpu' leaves no node for jobs; set spare_nodes to at most 1";
+    const errors = [{ pointer: "/spare_nodes", code: "too_many_spare_nodes", detail }];
+    server.answer(PUT, refuse(422, { code: "invalid", errors }));
+    await user.click(screen.getByRole("button", { name: "Change pool gpu" }));
+    await user.click(await screen.findByRole("button", { name: "Save" }));
+    expect(await screen.findByText(detail)).toBeTruthy();
   });
 
   it("sets the memory of an accelerator in GiB, which the table shows as unknown before", async () => {

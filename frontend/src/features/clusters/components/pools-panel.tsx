@@ -23,24 +23,31 @@ const NEW: Draft = {
   name: "",
   accelerator: "cpu",
   nodes: 1,
+  spare_nodes: 0,
   slots_per_node: 1,
   memory_bytes: GIB,
   accelerator_memory_bytes: null,
 };
 
 function draftOf(pool: Pool): Draft {
-  const { name, accelerator, nodes, slots_per_node, memory_bytes, accelerator_memory_bytes, currency } = pool;
+  const { name, accelerator, nodes, spare_nodes, slots_per_node, memory_bytes, accelerator_memory_bytes, currency } =
+    pool;
   const price_per_slot_hour = String(pool.price_per_slot_hour);
   return {
     name,
     accelerator,
     nodes,
+    spare_nodes,
     slots_per_node,
     memory_bytes,
     accelerator_memory_bytes,
     currency,
     price_per_slot_hour,
   };
+}
+
+function nodesOf(pool: Pool): string {
+  return pool.spare_nodes > 0 ? `${pool.nodes}, ${pool.spare_nodes} spare` : String(pool.nodes);
 }
 
 function proposal(pool: ProposedPool): string {
@@ -81,7 +88,7 @@ export function PoolsPanel({ cluster }: { cluster: FullCluster }) {
   const columns: Column<Pool>[] = [
     { name: "Pool", cell: (pool) => pool.name },
     { name: "Accelerator", cell: (pool) => <span className="mono">{pool.accelerator}</span> },
-    { name: "Nodes", end: true, cell: (pool) => pool.nodes },
+    { name: "Nodes", end: true, cell: (pool) => nodesOf(pool) },
     { name: "Slots used", end: true, cell: (pool) => `${pool.slots_used} of ${pool.slots}` },
     { name: "Memory per node", end: true, quiet: true, cell: (pool) => bytes(pool.memory_bytes) },
     {
@@ -195,6 +202,7 @@ function PoolDialog({ draft, known, busy, error, onSave, onClose }: PoolDialogPr
       name: known ? draft.name : field("name"),
       accelerator: field("accelerator"),
       nodes: Number(field("nodes")),
+      spare_nodes: Number(field("spare_nodes")),
       slots_per_node: Number(field("slots_per_node")),
       memory_bytes: sizeOf(field("memory"), draft.memory_bytes) ?? 0,
       accelerator_memory_bytes: sizeOf(field("accelerator_memory"), draft.accelerator_memory_bytes),
@@ -219,6 +227,14 @@ function PoolDialog({ draft, known, busy, error, onSave, onClose }: PoolDialogPr
             error={errorAt(error, "/accelerator")}
           />
           <NumberInput label="Nodes" name="nodes" min={0} defaultValue={draft.nodes ?? 1} error={errorAt(error, "/nodes")} />
+          <NumberInput
+            label="Spare nodes"
+            name="spare_nodes"
+            description="How many of the nodes stay free of jobs, for runs that lose a node"
+            min={0}
+            defaultValue={draft.spare_nodes ?? 0}
+            error={errorAt(error, "/spare_nodes")}
+          />
           <NumberInput
             label="Slots per node"
             name="slots_per_node"

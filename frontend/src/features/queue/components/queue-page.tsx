@@ -67,7 +67,8 @@ function Sums({ queue }: { queue: PoolQueue }) {
     <Group gap="md">
       {queue.enabled ? null : <Pill tone="bad">disabled</Pill>}
       <Text size="xs" c="dimmed" className="numeric">
-        {queue.slots_used} of {queue.slots} {queue.accelerator} slots used; {queue.waiting_jobs}{" "}
+        {queue.slots_used} of {queue.slots} {queue.accelerator} slots used
+        {queue.spare_slots > 0 ? `, ${queue.spare_slots} spare` : ""}; {queue.waiting_jobs}{" "}
         {queue.waiting_jobs === 1 ? "job waits" : "jobs wait"} for {queue.waiting_slots}
         {others > 0 ? `, ${others} of them not shown here` : ""}
       </Text>

@@ -26,11 +26,14 @@ class PoolSerializer(serializers.Serializer[Any]):
 
     name = serializers.CharField(help_text="Name within the cluster.")
     accelerator = serializers.CharField(help_text="Accelerator of its nodes, or `cpu`.")
-    nodes = serializers.IntegerField(help_text="Number of nodes.")
+    nodes = serializers.IntegerField(help_text="Number of nodes, spare ones included.")
+    spare_nodes = serializers.IntegerField(
+        help_text="Number of its nodes that stay free of admitted jobs, so that a run that loses a node finds another."
+    )
     slots_per_node = serializers.IntegerField(
         help_text="Slots per node. A slot runs one process: one accelerator, or one CPU core."
     )
-    slots = serializers.IntegerField(help_text="Slots of all its nodes.")
+    slots = serializers.IntegerField(help_text="Slots of all its nodes, spare ones included.")
     slots_used = serializers.IntegerField(help_text="Slots that jobs of this platform hold.")
     memory_bytes = serializers.IntegerField(help_text="Host memory of one node in bytes, shared by its processes.")
     accelerator_memory_bytes = serializers.IntegerField(
@@ -54,6 +57,15 @@ class PoolChangeSerializer(RequestSerializer):
     )
     nodes = serializers.IntegerField(
         required=False, min_value=0, max_value=MAX_INT32, help_text="Number of nodes. A new pool without it has 1."
+    )
+    spare_nodes = serializers.IntegerField(
+        required=False,
+        min_value=0,
+        max_value=MAX_INT32,
+        help_text=(
+            "Number of its nodes that stay free of admitted jobs, so that a run that loses a node finds another. Less "
+            "than `nodes`. A new pool without it has 0. Running jobs are not stopped for it."
+        ),
     )
     slots_per_node = serializers.IntegerField(
         required=False,
