@@ -90,9 +90,9 @@ class SlurmBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNodes, Re
         missing = {name: handle for name, handle in by_name.items() if name not in found}
         if missing:
             answers.update({by_name[name]: answer for name, answer in self._forgotten(missing, deadline)})
-        for name, jobs in replacements.items():
+        for name, others in replacements.items():
             answer = answers[by_name[name]]
-            nodes = (*answer.nodes, *parse.nodes_of_replacements(answer, jobs))
+            nodes = (*answer.nodes, *parse.nodes_of_replacements(answer, others))
             answers[by_name[name]] = replace(answer, nodes=nodes)
         return answers
 
