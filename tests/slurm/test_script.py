@@ -323,7 +323,7 @@ def test_the_job_of_an_attempt_waits_for_the_agents_of_replacements(
         name.with_suffix(f".ended.{index}").touch()
     ended = run_agent(stand_ins, ["sh", "-c", "exit 1"], {"nodes": 3, "min_nodes": 2})
     assert ended.returncode == 0, ended.stderr
-    assert (stand_ins / "asked").read_text().splitlines() == ["--noheader --jobs=8"] * asked
+    assert (stand_ins / "asked").read_text().splitlines() == ["--noheader --states=RUNNING,SUSPENDED --jobs=8"] * asked
     assert ended.stdout.splitlines() == [
         "athanor: output of job 8, the replacement of a lost node",
         "hello from node 1",

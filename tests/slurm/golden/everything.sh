@@ -105,7 +105,7 @@ status=$?
 for job in /shared/athanor/athanor-01j8zzzzzzzzzzzzzzzzzzzzzz.replaced.*.begun; do
     [ -e "$job" ] && number=$(cat "$job") && [ -n "$number" ] || continue
     while [ ! -e "${job%.begun}.end" ]; do
-        state=$(squeue --noheader --jobs="$number" 2>&1) && [ -z "$state" ] && break
+        state=$(squeue --noheader --states=RUNNING,SUSPENDED --jobs="$number" 2>&1) && [ -z "$state" ] && break
         case $state in *"Invalid job id"*) break ;; esac
         sleep 1  # the ends of other jobs can only be asked for
     done
