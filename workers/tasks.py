@@ -12,7 +12,7 @@ from athanor.budgets import goodput_hours, metering_cycle, series_fetch
 from athanor.compliance import audit_anchors, erasure
 from athanor.compliance import retention as records
 from athanor.core import task_triggers
-from athanor.dispatch import finalise, node_preflights, observe, stop, submit
+from athanor.dispatch import finalise, node_preflights, observe, replace_nodes, stop, submit
 from athanor.fleet import inventory_sync
 from athanor.reconcilers.backlog import recorded
 from athanor.scheduling import estimates, simulations
@@ -59,8 +59,9 @@ def dispatch() -> None:
 
 @reconciler(task_triggers.OBSERVE)
 def watch() -> None:
-    """Observe live attempts, and stop those that should not run."""
+    """Observe live attempts, replace nodes that they have lost, and stop those that should not run."""
     observe.observe_due()
+    replace_nodes.replace_due()
     stop.stop_due()
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 
 import pytest
 from pydantic import ValidationError
@@ -17,6 +18,7 @@ from athanor.backends.base import (
     ListsOurs,
     Phase,
     Presence,
+    ReplacesNodes,
 )
 from athanor.backends.facts import Level, NodeState
 from deploy.local.handle import wait_until
@@ -82,6 +84,31 @@ def test_submitting_again_adopts_while_it_runs_and_after_it_ended(case: Case) ->
     assert case.backend.submit(submission) == handle
     assert case.observe(handle).presence is Presence.FINISHED
     assert case.starts(handle) == 1
+
+
+def test_a_replacement_of_a_node_is_requested_once_and_is_no_attempt(case: Case) -> None:
+    if not isinstance(case.backend, ReplacesNodes):
+        pytest.skip("it replaces no nodes, or does so by itself")
+    plan = case.plan(nodes=2, min_nodes=1)
+    handle = case.backend.submit(case.backend.render(plan))
+    runs_programs = type(case).starts is Case.starts
+    wait_until(lambda: case.starts(handle) == (2 if runs_programs else 1), "it has started", 30)
+    plan = replace(plan, avoid_nodes=case.observe(handle).nodes)
+    asked = case.backend.render_replacement(plan, node_index=1, number=1)
+    with meeting(case, Fault.LOST_ANSWER):
+        case.backend.submit(asked)
+    replacement = case.backend.submit(asked)
+    assert case.backend.submit(asked) == replacement
+    assert replacement.backend_name == handle.backend_name
+    if runs_programs:
+        wait_until(lambda: case.starts(handle) == 3, "its agent has started", 30)
+    for known in (handle, Handle(handle.backend_name)):
+        assert case.observe(known).phase is Phase.RUNNING
+    if isinstance(case.backend, ListsOurs):
+        assert case.backend.list_ours() == {handle.backend_name}
+    case.finish(handle)
+    assert case.until(handle, Presence.FINISHED).exit_status == 0
+    assert case.starts(handle) == (3 if runs_programs else 1)
 
 
 def test_one_whose_id_was_never_saved_is_found_by_its_name(case: Case) -> None:

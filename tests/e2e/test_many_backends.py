@@ -254,6 +254,36 @@ def test_a_killed_agent_starts_again_and_takes_part_in_the_same_attempt(
     assert stack.steps_of(job_id) == list(range(1, 101))
 
 
+def test_a_node_that_slurm_has_lost_is_replaced_and_the_run_grows_back(
+    stack: Any, tmp_path: Path, slurm: SlurmCluster, slurm_cluster_id: str
+) -> None:
+    training = {"steps": 100_000, "evaluation": {"every_steps": 100_000, "sequences": 8}}
+    job_id = submit(
+        stack, tmp_path, "slurm", 2, 1, training=training, checkpoint={"every_steps": 50_000},
+        resources={"min_nodes": 1},
+    )  # fmt: skip
+    stack.wait_for_step(job_id, 20)
+    (attempt,) = attempts(stack, job_id)
+    first, lost = attempt["nodes"]
+    slurm.kill_node(lost)
+    wait_until(lambda: events(stack, job_id, "attempt.shrunk"), "it continues on one node", 120)
+    wait_until(lambda: events(stack, job_id, "attempt.grown"), "it continues on two nodes again", 180)
+    (asked,) = events(stack, job_id, "attempt.node_requested")
+    assert (asked["node_index"], asked["node"], asked["number"]) == (1, lost, 1)
+    (grown,) = events(stack, job_id, "attempt.grown")
+    assert (grown["nodes"], grown["before"]) == (2, 1)
+    (attempt,) = attempts(stack, job_id)
+    assert attempt["nodes"][0] == first
+    assert attempt["nodes"][1] not in (first, lost)
+    stack.wait_for_step(job_id, stack.job(job_id)["progress"]["step"] + 5)
+    stack.json("cancel", job_id)
+    job = stack.wait_for_end(job_id)
+    assert (job["status"], job["reason"]["code"], len(job["attempts"])) == ("cancelled", "stopped_by_user", 1)
+    saved = events(stack, job_id, "checkpoint.registered")
+    assert [each["step"] for each in saved] == [job["attempts"][0]["last_step"]]
+    wait_until(lambda: not slurm.run("squeue", "-h").strip(), "no job of it is left", 60)
+
+
 def kill_second_agent(cluster: SlurmCluster | Cluster) -> None:
     """Kill the agent of the second node of the cluster's job, not its ranks."""
     if isinstance(cluster, Cluster):

@@ -15,11 +15,19 @@ NOW = 1_795_000_000
 
 
 def squeue(state: str, *, exit_code: str = "0", reason: str = "None", **more: str) -> SlurmJob:
-    values = {"restarts": "0", "used": "0:00", "left": "1:00:00", "start": "N/A", "preempted": "N/A", "nodes": ""}
+    values = {
+        "restarts": "0",
+        "used": "0:00",
+        "left": "1:00:00",
+        "start": "N/A",
+        "preempted": "N/A",
+        "nodes": "",
+        "comment": f"athanor:{NAME}",
+    }
     values |= more
     line = "|".join([
         "17", NAME, state, values["restarts"], exit_code, values["used"], values["left"], values["start"],
-        values["preempted"], values["nodes"], reason, "\n",
+        values["preempted"], values["nodes"], reason, values["comment"], "\n",
     ])  # fmt: skip
     (job,) = listing.jobs([f"{NOW}\n".encode(), line.encode()])
     return job
@@ -69,6 +77,25 @@ def test_a_state_is_a_base_and_flags_in_every_spelling() -> None:
         assert parse.to_observation(SlurmJob(1, NAME, parse.parse_state(state))).phase is phase
     ended = SlurmJob(1, NAME, parse.parse_state(["COMPLETED", "UPDATE_DB"]))
     assert parse.to_observation(ended).presence is Presence.FINISHED
+
+
+def test_a_replacement_is_known_by_its_comment_and_any_other_comment_is_the_attempts() -> None:
+    assert squeue("RUNNING", comment=f"athanor:{NAME}:3.1").is_replacement
+    for comment in ("", f"athanor:{NAME}", "an admin | wrote | this:1.2", f"athanor:{NAME}:3"):
+        job = squeue("RUNNING", comment=comment)
+        assert (job.comment, job.is_replacement) == (comment, False)
+    record = {"job_id": 17, "name": NAME, "job_state": "RUNNING", "comment": f"athanor:{NAME}:3.1"}
+    assert rest.job_of(record, None).is_replacement
+    assert not rest.job_of({**record, "comment": None}, None).is_replacement
+
+
+def test_the_nodes_of_replacements_count_while_they_run() -> None:
+    own = parse.to_observation(squeue("RUNNING", nodes="n1"))
+    states = ["PENDING", "RUNNING", "NODE_FAIL", "COMPLETED", "RUNNING"]
+    others = [squeue(state, nodes=f"n{number}") for number, state in enumerate(states, 2)]
+    assert parse.nodes_of_replacements(own, others) == ("n3", "n6")
+    ended = parse.to_observation(squeue("COMPLETED", nodes="n1"))
+    assert parse.nodes_of_replacements(ended, others[1:4]) == ("n3", "n5")
 
 
 def test_exit_statuses_of_all_spellings() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from athanor.backends.base import BackendRejected
+from athanor.backends.base import BackendRejected, Submission
 from athanor.backends.plan import LaunchPlan
 from athanor.backends.slurm import rest
 from athanor.backends.slurm.backend import SlurmBackend
@@ -88,6 +88,17 @@ def test_scripts_are_as_they_were(name: str) -> None:
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
+def test_the_script_of_a_replacement_is_as_it_was() -> None:
+    config, changes = CASES["everything"]
+    text = backend(**config).render_replacement(plan(**changes), node_index=3, number=2).text
+    file = GOLDEN / "replacement.sh"
+    if os.environ.get("ATHANOR_WRITE_GOLDEN"):
+        file.write_text(text)
+    assert text == file.read_text()
+    assert "planted-secret" not in text
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
 def test_a_plan_for_one_node_names_it_to_slurm() -> None:
     text = backend().render(plan(only_node="node17")).text
     assert "#SBATCH --nodelist=node17" in text.splitlines()
@@ -158,7 +169,11 @@ def run_agent(
     place: Path, command: list[str], changes: dict[str, Any], work: str = "work", **variables: str
 ) -> subprocess.CompletedProcess[str]:
     chosen = backend(log_directory=str(place / "shared"), work_directory=str(place / work), command=command)
-    asked: Any = chosen.render(plan(**changes)).payload
+    return run_job(place, chosen.render(plan(**changes)), **variables)
+
+
+def run_job(place: Path, submission: Submission, **variables: str) -> subprocess.CompletedProcess[str]:
+    asked: Any = submission.payload
     environment = {
         "PATH": f"{place / 'bin'}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1",
         "SLURMD_NODENAME": "n1", "SLURM_NODEID": "0", "SLURM_STEP_ID": "0", **variables,
@@ -248,3 +263,68 @@ def test_an_agent_starts_again_only_when_the_ranks_of_the_killed_one_have_ended(
     ended = run_agent(stand_ins, [sys.executable, "-c", RANKS, str(stand_ins / "rank")], {"spare_nodes": 1})
     assert ended.returncode == 0, ended.stderr
     assert "signal 9" in ended.stderr
+
+
+def replacement(place: Path, status: int) -> subprocess.CompletedProcess[str]:
+    """Run the job that replaces node 3 of an attempt of four."""
+    command = ["sh", "-c", f"pwd; exit {status}"]
+    chosen = backend(log_directory=str(place / "shared"), work_directory=str(place / "work"), command=command)
+    asked = chosen.render_replacement(plan(nodes=4, min_nodes=2), node_index=3, number=1)
+    return run_job(place, asked, SLURM_JOB_ID="8")
+
+
+def test_a_replacement_has_the_index_of_the_lost_node_and_files_of_its_own(stand_ins: Path) -> None:
+    ended = replacement(stand_ins, 0)
+    assert (ended.returncode, ended.stdout) == (0, f"{stand_ins}/work/{plan().backend_name}/3\n"), ended.stderr
+    files = {file.name.removeprefix(f"{plan().backend_name}."): file for file in (stand_ins / "shared").iterdir()}
+    assert set(files) == {"ended.3", "replaced.3.1.begun", "replaced.3.1.end"}
+    assert files["replaced.3.1.end"].read_text() == "0 8\n"
+    assert replacement(stand_ins, 0).returncode == RAN_BEFORE
+
+
+def test_a_replacement_that_fails_does_not_count_as_a_good_end(stand_ins: Path) -> None:
+    assert replacement(stand_ins, 83).returncode == 83
+    assert not list((stand_ins / "shared").glob("*.ended.3"))
+
+
+def test_a_replacement_runs_nothing_when_the_attempt_is_over(stand_ins: Path) -> None:
+    (stand_ins / "shared" / f"{plan().backend_name}.end").write_text("0 7\n")
+    ended = replacement(stand_ins, 0)
+    assert (ended.returncode, ended.stdout) == (RAN_BEFORE, "")
+
+
+# squeue, whose calls are counted in `asked`.
+SQUEUE = """#!/bin/bash
+echo "$*" >>{place}/asked
+[ "$(wc -l <{place}/asked)" -gt {listed} ] || exec echo "8 main athanor root R 0:10 1 n2"
+{after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("listed", "after", "asked"),
+    [
+        (2, "exit 0", 3),  # it ran, and has ended
+        (1, "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", 2),  # and Slurm has forgotten it
+        (0, "touch {name}.replaced.1.1.end; echo 'Unable to contact slurm controller' >&2; exit 1", 1),
+    ],
+)
+def test_the_job_of_an_attempt_waits_for_the_agents_of_replacements(
+    stand_ins: Path, listed: int, after: str, asked: int
+) -> None:
+    """The agent of its own node has failed, as srun reports of a lost one, and two ended well in other jobs."""
+    name = stand_ins / "shared" / plan().backend_name
+    squeue = stand_ins / "bin" / "squeue"
+    squeue.write_text(SQUEUE.format(place=stand_ins, listed=listed, after=after.format(name=name)))
+    squeue.chmod(0o755)
+    name.with_suffix(".replaced.1.1.begun").write_text("8\n")
+    name.with_suffix(".replaced.1.1.log").write_text("hello from node 1\n")
+    for index in (1, 2):
+        name.with_suffix(f".ended.{index}").touch()
+    ended = run_agent(stand_ins, ["sh", "-c", "exit 1"], {"nodes": 3, "min_nodes": 2})
+    assert ended.returncode == 0, ended.stderr
+    assert (stand_ins / "asked").read_text().splitlines() == ["--noheader --states=RUNNING,SUSPENDED --jobs=8"] * asked
+    assert ended.stdout.splitlines() == [
+        "athanor: output of job 8, the replacement of a lost node",
+        "hello from node 1",
+    ]

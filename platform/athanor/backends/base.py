@@ -223,6 +223,23 @@ class DrainsNodes(ABC):
         """Accept new work again. Idempotent; a node that is not drained is unchanged."""
 
 
+class ReplacesNodes(ABC):
+    """Capability: a node that the cluster has removed from an attempt can be replaced by another one.
+
+    What runs for a replacement belongs to the attempt: `cancel` ends it too, and its node is in `Observation.nodes`
+    while it runs. It decides nothing about the attempt's presence, phase or end, but the attempt does not end while an
+    agent of a replacement runs.
+    """
+
+    @abstractmethod
+    def render_replacement(self, plan: LaunchPlan, node_index: int, number: int) -> Submission:
+        """Return what `submit` will hand over to run the agent of this node index on another node. Pure.
+
+        `plan` is that of the attempt, with the time that is left and the nodes to avoid now. `submit` is idempotent for
+        each attempt, node index and `number`. Raise BackendRejected for what can never run here.
+        """
+
+
 class SyncsTeams(ABC):
     """Capability: teams have a counterpart on the cluster (an account, a namespace)."""
 

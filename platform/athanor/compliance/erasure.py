@@ -195,7 +195,13 @@ def _scrub(job: Job) -> None:
     for model in OF_JOBS:
         model._default_manager.filter(job=job).delete()
     attempts.update(
-        submission_text="", end_report=None, reason_detail="", explanation="", native_reason="", native_nodes=[]
+        submission_text="",
+        end_report=None,
+        reason_detail="",
+        explanation="",
+        native_reason="",
+        native_nodes=[],
+        lost_nodes=[],
     )
     Job.objects.filter(pk=job.pk).update(
         spec={}, resolved_spec={}, labels={}, warnings=[], reason_detail="", waiting=None, schedule=None

@@ -196,15 +196,15 @@ def _apply(job: Job, attempt: Attempt, ending: Ending, report: AttemptEnd | None
 def _suspected_nodes(attempt: Attempt, reason: Reason, report: AttemptEnd | None) -> list[str]:
     """Return the nodes at which a fault of nodes is recorded: that of the agent that reported it, or else all, since it
     may have been any."""
-    known = list(attempt.native_nodes)
+    known, last = attempt.known_nodes, list(attempt.native_nodes)
     is_of_one = reason in FAULTS_OF_ONE_NODE or reason is Reason.PROCESS_KILLED
     if not is_of_one or len(known) <= 1:
-        return known
+        return last
     if report is not None and REASON_OF_END[report.end_class] is reason:
         reporting = attempt.nodes.filter(node_index=report.node_rank, name__in=known)
         if found := list(reporting.values_list("name", flat=True)):
             return found
-    return [] if reason in FAULTS_OF_ONE_NODE else known
+    return [] if reason in FAULTS_OF_ONE_NODE else last
 
 
 def _as_asked(job: Job, attempt: Attempt, ending: Ending) -> Ending:

@@ -52,6 +52,8 @@ class Live(NamedTuple):
     cause: str
     explanation: str
     native_restarts: int
+    native_nodes: list[str]
+    lost_nodes: list[str]
     absent_count: int
     launched_at: datetime | None
     expected_start_at: datetime | None
@@ -135,8 +137,8 @@ def _batches(attempts: QuerySet[Attempt]) -> Iterator[list[Live]]:
 def _read(attempts: QuerySet[Attempt]) -> list[Live]:
     rows = attempts.values_list(
         "id", "backend_name", "backend_id", "status", "native_state", "native_reason", "phase", "cause", "explanation",
-        "native_restarts", "absent_count", "launched_at", "expected_start_at", "job__queued_at", "job_id",
-        "job__status", "job__health", F("job__resolved_spec__time_limit_seconds"),
+        "native_restarts", "native_nodes", "lost_nodes", "absent_count", "launched_at", "expected_start_at",
+        "job__queued_at", "job_id", "job__status", "job__health", F("job__resolved_spec__time_limit_seconds"),
         F("job__resolved_spec__wait_limit_seconds"),
     )  # fmt: skip
     return [Live(*row) for row in rows]
@@ -225,8 +227,11 @@ def _write_places(present: list[tuple[Live, Observation]]) -> None:
         if live.launched_at is None and answer.phase is not Phase.PENDING:
             seconds = None if answer.running_seconds is None else float(round(answer.running_seconds))
             launched.setdefault(seconds, []).append(live.id)
-        if answer.nodes and (_said(answer) != _known(live) or answer.presence is Presence.FINISHED):
-            Attempt.objects.filter(pk=live.id).update(native_nodes=list(answer.nodes))
+        if answer.nodes and list(answer.nodes) != live.native_nodes:
+            lost = set(live.lost_nodes)
+            if answer.phase is Phase.RUNNING:  # one that ends has fewer and fewer nodes
+                lost = (lost | set(live.native_nodes)) - set(answer.nodes)
+            Attempt.objects.filter(pk=live.id).update(native_nodes=list(answer.nodes), lost_nodes=sorted(lost))
         if answer.phase is Phase.PENDING and answer.starts_in_seconds is not None:
             expected = timezone.now() + timedelta(seconds=answer.starts_in_seconds)
             if live.expected_start_at is None or abs(expected - live.expected_start_at) > ESTIMATE_MOVES_BY:

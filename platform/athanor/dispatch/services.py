@@ -13,6 +13,7 @@ from athanor.artifacts import base_models, datasets
 from athanor.artifacts import services as artifacts
 from athanor.backends import registry
 from athanor.backends.base import Backend, Handle
+from athanor.backends.plan import LaunchPlan
 from athanor.budgets.failure_rate import slot_hours_between_failures_of
 from athanor.clusters import server_config
 from athanor.clusters.models import Cluster
@@ -21,7 +22,7 @@ from athanor.clusters.selectors import scores_of
 from athanor.clusters.services import offending_names, quarantined_names
 from athanor.core import leases
 from athanor.core.leases import Lease
-from athanor.dispatch import plan_builder
+from athanor.dispatch import plan_builder, tokens
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import Reason
@@ -88,6 +89,19 @@ def nodes_to_avoid(job: Job) -> tuple[str, ...]:
     candidates = dict.fromkeys([*offenders, *avoided_names(scores_of(cluster))])
     avoided = [name for name in candidates if name not in quarantined][: max(to_spare, 0)]
     return tuple(sorted({*quarantined, *avoided}))
+
+
+def launch_plan_of(attempt: Attempt, avoid_nodes: tuple[str, ...]) -> LaunchPlan:
+    """Return what a backend starts for an attempt."""
+    job = attempt.job
+    return plan_builder.launch_plan(
+        spec_of(job),
+        attempt_id=attempt.id,
+        owner=plan_builder.Owner(job.id, job.team.name, job.project, job.pool.name),
+        avoid_nodes=avoid_nodes,
+        agent_url=f"{settings.ATHANOR.public_url}/api/agent/v1",
+        token=tokens.issue(attempt.id),
+    )
 
 
 def spec_of(job: Job) -> JobSpec:

@@ -3,7 +3,6 @@
 import logging
 from functools import partial
 
-from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
 
@@ -12,9 +11,9 @@ from athanor.backends.base import BackendRejected, BackendUnavailable, Handle, S
 from athanor.backends.plan import backend_name
 from athanor.core import ids, leases, task_triggers
 from athanor.core.leases import Lease
-from athanor.dispatch import node_preflights, plan_builder, tokens
+from athanor.dispatch import node_preflights
 from athanor.dispatch.abandon import abandon_job, abandon_job_of
-from athanor.dispatch.services import applying_to_attempt, backend_of, nodes_to_avoid, spec_of
+from athanor.dispatch.services import applying_to_attempt, backend_of, launch_plan_of, nodes_to_avoid
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import Reason
@@ -91,16 +90,8 @@ def _submit(lease: Lease) -> None:
     except ValueError as error:  # its operator must act; the job is not to blame
         log.warning("attempt %s is submitted later, its cluster cannot be used: %s", attempt.id, error)
         return
-    launch = plan_builder.launch_plan(
-        spec_of(job),
-        attempt_id=attempt.id,
-        owner=plan_builder.Owner(job.id, job.team.name, job.project, job.pool.name),
-        avoid_nodes=nodes_to_avoid(job),
-        agent_url=f"{settings.ATHANOR.public_url}/api/agent/v1",
-        token=tokens.issue(attempt.id),
-    )
     try:
-        submission = backend.render(launch)
+        submission = backend.render(launch_plan_of(attempt, nodes_to_avoid(job)))
     except BackendRejected as error:
         _reject(lease, "", str(error))
         return

@@ -37,6 +37,25 @@ PLATFORM_EVENTS: Mapping[str, PlatformEventType] = {
         {"artifact": "Id of the artifact.", "kind": "`model`.", "bytes": "Its size, in bytes."},
         _ATTEMPT,
     ),
+    "attempt.node_requested": PlatformEventType(
+        "The cluster has removed a node from the attempt, which continues without it. Another node was requested.",
+        {
+            "attempt": "Id of the attempt.",
+            "node_index": "Index of the node in the attempt.",
+            "node": "Name of the lost node.",
+            "number": "Number of the request for this index, from 1.",
+        },
+        "`dispatch`",
+    ),
+    "attempt.node_refused": PlatformEventType(
+        "The cluster refused a requested node. No other one is requested for its index.",
+        {
+            "attempt": "Id of the attempt.",
+            "node_index": "Index of the node in the attempt.",
+            "because": "The cluster's answer, as text.",
+        },
+        "`dispatch`",
+    ),
     "checkpoint.damaged": PlatformEventType(
         "A checkpoint could not be read, or an administrator marked it as damaged. Nothing resumes from it.",
         {"checkpoint": "Id of the checkpoint.", "step": "Steps done.", "because": "What is wrong with it, as text."},

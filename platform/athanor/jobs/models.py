@@ -207,8 +207,9 @@ class Attempt(LeasedModel):
     """One submission of a job to a backend. `backend_name` is a pure function of the id and unique for ever.
 
     What its backend said last: `native_*`, `phase`, `cause`, `explanation`, `expected_start_at` (backends/base.py).
-    `native_nodes` are empty until its cluster has said where it runs. `launched_at` is when its processes could begin,
-    after any queue of the backend's own: limits count from then.
+    `native_nodes` are empty until its cluster has said where it runs; `lost_nodes` are those that it has removed since
+    from the attempt, which continued. `launched_at` is when its processes could begin, after any queue of the backend's
+    own: limits count from then.
     """
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.attempt_id, editable=False)
@@ -226,6 +227,7 @@ class Attempt(LeasedModel):
     explanation = models.TextField(blank=True, default="")
     expected_start_at = models.DateTimeField(null=True)
     native_nodes = models.JSONField(default=list)
+    lost_nodes = models.JSONField(default=list, db_default=[])
     native_restarts = models.PositiveIntegerField(default=0)
     exit_status = models.IntegerField(null=True)
     submission_text = models.TextField(blank=True, default="")
@@ -262,9 +264,15 @@ class Attempt(LeasedModel):
 
         Only the cluster says where an attempt runs: agents are not trusted, in a rendezvous neither. On a single node,
         whatever name is sent means this node."""
-        if len(self.native_nodes) == 1:
-            return str(self.native_nodes[0])
-        return str(name) if name in self.native_nodes else None
+        known = self.known_nodes
+        if len(known) == 1:
+            return known[0]
+        return str(name) if name in known else None
+
+    @property
+    def known_nodes(self) -> list[str]:
+        """Return the names of the nodes that the attempt runs or ran on, lost ones last."""
+        return [*self.native_nodes, *self.lost_nodes]
 
 
 class AttemptNode(models.Model):
@@ -273,6 +281,10 @@ class AttemptNode(models.Model):
     `round` is 0 when it was not seen for too long before its round was complete. `node_rank` is None until then, and
     for a spare node. `has_left`: it can run no ranks any more. `topology`: the switches above it, outermost first. All
     ranks of a round resume from the checkpoint `resume_id`, if any.
+
+    `replacements`: how many nodes were requested in its place (dispatch/replace_nodes.py), the newest at
+    `replacement_asked_at`, None if no request is left to cancel. `replacement_submitted_at` is None until the cluster
+    has the newest request.
     """
 
     # No index of its own: PostgreSQL would use it to look for one node among all.
@@ -285,11 +297,21 @@ class AttemptNode(models.Model):
     topology = models.JSONField(default=list)
     node_rank = models.PositiveIntegerField(null=True)
     has_left = models.BooleanField(default=False, db_default=False)
+    replacements = models.PositiveIntegerField(default=0, db_default=0)
+    replacement_asked_at = models.DateTimeField(null=True)
+    replacement_submitted_at = models.DateTimeField(null=True)
     joined_at = models.DateTimeField()
     seen_at = models.DateTimeField()
     resume_id = models.CharField(max_length=40, blank=True, default="")
 
     class Meta:
+        indexes: ClassVar[list[models.Index]] = [
+            models.Index(
+                fields=["attempt"],
+                condition=models.Q(replacement_asked_at__isnull=False),
+                name="requested_replacements",
+            )
+        ]
         constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(fields=["attempt", "node_index"], name="one_place_per_node_of_an_attempt")
         ]

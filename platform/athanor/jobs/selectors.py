@@ -259,7 +259,7 @@ def _attempt_facts(job: Job, now: datetime, slots: Mapping[int, int]) -> list[At
     found = []
     for attempt in attempts_of(job):
         report = attempt.end_report or {}
-        own = attempt.native_nodes if len(attempt.native_nodes) == 1 else [""]
+        own = attempt.known_nodes if len(attempt.known_nodes) == 1 else [""]
         found.append(
             AttemptFacts(
                 attempt.number, attempt.launched_at, attempt.ended_at or now, attempt.reason, attempt.reason_detail,

@@ -29,7 +29,11 @@ RECONCILERS = (
         2.0,
         "Each admitted job is submitted to its cluster once; jobs to be stopped are asked to stop.",
     ),
-    Reconciler(task_triggers.OBSERVE, 2.0, "The status of every live attempt on its cluster is current."),
+    Reconciler(
+        task_triggers.OBSERVE,
+        2.0,
+        "The status of every live attempt on its cluster is current; nodes that a run has lost are requested again.",
+    ),
     Reconciler(task_triggers.FINALISE, 2.0, "The end of an attempt ends its job or queues it again."),
     Reconciler(
         task_triggers.PUBLISH,

@@ -331,10 +331,11 @@ def _record_preflight(attempt: Attempt, data: Mapping[str, Any]) -> None:
     report = read_report(data)
     if report is None:
         return
-    if len(attempt.native_nodes) == 1:
-        report = report.on_node(attempt.native_nodes[0])
+    known = attempt.known_nodes
+    if len(known) == 1:
+        report = report.on_node(known[0])
     cluster = attempt.job.pool.cluster
-    record_preflight(cluster, attempt.native_nodes, report, job_id=attempt.job_id, source_id=attempt.id)
+    record_preflight(cluster, known, report, job_id=attempt.job_id, source_id=attempt.id)
 
 
 def _resolve_steps(job: Job, data: Mapping[str, Any]) -> None:

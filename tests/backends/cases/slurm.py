@@ -155,7 +155,7 @@ class SlurmCase(Case):
         """Lines of squeue behind the cluster's own: sbatch takes more than a minute for so many (see `make bench`)."""
         names = [self.plan().backend_name for _ in range(count)]
         self.meddler.more = [
-            f"{number}|{name}|PENDING|0|0|0:00|1:00:00|N/A|N/A||Priority|\n".encode()
+            f"{number}|{name}|PENDING|0|0|0:00|1:00:00|N/A|N/A||Priority||\n".encode()
             for number, name in enumerate(names, 100_000)
         ]
         return [Handle(name) for name in names]

@@ -89,6 +89,13 @@ def test_a_fault_of_a_gpu_is_refunded_retried_free_and_its_node_is_avoided(
     assert len(services.nodes_to_avoid(Job.objects.get(pk=job.pk))) == 1, "two of three nodes are needed"
 
 
+def test_a_fault_that_a_lost_node_has_reported_is_not_blamed_on_the_node_that_is_left(job: Job, world: World) -> None:
+    attempt = run(job, ("n0", "n1"))
+    Attempt.objects.filter(pk=attempt.pk).update(native_nodes=["n0"], lost_nodes=["n1"])
+    end(world, attempt, (1, EndClass.GPU_FAULT))
+    assert incidents() == {("n1", "gpu_fault")}
+
+
 @pytest.mark.parametrize(
     ("cause", "consequence"),
     [

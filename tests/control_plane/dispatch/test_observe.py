@@ -70,7 +70,7 @@ def test_the_nodes_are_known_of_a_run_that_continues_on_another_node(
 
     def moved(self: FakeBackend, handles: list) -> dict:
         found = original(self, handles)
-        return {handle: replace(each, nodes=("n7",), explanation="replaced") for handle, each in found.items()}
+        return {handle: replace(each, nodes=("n7",)) for handle, each in found.items()}
 
     assert attempt.native_nodes != ["n7"]
     monkeypatch.setattr(FakeBackend, "observe", moved)

@@ -102,6 +102,16 @@ umask 077
 srun --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --mpi=none --input=none --label --no-kill \
     bash -c "$(declare -f agent); agent"
 status=$?
+for job in /shared/athanor/athanor-01j8zzzzzzzzzzzzzzzzzzzzzz.replaced.*.begun; do
+    [ -e "$job" ] && number=$(cat "$job") && [ -n "$number" ] || continue
+    while [ ! -e "${job%.begun}.end" ]; do
+        state=$(squeue --noheader --states=RUNNING,SUSPENDED --jobs="$number" 2>&1) && [ -z "$state" ] && break
+        case $state in *"Invalid job id"*) break ;; esac
+        sleep 1  # the ends of other jobs can only be asked for
+    done
+    echo "athanor: output of job $number, the replacement of a lost node"
+    cat "${job%.begun}.log"
+done
 ended=$(ls /shared/athanor/athanor-01j8zzzzzzzzzzzzzzzzzzzzzz.ended.* 2>/dev/null | wc -l)
 [ "$status" -ne 0 ] && [ "$ended" -ge 4 ] && status=0
 rm -f /shared/athanor/athanor-01j8zzzzzzzzzzzzzzzzzzzzzz.ended.*

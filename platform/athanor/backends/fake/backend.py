@@ -23,6 +23,7 @@ from athanor.backends.base import (
     Observation,
     Phase,
     Presence,
+    ReplacesNodes,
     Submission,
     byte_cursor,
     log_part,
@@ -41,7 +42,8 @@ class World:
     and `full` last until they are reset; `listed` is the content of a stale list.
 
     A world with `nodes` places a submission on as many of them as it asks for, among those that are ready and not to be
-    avoided, and keeps it pending while there are too few.
+    avoided, and keeps it pending while there are too few. `replacements`: requests of nodes in the place of lost ones,
+    by name, node index and number; a script moves their attempt to other nodes (`placed`).
     """
 
     running: dict[str, Submission] = field(default_factory=dict)
@@ -62,6 +64,7 @@ class World:
     calls: int = 0
     nodes: dict[str, NodeFacts] = field(default_factory=dict)
     placed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    replacements: dict[tuple[str, int, int], Submission] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     _began: dict[str, float] = field(default_factory=dict)
 
@@ -87,7 +90,10 @@ class World:
             raise BackendRejected(self.refuse)
         self._call()
         name = submission.backend_name
-        if name not in self.running and name not in self.finished:
+        replaced = _replaced(submission)
+        if replaced is not None:
+            self.replacements.setdefault((name, *replaced), submission)
+        elif name not in self.running and name not in self.finished:
             self.running[name] = submission
             self.pending.add(name)
             self._settle()
@@ -240,6 +246,16 @@ def _only_node(submission: Submission) -> str:
     return str(asked.get("only_node", ""))
 
 
+def _replaced(submission: Submission) -> tuple[int, int] | None:
+    """Return node index and number of a request of one node in the place of a lost one."""
+    asked = submission.payload
+    assert isinstance(asked, dict)
+    if "replaces" not in asked:
+        return None
+    node_index, number = asked["replaces"]
+    return node_index, number
+
+
 WORLDS: dict[str, World] = {}
 
 
@@ -294,8 +310,8 @@ class FakeBackend(Backend, ListsOurs):
         return self._world.list_ours()
 
 
-class FakeClusterBackend(FakeBackend, ChecksHealth, ListsNodes, DrainsNodes):
-    """A scripted world with a health check and nodes that can be drained."""
+class FakeClusterBackend(FakeBackend, ChecksHealth, ListsNodes, DrainsNodes, ReplacesNodes):
+    """A scripted world with a health check and nodes that can be drained and replaced."""
 
     def check_health(self) -> HealthCheck:
         """Return the world's health check."""
@@ -308,6 +324,13 @@ class FakeClusterBackend(FakeBackend, ChecksHealth, ListsNodes, DrainsNodes):
     def drain(self, node: str, reason: str) -> None:
         """Drain a node of the world."""
         self._world.set_drained(node, reason, drained=True)
+
+    def render_replacement(self, plan: LaunchPlan, node_index: int, number: int) -> Submission:
+        """Return the plan for one node, with its index and the number of the request."""
+        rendered = self.render(plan)
+        assert isinstance(rendered.payload, dict)
+        asked = {**rendered.payload, "nodes": 1, "replaces": [node_index, number]}
+        return replace(rendered, text=f"fake {plan.attempt_id}\n{json.dumps(asked)}", payload=asked)
 
     def undrain(self, node: str) -> None:
         """Undrain a node of the world."""

@@ -1,7 +1,8 @@
 """The Slurm backend: batch jobs of a cluster, each named after its attempt."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from pydantic import BaseModel
@@ -18,6 +19,7 @@ from athanor.backends.base import (
     LogPart,
     Observation,
     Presence,
+    ReplacesNodes,
     Submission,
     SyncsTeams,
     byte_cursor,
@@ -36,7 +38,7 @@ from athanor.backends.slurm.transport import CommandFailed, Deadline, document, 
 MARK = "END-OF-NAMES"
 
 
-class SlurmBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNodes, SyncsTeams):
+class SlurmBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNodes, ReplacesNodes, SyncsTeams):
     """Runs each attempt as a batch job. Keyword arguments: the fields of SlurmConfig."""
 
     configuration: ClassVar[type[BaseModel]] = SlurmConfig
@@ -48,7 +50,13 @@ class SlurmBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNodes, Sy
 
     def render(self, plan: LaunchPlan) -> Submission:
         """Return the batch script and its options. Raise BackendRejected for what Slurm cannot be asked for."""
-        asked = script.request(self.config, plan)
+        return self._submission(plan, script.request(self.config, plan))
+
+    def render_replacement(self, plan: LaunchPlan, node_index: int, number: int) -> Submission:
+        """Return a batch job of one node that runs the agent of this index."""
+        return self._submission(plan, script.replacement(self.config, plan, node_index, number))
+
+    def _submission(self, plan: LaunchPlan, asked: script.JobRequest) -> Submission:
         environment = {
             **self.config.profile.variables(plan.accelerator, plan.nodes + plan.spare_nodes),
             **plan.environment,
@@ -71,14 +79,21 @@ class SlurmBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNodes, Sy
         deadline = Deadline()
         by_name = {handle.backend_name: handle for handle in handles}
         found: dict[str, SlurmJob] = {}
+        replacements: dict[str, list[SlurmJob]] = {}
         with self.client.jobs(deadline, handles[0].backend_name if len(handles) == 1 else None) as jobs:
             for job in jobs:
-                if job.name in by_name:
+                if job.name in by_name and job.is_replacement:
+                    replacements.setdefault(job.name, []).append(job)
+                elif job.name in by_name:
                     found[job.name] = parse.pick_attempt_job(job, found.get(job.name), by_name[job.name].backend_id)
         answers = {by_name[name]: parse.to_observation(job) for name, job in found.items()}
-        missing = [name for name in by_name if name not in found]
+        missing = {name: handle for name, handle in by_name.items() if name not in found}
         if missing:
             answers.update({by_name[name]: answer for name, answer in self._forgotten(missing, deadline)})
+        for name, others in replacements.items():
+            answer = answers[by_name[name]]
+            nodes = (*answer.nodes, *parse.nodes_of_replacements(answer, others))
+            answers[by_name[name]] = replace(answer, nodes=nodes)
         return answers
 
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
@@ -118,10 +133,10 @@ class SlurmBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNodes, Sy
         accounts = [script.account_of(self.config, team) for team in teams]
         return self.client.ensure_accounts([account for account in accounts if account], Deadline())
 
-    def _forgotten(self, names: list[str], deadline: Deadline) -> Iterator[tuple[str, Observation]]:
+    def _forgotten(self, handles: Mapping[str, Handle], deadline: Deadline) -> Iterator[tuple[str, Observation]]:
         """Yield observations of jobs that Slurm has forgotten, by their NAME.end or by the accounting."""
-        left = dict.fromkeys(names)
-        listed = "\n".join(name for name in names if script.NAME.fullmatch(name))
+        left = dict(handles)
+        listed = "\n".join(name for name in handles if script.NAME.fullmatch(name))
         program = (
             f"cd {shlex.quote(self._logs)} || exit 1\n"
             'while read -r name; do [ ! -e "$name.end" ] || echo "$name $(cat "$name.end")"; done '
@@ -130,7 +145,7 @@ class SlurmBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNodes, Sy
             said = self._read(program + document(listed, MARK), deadline).decode(errors="replace")
         except BackendUnavailable as error:
             # Not to find the folder is not to find that nothing ended.
-            yield from ((name, Observation(Presence.UNKNOWN, native_reason=str(error))) for name in names)
+            yield from ((name, Observation(Presence.UNKNOWN, native_reason=str(error))) for name in handles)
             return
         for line in said.splitlines():
             name, _, rest = line.partition(" ")
@@ -143,7 +158,8 @@ class SlurmBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNodes, Sy
                 )  # fmt: skip
         found: dict[str, SlurmJob] = {}
         for job in self.client.accounted(list(left), deadline) if left else ():
-            found[job.name] = parse.pick_attempt_job(job, found.get(job.name))
+            # Jobs that replace lost nodes were begun after the attempt's own, and have higher numbers.
+            found[job.name] = parse.pick_attempt_job(job, found.get(job.name), left[job.name].backend_id)
         for name in left:
             yield name, parse.to_observation(found[name]) if name in found else Observation(Presence.ABSENT)
 

@@ -76,7 +76,7 @@ class CommandClient(SlurmClient):
             if PASSING.search(message):
                 raise BackendUnavailable(f"sbatch: {message}") from failed
             raise BackendRejected(f"Slurm refused it: {message}") from failed
-        number = _number(said.partition(f"{mark} ")[2])
+        number = _number(said.partition(f"{mark} ")[2], asked.comment)
         if number is None:
             raise BackendUnavailable(f"submitting {asked.name} gave no job number but {said!r}")
         return number
@@ -164,19 +164,23 @@ def submitting(asked: JobRequest, variables: Mapping[str, str], mark: str, *, wi
     before it runs any of it, so a program that is cut off by a lost connection does nothing.
     """
     named, began = shlex.quote(f"|{asked.name}|"), shlex.quote(asked.began)
+    # All jobs of an attempt have one name. The accounting may know no comments, so all that it knows count as the
+    # attempt's own: a replacement that never began, and that squeue does not list any more, is requested again.
+    others = f"sed -n '/|{asked.comment}|$/p'" if asked.is_replacement else f"sed '/|{asked.comment}:[0-9.]*|$/d'"
+    ours = f'found=$(printf "%s\\n" "$found" | {others})\n'
 
-    def _known_job(kind: str, command: str) -> str:
+    def _known_job(kind: str, command: str, chosen: str = "") -> str:
         return (
-            f"found=$({command}) || exit 1\n"
+            f"found=$({command}) || exit 1\n{chosen}"
             f"""case $found in *{named}*) printf '%s\\n' '{mark} {kind}' "$found"; exit 0;; esac\n"""
         )
 
     return (
         f"{{\nif [ -e {began} ] || ! {asked.claim}; then\n"
-        + _known_job("squeue", _squeue(asked.name))
+        + _known_job("squeue", _squeue(asked.name), ours)
         + f"if [ -e {began} ]; then\n    found=$(cat {began}) || exit 1\n"
         + f"""    printf '%s\\n' '{mark} begun' "$found"\n    exit 0\nfi\n"""
-        + (_known_job("sacct", _sacct(shlex.quote(asked.name))) if with_accounting else "")
+        + (_known_job("sacct", _sacct(shlex.quote(asked.name))) if with_accounting and not asked.is_replacement else "")
         # sbatch is found before the job's own variables are set: PATH may be one of them. It is no variable itself.
         + 'fi\nset -- "$(command -v sbatch)"\n[ -n "$1" ] || { echo \'sbatch: not found\' >&2; exit 1; }\n'
         + f"echo '{mark} sbatch'\necho {mark} >&2\nunset LC_ALL SLURM_TIME_FORMAT\n{exports(variables)}"
@@ -186,7 +190,7 @@ def submitting(asked: JobRequest, variables: Mapping[str, str], mark: str, *, wi
     )
 
 
-def _number(answer: str) -> int | None:
+def _number(answer: str, comment: str) -> int | None:
     """Return the job number from the output of `submitting`; 0 if it ran and its number is no longer known."""
     kind, _, said = answer.partition("\n")
     lines = said.strip().splitlines()
@@ -196,7 +200,7 @@ def _number(answer: str) -> int | None:
         found = re.match(r"\d+", (lines or [""])[-1])
         return int(found[0]) if found else None
     if kind == "squeue":
-        job = parse.best(listing.jobs(line.encode() for line in lines))
+        job = parse.best(listing.jobs(line.encode() for line in lines), comment)
         return job.number if job else None
     return max((job.number for job in listing.accounted(lines)), default=None)
 

@@ -8,10 +8,11 @@ from athanor.backends.slurm import parse
 from athanor.backends.slurm.parse import SlurmJob
 from athanor.backends.slurm.script import NAME
 
-# Of squeue. Each field as long as it is (":0"), with a letter behind it that none of ours holds.
+# Of squeue. Each field as long as it is (":0"), with a letter behind it that none of ours holds, but for the last one:
+# an administrator may write any comment.
 FIELDS = (
     "JobID", "Name", "State", "RestartCnt", "exit_code", "TimeUsed", "TimeLeft", "StartTime", "PreemptTime",
-    "NodeList", "Reason",
+    "NodeList", "Reason", "Comment",
 )  # fmt: skip
 FORMAT = ",".join(f"{field}:0|" for field in FIELDS)
 ACCOUNTED = "JobIDRaw,JobName%100,State%40,ExitCode,ElapsedRaw,NodeList%4000"
@@ -33,13 +34,13 @@ def jobs(lines: Iterable[bytes]) -> Iterator[SlurmJob]:
         if now is None and line.isdigit():
             now = int(line)
             continue
-        fields = line.split("|")
-        if len(fields) == len(FIELDS) + 1 and fields[0].isdigit() and NAME.fullmatch(fields[1]):
+        fields = line.removesuffix("|").split("|", len(FIELDS) - 1)
+        if len(fields) == len(FIELDS) and fields[0].isdigit() and NAME.fullmatch(fields[1]):
             yield _job(fields, now)
 
 
 def _job(fields: list[str], now: int | None) -> SlurmJob:
-    number, name, state, restarts, exit_code, used, left, start, preempted, nodes, reason, _ = fields
+    number, name, state, restarts, exit_code, used, left, start, preempted, nodes, reason, comment = fields
     status, signal = parse.wait_status(exit_code)
     starts = float(int(start) - now) if start.isdigit() and int(start) and now is not None else None
     return SlurmJob(
@@ -55,6 +56,7 @@ def _job(fields: list[str], now: int | None) -> SlurmJob:
         starts_in_seconds=max(starts, 0.0) if starts is not None else None,
         was_preempted=preempted.isdigit() and int(preempted) > 0,
         nodes=tuple(parse.expand_hostlist(nodes)),
+        comment=comment,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from athanor.backends.base import Cause, Observation, Phase, Presence
 from athanor.backends.slurm.reasons import CAUSES, EXPLANATIONS
-from athanor.backends.slurm.script import NODE_UNUSABLE, RAN_BEFORE
+from athanor.backends.slurm.script import NODE_UNUSABLE, RAN_BEFORE, REPLACEMENT
 
 SIGNALLED = 128  # a shell's status for a program that a signal ended is this and the signal's number
 LAST_SIGNAL = 64
@@ -51,7 +51,8 @@ NO_REASON = frozenset({"", "None", "N/A", "(null)"})
 class SlurmJob:
     """A job as squeue, sacct or slurmrestd reports it. Durations are in seconds; None is unknown or unlimited.
 
-    `state`: the base state and flags. `status`, `signal`: of the batch script, once it has ended.
+    `state`: the base state and flags. `status`, `signal`: of the batch script, once it has ended. `comment`: empty from
+    sacct, since few clusters account it.
     """
 
     number: int
@@ -66,6 +67,12 @@ class SlurmJob:
     starts_in_seconds: float | None = None
     was_preempted: bool = False
     nodes: tuple[str, ...] = ()
+    comment: str = ""
+
+    @property
+    def is_replacement(self) -> bool:
+        """Return whether the job replaces a lost node of the attempt of its name."""
+        return REPLACEMENT.fullmatch(self.comment) is not None
 
     @property
     def is_alive(self) -> bool:
@@ -97,12 +104,25 @@ def pick_attempt_job(job: SlurmJob, other: SlurmJob | None, number: str = "") ->
     return min(job, other, key=rank)
 
 
-def best(jobs: Iterable[SlurmJob]) -> SlurmJob | None:
-    """Return the job that represents the attempt, of all jobs of one name; None without any."""
+def best(jobs: Iterable[SlurmJob], comment: str) -> SlurmJob | None:
+    """Return the job that was asked for with this comment, of all jobs of one name; None without any.
+
+    An attempt's own job is found whatever its comment is, since an administrator may change it.
+    """
     found: SlurmJob | None = None
     for job in jobs:
-        found = pick_attempt_job(job, found)
+        if job.comment == comment or not (job.is_replacement or REPLACEMENT.fullmatch(comment)):
+            found = pick_attempt_job(job, found)
     return found
+
+
+def nodes_of_replacements(attempt: Observation, jobs: Iterable[SlurmJob]) -> tuple[str, ...]:
+    """Return the nodes on which jobs that replace lost nodes run, or ran, if the attempt's own job has ended."""
+    if attempt.presence is Presence.FINISHED:
+        counted = [job for job in jobs if "NODE_FAIL" not in job.state]
+    else:
+        counted = [job for job in jobs if to_observation(job).phase is Phase.RUNNING]
+    return tuple(dict.fromkeys(node for job in counted for node in job.nodes if node not in attempt.nodes))
 
 
 def parse_state(state: str | Iterable[str]) -> frozenset[str]:

@@ -167,11 +167,13 @@ class RestClient(SlurmClient):
         if said == "new":
             return None
         with self._jobs(deadline, asked.name) as jobs:
-            found = parse.best(jobs)
+            found = parse.best(jobs, asked.comment)
         if found is not None:
             return found.number
         if said == "begun":
             return int(number[0]) if number and number[0].isdigit() else 0
+        if asked.is_replacement:
+            return None  # as `commands.submitting`
         return max((job.number for job in self.accounted([asked.name], deadline)), default=None)
 
     def _version(self, deadline: Deadline) -> int:
@@ -352,6 +354,7 @@ def job_of(record: Mapping[str, Any], now: float | None) -> SlurmJob:
         starts_in_seconds=max(start - now, 0.0) if now and start and waits else None,
         was_preempted=bool(_number(record.get("preempt_time"))),
         nodes=tuple(parse.expand_hostlist(record.get("nodes") or "")),
+        comment=record.get("comment") or "",
     )
 
 

@@ -4,8 +4,9 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 
 from athanor.backends.base import BackendRejected
 from athanor.backends.plan import LaunchPlan
@@ -13,6 +14,7 @@ from athanor.backends.slurm.config import SlurmConfig
 from trainer.contract import environment as names
 
 NAME = re.compile(r"athanor-[a-z0-9]{1,60}")
+REPLACEMENT = re.compile(rf"athanor:{NAME.pattern}:\d+\.\d+")  # the comment of a job that replaces a lost node
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
 WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,99}")
 GRES = re.compile(r"[a-z][a-z0-9_]*(:[A-Za-z0-9_.-]+)?")
@@ -31,7 +33,10 @@ RANKS_END_SECONDS = 60  # more than the kernel needs to free the memory of GPUs;
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A batch job. None leaves the choice to the cluster. `memory_mebibytes` and `gres` are per node."""
+    """A batch job. None leaves the choice to the cluster. `memory_mebibytes` and `gres` are per node.
+
+    Jobs that replace lost nodes of an attempt have the name of its job, and a `comment` of their own.
+    """
 
     name: str
     comment: str
@@ -54,6 +59,11 @@ class JobRequest:
     survives_node_loss: bool = False
 
     @property
+    def is_replacement(self) -> bool:
+        """Return whether the job replaces a lost node."""
+        return REPLACEMENT.fullmatch(self.comment) is not None
+
+    @property
     def began(self) -> str:
         """Return the path of the file that records that the job ran, and its number."""
         return self.output.removesuffix(".log") + ".begun"
@@ -67,6 +77,24 @@ class JobRequest:
 
 def request(config: SlurmConfig, plan: LaunchPlan) -> JobRequest:
     """Return the batch job of a plan. Raise BackendRejected for values that no cluster accepts."""
+    return _request(config, plan, plan.nodes + plan.spare_nodes, "", _script)
+
+
+def replacement(config: SlurmConfig, plan: LaunchPlan, node_index: int, number: int) -> JobRequest:
+    """Return the batch job of one node that replaces a lost one. Raise BackendRejected as `request`."""
+    script = partial(_replacement_script, node_index=node_index)
+    asked = _request(config, plan, 1, f".replaced.{node_index}.{number}", script)
+    return replace(asked, comment=f"{asked.comment}:{node_index}.{number}", survives_node_loss=False)
+
+
+def _request(
+    config: SlurmConfig,
+    plan: LaunchPlan,
+    nodes: int,
+    suffix: str,
+    script: Callable[[SlurmConfig, LaunchPlan, str], str],
+) -> JobRequest:
+    """Return a batch job, with the files NAME and `suffix`."""
     _require(NAME, "backend name", plan.backend_name)
     for node in plan.avoid_nodes:
         _require(NODE, "node to avoid", node)
@@ -74,17 +102,17 @@ def request(config: SlurmConfig, plan: LaunchPlan) -> JobRequest:
         _require(NODE, "node", plan.only_node)
     team = config.teams.get(plan.team)
     pool = config.pools.get(plan.pool)
-    output = f"{config.log_directory.rstrip('/')}/{plan.backend_name}"
+    output = f"{config.log_directory.rstrip('/')}/{plan.backend_name}{suffix}"
     return JobRequest(
         name=plan.backend_name,
         comment=f"athanor:{plan.backend_name}",
-        nodes=plan.nodes + plan.spare_nodes,
+        nodes=nodes,
         # One agent a node starts all of its processes: what it does not ask for they have to share.
         cpus_per_node=plan.processes_per_node * (plan.cpus_per_process or 1),
         minutes=math.ceil((plan.time_limit_seconds + config.grace_seconds) / 60),
         signal_seconds=config.signal_seconds,
         output=f"{output}.log",
-        script=_script(config, plan, output),
+        script=script(config, plan, output),
         partition=(pool and pool.partition) or (team and team.partition) or config.partition,
         account=(pool and pool.account) or account_of(config, plan.team),
         qos=config.qos_by_priority.get(plan.priority) or (pool and pool.qos) or (team and team.qos) or config.qos,
@@ -189,7 +217,7 @@ SCRIPT = """#!/bin/bash
 trap : TERM  # the agents get the signal themselves; this script stays and records how they ended
 export PATH HOME="${{HOME:-$(echo ~)}}"  # slurmrestd passes none on
 
-began={began}
+{begin}began={began}
 if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ]; then
     echo "athanor: Slurm restarted job $SLURM_JOB_ID; an attempt does not run twice" >&2
     exit {ran_before}
@@ -212,12 +240,12 @@ agent() {{
         [ "${{entry%%=*}}" = "$SLURMD_NODENAME" ] && address="${{entry#*=}}"
     done
     unset athanor_addresses
-    export {node_index}="$SLURM_NODEID" {node_name}="$SLURMD_NODENAME" {node_address}="$address"
+    export {node_index}={index} {node_name}="$SLURMD_NODENAME" {node_address}="$address"
     if [ "${{SLURM_TOPOLOGY_ADDR_PATTERN:-node}}" != node ]; then
         local switches="${{SLURM_TOPOLOGY_ADDR%."$SLURMD_NODENAME"}}"
         export {node_topology}="${{switches//.//}}"
     fi
-    export {work_dir}={work}/"$SLURM_NODEID"
+    export {work_dir}={work}/{index}
     if ! mkdir -p -m 700 "${work_dir}" || ! cd "${work_dir}"; then
         echo "athanor: node $SLURMD_NODENAME cannot make ${work_dir}" >&2
         scancel --signal=TERM "$SLURM_JOB_ID.$SLURM_STEP_ID"  # the others would wait for this node
@@ -280,32 +308,79 @@ RUN_AGAIN = """local starts=0 stopping=
 
 # With spare nodes, or min_nodes, the run continues without a lost node, for which srun reports a failure: then so many
 # agents that ended well are a good end.
-NODE_END = '[ "$status" -eq 0 ] && echo >{ended}.ended."$SLURM_NODEID"'
-ALL_END = """ended=$(ls {ended}.ended.* 2>/dev/null | wc -l)
+NODE_END = '[ "$status" -eq 0 ] && echo >{ended}.ended.{index}'
+# Agents of nodes that replace lost ones are in jobs of their own (REPLACED): they may run longer than those here, and
+# count as well. One that Slurm does not know any more has ended.
+ALL_END = """for job in {ended}.replaced.*.begun; do
+    [ -e "$job" ] && number=$(cat "$job") && [ -n "$number" ] || continue
+    while [ ! -e "${{job%.begun}}.end" ]; do
+        state=$(squeue --noheader --states=RUNNING,SUSPENDED --jobs="$number" 2>&1) && [ -z "$state" ] && break
+        case $state in *"Invalid job id"*) break ;; esac
+        sleep 1  # the ends of other jobs can only be asked for
+    done
+    echo "athanor: output of job $number, the replacement of a lost node"
+    cat "${{job%.begun}}.log"
+done
+ended=$(ls {ended}.ended.* 2>/dev/null | wc -l)
 [ "$status" -ne 0 ] && [ "$ended" -ge {nodes} ] && status=0
 rm -f {ended}.ended.*"""
 
 
+# A replacement that begins when the attempt is over runs nothing.
+UNLESS_OVER = """if [ -e {attempt}.end ]; then
+    echo "athanor: the attempt is over" >&2
+    exit {ran_before}
+fi
+"""
+
+
 def _script(config: SlurmConfig, plan: LaunchPlan, output: str) -> str:
+    ended = shlex.quote(output)
+    all_end = ALL_END.format(ended=ended, nodes=plan.fewest_nodes) if plan.expendable_nodes else ":"
+    return _fill(config, plan, output, plan.nodes + plan.spare_nodes, ended, all_end=all_end)
+
+
+def _replacement_script(config: SlurmConfig, plan: LaunchPlan, output: str, node_index: int) -> str:
+    attempt = shlex.quote(output.rpartition(".replaced.")[0])
+    begin = UNLESS_OVER.format(attempt=attempt, ran_before=RAN_BEFORE)
+    return _fill(config, plan, output, 1, attempt, index=str(node_index), begin=begin)
+
+
+def _fill(
+    config: SlurmConfig,
+    plan: LaunchPlan,
+    output: str,
+    nodes: int,
+    ended: str,
+    *,
+    index: str = '"$SLURM_NODEID"',
+    begin: str = "",
+    all_end: str = ":",
+) -> str:
+    """Return SCRIPT with its values. `ended`: the quoted path of the attempt's files, beside which agents note good
+    ends."""
     srun = ["--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", "--input=none"]
     if not plan.exclusive:  # srun does not take it from sbatch since 22.05; a whole node's task has all of it without
         srun.append(f"--cpus-per-task={plan.processes_per_node * (plan.cpus_per_process or 1)}")
-    if plan.nodes + plan.spare_nodes > 1:
+    if nodes > 1:
         srun.append("--label")
-    ended, command = shlex.quote(output), shlex.join(config.command)
+    command = shlex.join(config.command)
     run_agent = RUN_ONCE.format(command=command)
     if plan.expendable_nodes:
-        srun.append("--no-kill")
+        if nodes > 1:
+            srun.append("--no-kill")
         run_agent = RUN_AGAIN.format(command=command, seconds=RANKS_END_SECONDS, restarts=AGENT_RESTARTS)
     return SCRIPT.format(
         job=_comment(plan.job_id),
         attempt=_comment(plan.attempt_id),
         job_name=_comment(plan.job_name),
+        begin=begin,
         began=shlex.quote(f"{output}.begun"),
         end=shlex.quote(f"{output}.end"),
         ran_before=RAN_BEFORE,
         node_unusable=NODE_UNUSABLE,
         node_index=names.NODE_INDEX,
+        index=index,
         node_name=names.NODE_NAME,
         node_address=names.NODE_ADDRESS,
         node_topology=names.NODE_TOPOLOGY,
@@ -313,8 +388,8 @@ def _script(config: SlurmConfig, plan: LaunchPlan, output: str) -> str:
         work=shlex.quote(f"{config.work_directory.rstrip('/')}/{plan.backend_name}"),
         run_agent=run_agent,
         srun=" ".join(srun),
-        node_end=NODE_END.format(ended=ended) if plan.expendable_nodes else ":",
-        all_end=ALL_END.format(ended=ended, nodes=plan.fewest_nodes) if plan.expendable_nodes else ":",
+        node_end=NODE_END.format(ended=ended, index=index) if plan.expendable_nodes else ":",
+        all_end=all_end,
     )
 
 

@@ -140,6 +140,10 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(`Continues on ${number("nodes") ?? "?"} of ${number("of") ?? "?"} nodes, with the same batches`, "waiting");
     case "attempt.grown":
       return described(`Continues on ${number("nodes") ?? "?"} of ${number("of") ?? "?"} nodes again, with the same batches`);
+    case "attempt.node_requested":
+      return described(`The cluster lost node ${word("node")}; another one was requested in its place`, "waiting");
+    case "attempt.node_refused":
+      return described(`The cluster refused a node in the place of a lost one: ${word("because")}`, "waiting");
     case "checkpoint.interval": {
       const cost = (number("stall_seconds") ?? 0) + (number("slowdown_seconds") ?? 0);
       return described(`Checkpoints at least every ${duration(60 * (number("minutes") ?? NaN))}, as a save costs ${duration(cost)}`);
