@@ -78,8 +78,8 @@ def test_one_that_an_admin_lets_begin_anew_has_ended_and_runs_no_second_time(
     ended = slurm_commands.until(handle, Presence.FINISHED)
     assert ended.cause is Cause.PREEMPTED
     assert ended.restarts == 1
-    # Not within the second of its end, which a busy node learns of late, or the node takes the new start for the old one
-    # and refuses its credential.
+    # Not within the second of its end, which a busy node learns of late: it would take the new start for the old one
+    # and refuse its credential.
     slurm.run("scontrol", "update", f"JobId={handle.backend_id}", "EligibleTime=now+4")
     wait_until(
         lambda: f"ExitCode={RAN_BEFORE}:0" in slurm.run("scontrol", "show", "job", handle.backend_id),

@@ -50,7 +50,7 @@ def test_a_replacement_belongs_to_the_attempt(request: pytest.FixtureRequest, sl
     before = case.observe(handle).nodes
     replacement = replaced(case, plan, handle, before)
     for known in (handle, Handle(handle.backend_name), replacement):
-        wait_until(lambda: len(case.observe(known).nodes) == 3, "it is one of the attempt's nodes", 10)  # noqa: B023 - called within this iteration
+        wait_until(lambda: len(case.observe(known).nodes) == 3, "it is one of the attempt's nodes", 30)  # noqa: B023 - called within this iteration
         seen = case.observe(known)
         assert (seen.presence, seen.phase, seen.nodes[:2]) == (Presence.PRESENT, Phase.RUNNING, before)
     environment = json.loads((case.signals / f"environment-{handle.backend_name}-1").read_text())
@@ -70,7 +70,7 @@ def test_a_lost_node_is_replaced_in_the_same_attempt(slurm_commands: SlurmCase, 
     lose(case, slurm, handle, third)
     lose(case, slurm, handle, second)
     replaced(case, plan, handle, (first,))
-    wait_until(lambda: len(case.observe(handle).nodes) == 2, "it is one of the attempt's nodes", 10)
+    wait_until(lambda: len(case.observe(handle).nodes) == 2, "it is one of the attempt's nodes", 30)
     seen = case.observe(handle).nodes
     assert seen[0] == first
     assert seen[1] not in (first, second, third)
