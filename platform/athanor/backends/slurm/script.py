@@ -309,8 +309,8 @@ RUN_AGAIN = """local starts=0 stopping=
 # With spare nodes, or min_nodes, the run continues without a lost node, for which srun reports a failure: then so many
 # agents that ended well are a good end.
 NODE_END = '[ "$status" -eq 0 ] && echo >{ended}.ended.{index}'
-# Agents of nodes that replace lost ones are in jobs of their own (REPLACED): they may run longer than those here, and
-# count as well. One that Slurm does not know any more has ended.
+# Agents of nodes that replace lost ones are in jobs of their own (`replacement`): they may run longer than those here,
+# and count as well. One that Slurm does not know any more has ended.
 ALL_END = """for job in {ended}.replaced.*.begun; do
     [ -e "$job" ] && number=$(cat "$job") && [ -n "$number" ] || continue
     while [ ! -e "${{job%.begun}}.end" ]; do
