@@ -134,7 +134,7 @@ def teams_named(name: str, team_ids: Collection[str] | None) -> Collection[str] 
     found = list((rows if team_ids is None else rows.filter(pk__in=team_ids)).values_list("id", flat=True))
     if not found:
         detail = f"team={name[:100]!r}: you see no such team"
-        problem = FieldProblem("/team", "team", detail)
+        problem = FieldProblem("/team", "unknown_team", detail)
         raise Invalid("invalid_parameter", detail, remedy="name a team of GET /teams", problems=(problem,))
     return found
 

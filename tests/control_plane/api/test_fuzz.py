@@ -92,7 +92,7 @@ REFUSALS: dict[str, set[str]] = {
     "costs_report": {"/after", "/by"},
     "datasets_list": {"unknown_field"},
     "events_list": {"cursor", "unknown_team"},
-    "goodput_statement": {"/after"},
+    "goodput_statement": {"/after", "unknown_team"},
     "jobs_list": {"unknown_field", "cursor"},  # an item of the list
     "jobs_plan": SUBMISSION,
     "jobs_submit": SUBMISSION,

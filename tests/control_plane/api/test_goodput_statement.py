@@ -133,7 +133,8 @@ def test_jobs_of_other_teams_are_summed_for_who_sees_all_costs_and_refused_to_ot
     stranger = api_of(sam, other_team)
     assert stranger.send("GET", f"goodput?{RANGE}").json()["items"] == []
     refused = stranger.send("GET", f"goodput?{RANGE}&team={interrupted.team_id}")
-    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/team")
+    (error,) = refused.json()["errors"]
+    assert (refused.status_code, error["pointer"], error["code"]) == (422, "/team", "unknown_team")
     User.objects.filter(pk=sam.pk).update(platform_role="auditor")
     sam.refresh_from_db()
     auditor = Api()
