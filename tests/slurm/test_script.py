@@ -293,7 +293,7 @@ def test_a_replacement_runs_nothing_when_the_attempt_is_over(stand_ins: Path) ->
     assert (ended.returncode, ended.stdout) == (RAN_BEFORE, "")
 
 
-# squeue, whose calls are counted in `asked`.
+# squeue, which counts its calls in `asked`.
 SQUEUE = """#!/bin/bash
 echo "$*" >>{place}/asked
 [ "$(wc -l <{place}/asked)" -gt {listed} ] || exec echo "8 main athanor root R 0:10 1 n2"

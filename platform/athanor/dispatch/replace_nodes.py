@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from django.db.models import QuerySet
+from django.db.models import QuerySet, Sum
 from django.db.models.functions import Now
 
 from athanor.accounts.failures import run_isolated
@@ -59,34 +59,39 @@ def to_replace() -> QuerySet[Attempt]:
 
 
 def _to_cancel() -> QuerySet[Attempt]:
-    requested = AttemptNode.objects.filter(replacement_asked_at__isnull=False)
+    requested = AttemptNode.objects.filter(replacement_requested_at__isnull=False)
     return Attempt.objects.filter(pk__in=requested.values("attempt"), status=AttemptStatus.ENDED.value)
 
 
 def _unsubmitted(attempt_id: str) -> list[AttemptNode]:
     requested = AttemptNode.objects.filter(
-        attempt=attempt_id, replacement_asked_at__isnull=False, replacement_submitted_at__isnull=True
+        attempt=attempt_id, replacement_requested_at__isnull=False, replacement_submitted_at__isnull=True
     )
     return list(requested.order_by("node_index"))
 
 
 def _lost(attempt: Attempt) -> list[AttemptNode]:
-    """Return the lost nodes to request again: those whose agent is silent, and that no request is for yet.
+    """Return the lost nodes to request again: their agents are silent, and there is no open request for them.
 
-    A request was answered when an agent has joined since.
+    A request was answered when an agent has joined since. Agents are not trusted with their names: what the cluster
+    has removed limits how many are requested.
     """
-    now = clock.database_now()
-    if spec_of(attempt.job).resources.min_nodes is None and not spec_of(attempt.job).resources.spare_nodes:
+    now, resources = clock.database_now(), spec_of(attempt.job).resources
+    if resources.min_nodes is None and not resources.spare_nodes:
         return []
     if _ends_at(attempt) - now < MIN_TIME_LEFT:
         return []
+    requested = AttemptNode.objects.filter(attempt=attempt).aggregate(sum=Sum("replacements", default=0))["sum"]
+    missing = resources.nodes + resources.spare_nodes - len(attempt.native_nodes)
+    limit = max(0, min(missing, MAX_REPLACEMENTS * len(attempt.lost_nodes) - requested))
     beating = Heartbeat.objects.filter(attempt=attempt, received_at__gt=now - SILENT_FOR)
     due = AttemptNode.objects.filter(attempt=attempt, name__in=attempt.lost_nodes, replacements__lt=MAX_REPLACEMENTS)
     due = due.exclude(node_index__in=beating.values("node_rank"))
-    return [
+    found = [
         node for node in due.order_by("node_index")
-        if node.replacement_asked_at is None or node.replacement_asked_at < node.joined_at
+        if node.replacement_requested_at is None or node.replacement_requested_at < node.joined_at
     ]  # fmt: skip
+    return found[:limit]
 
 
 def _ends_at(attempt: Attempt) -> datetime:
@@ -122,7 +127,7 @@ def _record(lease: Lease) -> bool:
         for node in _lost(attempt):
             node.replacements += 1
             AttemptNode.objects.filter(pk=node.pk).update(
-                replacements=node.replacements, replacement_asked_at=Now(), replacement_submitted_at=None
+                replacements=node.replacements, replacement_requested_at=Now(), replacement_submitted_at=None
             )
             facts = {
                 "attempt": attempt.id, "node_index": node.node_index, "node": node.name, "number": node.replacements
@@ -165,5 +170,5 @@ def _cancel(lease: Lease) -> None:
     except BackendUnavailable as error:
         log.warning("replacements of attempt %s are cancelled later: %s", attempt.id, error)
     else:
-        AttemptNode.objects.filter(attempt=attempt).update(replacement_asked_at=None)
+        AttemptNode.objects.filter(attempt=attempt).update(replacement_requested_at=None)
     leases.release(Attempt, lease)

@@ -283,8 +283,8 @@ class AttemptNode(models.Model):
     ranks of a round resume from the checkpoint `resume_id`, if any.
 
     `replacements`: how many nodes were requested in its place (dispatch/replace_nodes.py), the newest at
-    `replacement_asked_at`, None if no request is left to cancel. `replacement_submitted_at` is None until the cluster
-    has the newest request.
+    `replacement_requested_at`, None if no request is left to cancel. `replacement_submitted_at` is None until the
+    cluster has the newest request.
     """
 
     # No index of its own: PostgreSQL would use it to look for one node among all.
@@ -298,7 +298,7 @@ class AttemptNode(models.Model):
     node_rank = models.PositiveIntegerField(null=True)
     has_left = models.BooleanField(default=False, db_default=False)
     replacements = models.PositiveIntegerField(default=0, db_default=0)
-    replacement_asked_at = models.DateTimeField(null=True)
+    replacement_requested_at = models.DateTimeField(null=True)
     replacement_submitted_at = models.DateTimeField(null=True)
     joined_at = models.DateTimeField()
     seen_at = models.DateTimeField()
@@ -308,7 +308,7 @@ class AttemptNode(models.Model):
         indexes: ClassVar[list[models.Index]] = [
             models.Index(
                 fields=["attempt"],
-                condition=models.Q(replacement_asked_at__isnull=False),
+                condition=models.Q(replacement_requested_at__isnull=False),
                 name="requested_replacements",
             )
         ]

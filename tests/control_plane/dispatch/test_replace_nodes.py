@@ -57,8 +57,8 @@ def events(attempt: Attempt, type_: str) -> list[dict[str, object]]:
 def time_passes(seconds: float) -> None:
     """Move what has happened to the attempt's nodes back in time."""
     ago = timedelta(seconds=seconds)
-    asked = F("replacement_asked_at") - ago
-    AttemptNode.objects.update(joined_at=F("joined_at") - ago, replacement_asked_at=asked)
+    requested_at = F("replacement_requested_at") - ago
+    AttemptNode.objects.update(joined_at=F("joined_at") - ago, replacement_requested_at=requested_at)
 
 
 def test_a_node_that_the_cluster_has_removed_is_requested_once(attempt: Attempt, world: World) -> None:
@@ -88,6 +88,24 @@ def test_a_replacement_that_is_lost_too_is_replaced_at_most_three_times(attempt:
         join(attempt, 1, name=f"n{number}", address=f"10.0.1.{number}")
     assert requested(world) == [(1, 1), (1, 2), (1, 3)]
     assert [event["node"] for event in events(attempt, "attempt.node_requested")] == ["n1", "n1", "n2"]
+
+
+def test_agents_that_name_the_lost_node_cause_no_more_requests(attempt: Attempt, world: World) -> None:
+    """They are the team's programs, which may send any name."""
+    place(world, attempt, "n0")
+    Heartbeat.objects.all().delete()
+    for number in range(1, 9):
+        join(attempt, number % 2, name="n1", store_port=number)
+        replace_nodes.replace_due()
+        time_passes(60)
+    assert len(events(attempt, "attempt.node_requested")) == 3, "as many as for one lost node"
+
+
+def test_an_attempt_with_all_of_its_nodes_gets_no_other(attempt: Attempt, world: World) -> None:
+    place(world, attempt, "n0")
+    place(world, attempt, "n0", "n2")
+    replace_nodes.replace_due()
+    assert requested(world) == []
 
 
 def test_the_agent_of_a_node_that_still_reports_is_not_replaced(attempt: Attempt, world: World) -> None:

@@ -17,7 +17,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddField(
             model_name='attemptnode',
-            name='replacement_asked_at',
+            name='replacement_requested_at',
             field=models.DateTimeField(null=True),
         ),
         migrations.AddField(
@@ -32,6 +32,6 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='attemptnode',
-            index=models.Index(condition=models.Q(('replacement_asked_at__isnull', False)), fields=['attempt'], name='requested_replacements'),
+            index=models.Index(condition=models.Q(('replacement_requested_at__isnull', False)), fields=['attempt'], name='requested_replacements'),
         ),
     ]
