@@ -16,7 +16,9 @@ from packaging.requirements import Requirement
 REPOSITORY = Path(__file__).resolve().parents[2]
 KIT = REPOSITORY / "gpu_kit"
 MAX_BYTES = 60 * 2**20
-SOURCES = ("trainer", "tests/gpu_kit", "tests/trainer/runs.py", "tests/bench/trainer_rivals.py")
+SOURCES = (
+    "trainer", "tests/gpu_kit", "tests/trainer/activations.py", "tests/trainer/runs.py", "tests/bench/trainer_rivals.py"
+)  # fmt: skip
 ROOTS = ("httpx", "jinja2", "pydantic", "PyYAML", "tink", "torchao", "urllib3")
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "linux_x86_64")
 

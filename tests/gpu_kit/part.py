@@ -21,6 +21,8 @@ SINGLE: dict[str, Callable[[Device], Figures]] = {
     "generation": checks.generation,
     "matmul": kernels.measure_products,
     "attention speed": kernels.measure_attention,
+    "activations": kernels.check_activations,
+    "gradient sums": kernels.measure_gradient_sums,
     "host copies": recovery.host_copies,
     "GPU samples": machine.gpu_samples,
     "checksum": machine.checksum,

@@ -97,7 +97,9 @@ def _ceilings(found: Results) -> list[str]:
     for name, value in _figures(found, "attention speed").items():
         shown = value if isinstance(value, str) else f"{value / 1e12:,.1f}"
         rows.append([f"attention forward and backward, {name}", shown])
-    return _table(["Kernel", "TFLOP/s"], rows)
+    lines = _table(["Kernel", "TFLOP/s"], rows)
+    sums = [[name, f"{value / 1e12:.2f}"] for name, value in _figures(found, "gradient sums").items()]
+    return lines + _table(["Sums of gradients, by", "TB/s"], sums)
 
 
 def _saves(figures: dict[str, Any]) -> list[str]:
@@ -146,6 +148,8 @@ def _cases(found: Results) -> list[str]:
             rows.append([name.removeprefix("case "), *("-" if value is None else f"{value:.1e}" for value in shown)])
     head = ["Case, against the CPU", "Losses, largest difference", "Gradient norms", "Figures of layers"]
     lines = _table(head, rows)
+    shares = [[name, f"{value:.2f}"] for name, value in _figures(found, "activations").items()]
+    lines += _table(["Activations of a block", "Estimate, of what is stored"], shares)
     for name in ("attention", "ring"):
         figures = _figures(found, name)
         lines += _table([f"Kernels of {name}, against the CPU", "Largest difference"], [

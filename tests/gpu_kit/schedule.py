@@ -42,6 +42,7 @@ def parts() -> list[Part]:
         Part("collectives"),
         Part("attention"),
         Part("ring"),
+        Part("activations"),
         Part("generation"),
         Part("compute time", alone=True),
         *(Part(name, alone=True) for name in ("preflight", "GPU samples", "checksum", "repeated step")),
@@ -52,7 +53,7 @@ def parts() -> list[Part]:
     for name, case in CASES.items():
         found.append(Part(f"case {name}", limit=240.0, needs=(f"reference {case.reference}",)))
     found += [Part("resume", limit=240.0), Part("hang", limit=180.0)]
-    found += [Part(name, alone=True) for name in ("matmul", "attention speed", "host copies")]
+    found += [Part(name, alone=True) for name in ("matmul", "attention speed", "gradient sums", "host copies")]
     found += [Part(name, limit=180.0, alone=True) for name in ("recovery", "saves")]
     for name, speed in SPEEDS.items():
         found.append(Part(f"speed {name}", limit=180.0, alone=True))

@@ -150,7 +150,7 @@ def test_repeated_heads_compute_the_same_as_groups() -> None:
 def test_the_estimate_of_an_accelerator_counts_the_repeated_heads() -> None:
     training = TrainingSpec.model_validate({
         **tiny_training().model_dump(), "model": {"preset": "llama-1b"}, "precision": "fp32", "sequence_length": 8192,
-        "tokens_per_step": 8192, "tokenizer": {"vocab_size": 128_256},
+        "tokens_per_step": 8192, "tokenizer": {"vocab_size": 128_256}, "compile": False,
     })  # fmt: skip
 
     def activations(training: TrainingSpec, *, on_gpu: bool) -> int:

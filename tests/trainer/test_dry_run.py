@@ -8,20 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 from tests.trainer.counting import counted_step
-from tests.trainer.equality import MODELS, VOCABULARY, Case
+from tests.trainer.equality import VOCABULARY, Case
 from tests.trainer.ranks import RankPool
 from tests.trainer.runs import TINY, tiny_training
 from trainer.contract import cost
 from trainer.contract.cost import RankCost
 from trainer.contract.launch_plan import plan_mesh
-from trainer.contract.models import ModelShape
 from trainer.contract.run import EXIT_STATUS, EndClass
 from trainer.contract.training import ProcessLayout
-from trainer.models.decoder import Decoder, initialise
 from trainer.standalone.dry_run import dry_run, state_bytes
 
 TOLERANCE = 0.06
@@ -72,29 +69,6 @@ def test_state_is_predicted_to_the_byte_and_traffic_closely(
         memory = RankCost(training, VOCABULARY, sizes, place).memory()
         assert memory.weights == pytest.approx(held.weights, rel=TOLERANCE)
         assert memory.optimizer == pytest.approx(held.optimizer, rel=TOLERANCE)
-
-
-@pytest.mark.parametrize("model", ["dense", "moe"])
-def test_activations_are_predicted_from_what_autograd_keeps(model: str) -> None:
-    shape = ModelShape.model_validate(MODELS[model])
-    decoder, length = Decoder(shape, VOCABULARY, 256), 256
-    initialise(decoder, 1)
-    decoder.zero_buffers()
-    weights = {parameter.data_ptr() for parameter in decoder.parameters()}
-    kept: dict[int, torch.Tensor] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.untyped_storage().data_ptr() not in weights and tensor.is_floating_point():
-            kept[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
-
-    tokens = torch.randint(0, VOCABULARY, (2, length))
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        decoder(tokens)
-    found = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
-    spec = Case(model, 1, {}, training={"sequence_length": length, "tokens_per_step": 2 * length}).spec()
-    predicted = RankCost(spec, VOCABULARY, plan_mesh(spec, VOCABULARY, 1), 0).memory().activations
-    assert predicted == pytest.approx(found, rel=0.25)
 
 
 def test_512_ranks_of_a_large_model_are_planned_here() -> None:

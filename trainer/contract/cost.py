@@ -344,28 +344,53 @@ class RankCost:
         """Return the tokens of one micro-batch on this rank, before tensor parallelism divides them."""
         return self.micro_batch * self._training.sequence_length // self._sizes.context
 
+    def _compiles(self, layer: int) -> bool:
+        """Return whether torch compiles a layer as one graph: no other ranks take part, and no experts in fp32."""
+        sizes = self._sizes
+        if self._width == 4 and self._shape.is_moe_layer(layer):
+            return False
+        compiles = self._training.with_compile(on_gpu=self._on_gpu).compile is True
+        return compiles and max(sizes.tensor, sizes.context, sizes.expert) == 1
+
     def _values_of_layer(self, layer: int) -> float:
         """Return how many values a layer stores per token for its backward pass.
 
-        Hidden states before and after each of two norms, and so compressed queries, keys and values; queries, keys and
-        values as attention takes them, in fp32 those that `l2_qk_norm` has as inputs, its output and that output in the
-        layout of the output matrix; gate and up, the activated gate and the product. In fp32 on a GPU, keys and
-        values are repeated for all heads (`trainer.models.attention.attend`).
+        Hidden states before and after each of two norms, and of norms of outputs; so compressed queries, keys and
+        values, and those that `qk_norm` normalises; queries, keys and values as attention takes them, in fp32 those
+        that `l2_qk_norm` has as inputs, its output and that output in the layout of the output matrix; gate and up, the
+        activated gate and the product; of experts also their rows, their outputs in two orders, and the router's input
+        in fp32. In fp32 on a GPU, keys and values are repeated for all heads (`trainer.models.attention.attend`).
+
+        A layer that torch compiles as one graph computes again what costs little: the activated gate, an order of the
+        experts' outputs, the sum behind the first norm of outputs. It stores the output of attention's kernels once.
         """
         shape, tensor = self._shape, self._sizes.tensor
+        is_one_graph = self._compiles(layer)
         hidden, kv_heads = shape.hidden_size, shape.num_kv_heads
         if self._on_gpu and not self._training.computes_in_bf16:
             kv_heads = shape.num_heads
-        heads = shape.num_heads * (shape.head_size + 2 * shape.value_size)
+        outputs = 1 if is_one_graph and not self._computes_scores and shape.mla is None else 2
+        heads = shape.num_heads * (shape.head_size + outputs * shape.value_size)
+        if shape.mla is not None:
+            heads += shape.num_heads * shape.mla.qk_nope_head_dim  # keys before positions, of which values are a part
         heads += kv_heads * (shape.head_size + shape.value_size)
+        normalised = (shape.num_heads + shape.num_kv_heads) * shape.head_size
+        if shape.qk_norm:
+            heads += normalised
         if shape.l2_qk_norm:
-            heads += (shape.num_heads + shape.num_kv_heads) * shape.head_size * 4 // self._width
+            heads += normalised * 4 // self._width
         values = 2 * hidden / tensor + 2 * hidden + 2 * shape.compressed_width() + heads / tensor
+        if shape.norm_position == "both":
+            values += (1 if is_one_graph else 2) * hidden / tensor
+        of_unit = 3 if is_one_graph else 4
         if shape.moe is None or not shape.is_moe_layer(layer):
-            return values + 4 * shape.intermediate_size / tensor
+            return values + of_unit * shape.intermediate_size / tensor
         moe = shape.moe
-        routed = moe.experts_per_token * (4 * moe.expert_size / tensor + 3 * hidden)
-        return values + routed + 4 * moe.shared_experts * moe.expert_size / tensor
+        rows = 2 if is_one_graph else 3
+        routed = moe.experts_per_token * (of_unit * moe.expert_size / tensor + rows * hidden)
+        if self._width != 4:
+            routed += 4 // self._width * hidden
+        return values + routed + of_unit * moe.shared_experts * moe.expert_size / tensor
 
     def _activation_bytes(self) -> int:
         """Return the bytes of stored activations. A recomputed layer stores its input, and the outputs of saved
@@ -387,13 +412,18 @@ class RankCost:
                         middle = moe.expert_size * (moe.experts_per_token + moe.shared_experts)
                     values += 2 * shape.hidden_size + whole + (width + 2 * middle) / self._sizes.tensor
             kept += count * values
-        return int((kept * self._in_flight + most) * self._tokens) * self._width + self._scores_bytes()
+        return int((kept * self._in_flight + most) * self._tokens) * self._width + self.scores_bytes
 
-    def _scores_bytes(self) -> int:
-        """Return the bytes of a block of scores, their weights and the gradients of both, where no kernel of torch has
-        computed attention."""
+    @property
+    def _computes_scores(self) -> bool:
+        """Whether attention's scores are computed by plain products, because no kernel of torch has this attention."""
+        return self._shape.attn_logit_softcapping is not None or self._shape.attention_sinks
+
+    @property
+    def scores_bytes(self) -> int:
+        """Return the bytes of a block of scores, their weights and the gradients of both, where scores are computed."""
         shape, sizes, length = self._shape, self._sizes, self._training.sequence_length
-        if shape.attn_logit_softcapping is None and not shape.attention_sinks:
+        if not self._computes_scores:
             return 0
         heads = shape.num_heads // sizes.tensor
         return 4 * min(4 * self._tokens * length * heads, MAX_SCORES_BLOCK_BYTES)
