@@ -103,7 +103,8 @@ def test_a_replacement_of_a_node_is_requested_once_and_is_no_attempt(case: Case)
     if runs_programs:
         wait_until(lambda: case.starts(handle) == 3, "its agent has started", 30)
     for known in (handle, Handle(handle.backend_name)):
-        assert case.observe(known).phase is Phase.RUNNING
+        seen = case.observe(known)
+        assert (seen.phase, seen.replacements) == (Phase.RUNNING, {(1, 1)})
     if isinstance(case.backend, ListsOurs):
         assert case.backend.list_ours() == {handle.backend_name}
     case.finish(handle)

@@ -80,22 +80,30 @@ def test_a_state_is_a_base_and_flags_in_every_spelling() -> None:
 
 
 def test_a_replacement_is_known_by_its_comment_and_any_other_comment_is_the_attempts() -> None:
-    assert squeue("RUNNING", comment=f"athanor:{NAME}:3.1").is_replacement
+    assert squeue("RUNNING", comment=f"athanor:{NAME}:3.1").replaces == (3, 1)
     for comment in ("", f"athanor:{NAME}", "an admin | wrote | this:1.2", f"athanor:{NAME}:3"):
         job = squeue("RUNNING", comment=comment)
-        assert (job.comment, job.is_replacement) == (comment, False)
+        assert (job.comment, job.replaces) == (comment, None)
     record = {"job_id": 17, "name": NAME, "job_state": "RUNNING", "comment": f"athanor:{NAME}:3.1"}
-    assert rest.job_of(record, None).is_replacement
-    assert not rest.job_of({**record, "comment": None}, None).is_replacement
+    assert rest.job_of(record, None).replaces == (3, 1)
+    assert rest.job_of({**record, "comment": None}, None).replaces is None
 
 
 def test_the_nodes_of_replacements_count_while_they_run() -> None:
     own = parse.to_observation(squeue("RUNNING", nodes="n1"))
     states = ["PENDING", "RUNNING", "NODE_FAIL", "COMPLETED", "RUNNING"]
     others = [squeue(state, nodes=f"n{number}") for number, state in enumerate(states, 2)]
-    assert parse.nodes_of_replacements(own, others) == ("n3", "n6")
+    assert parse.with_replacements(own, others).nodes == ("n1", "n3", "n6")
     ended = parse.to_observation(squeue("COMPLETED", nodes="n1"))
-    assert parse.nodes_of_replacements(ended, others[1:4]) == ("n3", "n5")
+    assert parse.with_replacements(ended, others[1:4]).nodes == ("n1", "n3", "n5")
+
+
+def test_replacements_are_reported_until_they_have_ended() -> None:
+    own = parse.to_observation(squeue("RUNNING"))
+    states = ["PENDING", "RUNNING", "NODE_FAIL", "COMPLETED", "COMPLETING", "CANCELLED by 0", "NEW_STATE"]
+    others = [squeue(state, comment=f"athanor:{NAME}:1.{number}") for number, state in enumerate(states)]
+    assert parse.with_replacements(own, others).replacements == {(1, 0), (1, 1), (1, 4), (1, 6)}
+    assert parse.with_replacements(own, []).replacements == frozenset()
 
 
 def test_exit_statuses_of_all_spellings() -> None:

@@ -61,6 +61,28 @@ def test_a_replacement_belongs_to_the_attempt(request: pytest.FixtureRequest, sl
     wait_until(lambda: not case.backend.list_ours(), "both jobs have ended", 30)
 
 
+@pytest.mark.parametrize("way", ["slurm_commands", "slurm_rest"])
+def test_a_replacement_that_has_ended_is_not_reported(
+    request: pytest.FixtureRequest, slurm: SlurmCluster, way: str
+) -> None:
+    case: SlurmCase = request.getfixturevalue(way)
+    plan = case.plan(nodes=2, min_nodes=1)
+    handle = started(case, plan)
+    slurm.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    try:
+        waiting = case.backend.submit(case.backend.render_replacement(plan, node_index=1, number=1))
+        assert case.observe(handle).replacements == {(1, 1)}
+        slurm.run("scancel", waiting.backend_id)
+        wait_until(lambda: case.observe(handle).replacements == frozenset(), "it has been cancelled", 30)
+        assert case.observe(handle).phase is Phase.RUNNING
+        second = case.backend.submit(case.backend.render_replacement(plan, node_index=1, number=2))
+        assert second.backend_id not in (waiting.backend_id, handle.backend_id)
+        assert case.observe(handle).replacements == {(1, 2)}
+    finally:
+        slurm.run("scontrol", "update", "PartitionName=main", "State=UP")
+        case.backend.cancel(handle, force=True)
+
+
 @pytest.mark.slow
 def test_a_lost_node_is_replaced_in_the_same_attempt(slurm_commands: SlurmCase, slurm: SlurmCluster) -> None:
     case = slurm_commands
@@ -91,8 +113,8 @@ def test_a_replacement_that_waits_is_not_taken_for_the_attempt(slurm_commands: S
         waiting = case.backend.submit(case.backend.render_replacement(plan, node_index=1, number=1))
         assert waiting.backend_id != handle.backend_id
         for known in (handle, Handle(handle.backend_name), waiting):
-            assert case.observe(known).phase is Phase.RUNNING
-            assert len(case.observe(known).nodes) == 2
+            seen = case.observe(known)
+            assert (seen.phase, len(seen.nodes), seen.replacements) == (Phase.RUNNING, 2, {(1, 1)})
         assert case.backend.submit(case.backend.render(plan)) == handle
         case.finish(handle)
         for known in (handle, Handle(handle.backend_name), waiting):

@@ -1,6 +1,7 @@
 """The mesh that `parallelism.auto` chooses: it fits, and no rank sends for longer than it computes."""
 
 from itertools import combinations, pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,6 +87,30 @@ def test_the_chosen_mesh_fits_and_computes_for_longer_than_it_sends(spec: Traini
     for place in range(sizes.pipeline):
         traffic = RankCost(resolved, VOCABULARY, sizes, place, size, on_gpu=True).traffic()
         assert send_seconds(traffic, sizes, 8) <= compute_seconds(resolved, VOCABULARY, sizes.world)
+
+
+def test_the_table_of_the_guide_has_what_is_chosen() -> None:
+    """Each row: preset, GPUs, tokens of a step, mesh, memory, and the estimated seconds."""
+    page = Path(__file__).parents[2] / "docs/how-to/scale-a-run.md"
+    lines = [line for line in page.read_text().splitlines() if line.startswith("| llama-") and " Mi | " in line]
+    assert len(lines) == 4
+    for line in lines:
+        preset, gpus, tokens = (cell.strip().replace(",", "") for cell in line.split("|")[1:4])
+        step = int(tokens.removesuffix(" Mi")) * 2**20
+        spec = training({"preset": preset}, tokens_per_step=step, activation_checkpointing="selective")
+        resolved, sizes = chosen(spec, int(gpus) // 8)
+        size = find_largest_micro_batch(resolved, sizes, VOCABULARY, H100)
+        assert size is not None
+        cost = RankCost(resolved, VOCABULARY, sizes, 0, size, on_gpu=True)
+        axes = [f"{axis} {count}" for axis, count in sizes.named.items() if count > 1]
+        axes = [f"{axis} (ZeRO {sizes.zero})" if axis.startswith("shard") else axis for axis in axes]
+        memory = estimate_device_bytes(resolved, sizes, VOCABULARY, size) / 2**30
+        seconds = (
+            compute_seconds(resolved, VOCABULARY, sizes.world), send_seconds(cost.traffic(), sizes, 8),
+            step_seconds(resolved, VOCABULARY, sizes, cost, 8),
+        )  # fmt: skip
+        facts = f"{' x '.join(axes)} | {memory:.0f} GiB | {', '.join(f'{each:.1f} s' for each in seconds)} |"
+        assert line.endswith(f"| {facts}"), f"{preset}: {facts}"
 
 
 def test_a_small_model_is_replicated() -> None:

@@ -44,7 +44,7 @@ def allow_tf32(device: torch.device) -> None:
 def prefer_fast_attention(device: torch.device) -> AbstractContextManager[object]:
     """Let attention on GPUs from Hopper on use cuDNN's kernel where that takes the inputs, otherwise FlashAttention's,
     the memory-efficient one, or plain products, in this order. Torch itself would ask FlashAttention first, although
-    cuDNN is up to 1.75 times as fast on an H100 (release notes of torch 2.5). Not run on a GPU by this project."""
+    cuDNN is 1.8 times as fast on an H100 (causal, forward and backward, in bf16: docs/benchmarks.md)."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < HOPPER_CAPABILITY:
         return nullcontext()
     order: AbstractContextManager[object] = sdpa_kernel(ATTENTION_ORDER, set_priority=True)

@@ -62,7 +62,8 @@ class Observation:
     nothing more is known. `exit_status` and `cause` are set only when FINISHED and known; `phase` only when PRESENT.
     Durations (`running_seconds`, `starts_in_seconds`, `seconds_left`) are measured by the backend's clock, so that
     clocks may differ; None is unknown. `nodes` are names as in `NodeFacts`. `restarts`: how often the backend itself
-    restarted the attempt, which it must not do.
+    restarted the attempt, which it must not do. `replacements`: node index and number of each replacement of a node
+    (`ReplacesNodes`) that waits or runs; None is unknown.
     """
 
     presence: Presence
@@ -77,6 +78,7 @@ class Observation:
     seconds_left: float | None = None
     nodes: tuple[str, ...] = ()
     restarts: int = 0
+    replacements: frozenset[tuple[int, int]] | None = None
 
 
 @dataclass(frozen=True)
@@ -226,9 +228,9 @@ class DrainsNodes(ABC):
 class ReplacesNodes(ABC):
     """Capability: a node that the cluster has removed from an attempt can be replaced by another one.
 
-    What runs for a replacement belongs to the attempt: `cancel` ends it too, and its node is in `Observation.nodes`
-    while it runs. It decides nothing about the attempt's presence, phase or end, but the attempt does not end while an
-    agent of a replacement runs.
+    What runs for a replacement belongs to the attempt: `cancel` ends it too, its node is in `Observation.nodes` while
+    it runs, and `Observation.replacements` has it until it has ended. It decides nothing about the attempt's presence,
+    phase or end, but the attempt does not end while an agent of a replacement runs.
     """
 
     @abstractmethod

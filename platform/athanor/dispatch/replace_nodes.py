@@ -2,7 +2,8 @@
 
 The run grows back when the agent on the new node joins its rendezvous (dispatch/rendezvous_rounds.py). For clusters
 that do so only if they are asked (`ReplacesNodes`). A request is recorded before it is submitted, and the submission is
-idempotent, so that any worker can repeat it where another was killed. The slots of the lost node remain reserved.
+idempotent, so that any worker can repeat it where another was killed. One that the cluster has ended before an agent
+joined is over, and followed by the next. The slots of the lost node remain reserved.
 """
 
 import logging
@@ -10,11 +11,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from django.db.models import QuerySet, Sum
+from django.db.models import F, QuerySet, Sum
 from django.db.models.functions import Now
 
 from athanor.accounts.failures import run_isolated
-from athanor.backends.base import Backend, BackendRejected, BackendUnavailable, ReplacesNodes
+from athanor.backends.base import Backend, BackendRejected, BackendUnavailable, Presence, ReplacesNodes
 from athanor.core import clock, leases, task_triggers
 from athanor.core.leases import Lease
 from athanor.dispatch import node_preflights
@@ -36,7 +37,7 @@ MIN_TIME_LEFT = timedelta(minutes=1)
 def replace_due() -> None:
     """Request nodes for attempts that have lost some, and cancel requests of attempts that have ended."""
     for attempt in to_replace().select_related("job").order_by("id"):
-        if not _lost(attempt) and not _unsubmitted(attempt.pk):
+        if not (_lost(attempt) or _unsubmitted(attempt.pk) or _unanswered(attempt)):
             continue
         for lease in leases.claim(Attempt.objects.filter(pk=attempt.pk), seconds=LEASE_SECONDS, limit=1):
             run_isolated(
@@ -68,6 +69,12 @@ def _unsubmitted(attempt_id: str) -> list[AttemptNode]:
         attempt=attempt_id, replacement_requested_at__isnull=False, replacement_submitted_at__isnull=True
     )
     return list(requested.order_by("node_index"))
+
+
+def _unanswered(attempt: Attempt) -> list[AttemptNode]:
+    """Return the nodes with a submitted request, not the last possible one, after which no agent has joined."""
+    submitted = AttemptNode.objects.filter(attempt=attempt, replacement_submitted_at__isnull=False)
+    return list(submitted.filter(replacement_requested_at__gte=F("joined_at"), replacements__lt=MAX_REPLACEMENTS))
 
 
 def _lost(attempt: Attempt) -> list[AttemptNode]:
@@ -105,7 +112,11 @@ def _replace(lease: Lease) -> None:
     except ValueError as error:  # its operator must act; the job is not to blame
         log.warning("nodes of attempt %s are replaced later, its cluster cannot be used: %s", attempt.id, error)
         return
-    if isinstance(backend, ReplacesNodes) and _record(lease):
+    if not isinstance(backend, ReplacesNodes):
+        leases.release(Attempt, lease)
+        return
+    _close_ended(attempt, backend)
+    if _record(lease):
         node_preflights.stop_all(attempt.job.pool.cluster, backend)  # as before any submission
         for node in _unsubmitted(attempt.pk):
             if not leases.renew(Attempt, lease, seconds=LEASE_SECONDS):
@@ -116,6 +127,26 @@ def _replace(lease: Lease) -> None:
                 log.warning("node %d of attempt %s is replaced later: %s", node.node_index, attempt.id, error)
                 break
     leases.release(Attempt, lease)
+
+
+def _close_ended(attempt: Attempt, backend: Backend) -> None:
+    """Close the requests that the cluster has ended before an agent joined, so that others may follow."""
+    unanswered = _unanswered(attempt)
+    if not unanswered:
+        return
+    handle = handle_of(attempt)
+    try:
+        answer = backend.observe([handle])[handle]
+    except BackendUnavailable as error:
+        log.warning("requests of nodes of attempt %s are looked at later: %s", attempt.id, error)
+        return
+    if answer.presence is not Presence.PRESENT or answer.replacements is None:
+        return
+    for node in unanswered:
+        if (node.node_index, node.replacements) not in answer.replacements:
+            log.info("the request of node %d of attempt %s ended before its agent joined", node.node_index, attempt.id)
+            same = AttemptNode.objects.filter(pk=node.pk, replacements=node.replacements)
+            same.update(replacement_requested_at=None, replacement_submitted_at=None)
 
 
 def _record(lease: Lease) -> bool:

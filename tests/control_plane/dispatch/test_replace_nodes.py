@@ -90,6 +90,46 @@ def test_a_replacement_that_is_lost_too_is_replaced_at_most_three_times(attempt:
     assert [event["node"] for event in events(attempt, "attempt.node_requested")] == ["n1", "n1", "n2"]
 
 
+def test_a_request_that_ends_before_its_agent_joins_is_followed_by_the_next(attempt: Attempt, world: World) -> None:
+    place(world, attempt, "n0")
+    replace_nodes.replace_due()
+    replace_nodes.replace_due()
+    assert requested(world) == [(1, 1)], "it waits or runs"
+    for number in (1, 2, 3):
+        world.ended_replacements.add((attempt.backend_name, 1, number))
+        replace_nodes.replace_due()
+    assert requested(world) == [(1, 1), (1, 2), (1, 3)]
+    assert [event["number"] for event in events(attempt, "attempt.node_requested")] == [1, 2, 3]
+    replace_nodes.replace_due()
+    assert len(requested(world)) == 3
+
+
+@pytest.mark.parametrize("fault", ["error", "stale_list", "empty_list"])
+def test_a_request_is_not_over_because_its_cluster_does_not_know_the_attempt(
+    attempt: Attempt, world: World, fault: str
+) -> None:
+    place(world, attempt, "n0")
+    replace_nodes.replace_due()
+    world.ended_replacements.add((attempt.backend_name, 1, 1))
+    world.fault = fault
+    replace_nodes.replace_due()
+    world.fault = ""
+    world.ended_replacements.clear()
+    replace_nodes.replace_due()
+    assert requested(world) == [(1, 1)]
+
+
+def test_a_request_that_its_agent_has_answered_is_not_repeated(attempt: Attempt, world: World) -> None:
+    place(world, attempt, "n0")
+    replace_nodes.replace_due()
+    time_passes(60)
+    join(attempt, 1, name="n2", address="10.0.1.2")
+    place(world, attempt, "n0", "n2")
+    world.ended_replacements.add((attempt.backend_name, 1, 1))
+    replace_nodes.replace_due()
+    assert requested(world) == [(1, 1)]
+
+
 def test_agents_that_name_the_lost_node_cause_no_more_requests(attempt: Attempt, world: World) -> None:
     """They are the team's programs, which may send any name."""
     place(world, attempt, "n0")

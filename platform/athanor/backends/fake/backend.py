@@ -43,7 +43,8 @@ class World:
 
     A world with `nodes` places a submission on as many of them as it asks for, among those that are ready and not to be
     avoided, and keeps it pending while there are too few. `replacements`: requests of nodes in the place of lost ones,
-    by name, node index and number; a script moves their attempt to other nodes (`placed`).
+    by name, node index and number; a script moves their attempt to other nodes (`placed`), or ends them
+    (`ended_replacements`).
     """
 
     running: dict[str, Submission] = field(default_factory=dict)
@@ -65,6 +66,7 @@ class World:
     nodes: dict[str, NodeFacts] = field(default_factory=dict)
     placed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     replacements: dict[tuple[str, int, int], Submission] = field(default_factory=dict)
+    ended_replacements: set[tuple[str, int, int]] = field(default_factory=set)
     findings: list[Finding] = field(default_factory=list)
     _began: dict[str, float] = field(default_factory=dict)
 
@@ -212,8 +214,12 @@ class World:
             # A world reports durations by its own clock; an offset of this clock changes none of them.
             now = time.monotonic() + self.clock_offset_seconds
             seconds = now - (self._began[name] + self.clock_offset_seconds) if name in self._began else None
-            nodes = self.placed.get(name, ())
-            return Observation(Presence.PRESENT, "running", phase=Phase.RUNNING, running_seconds=seconds, nodes=nodes)
+            replacements = frozenset(each[1:] for each in self.replacements if each[0] == name)
+            ended = {each[1:] for each in self.ended_replacements if each[0] == name}
+            return Observation(
+                Presence.PRESENT, "running", phase=Phase.RUNNING, running_seconds=seconds,
+                nodes=self.placed.get(name, ()), replacements=replacements - ended,
+            )  # fmt: skip
         if name in self.finished:
             cause = self.causes.get(name)
             status, nodes = self.finished[name], self.placed.get(name, ())

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from pydantic import BaseModel
@@ -82,7 +81,7 @@ class SlurmBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNodes, Re
         replacements: dict[str, list[SlurmJob]] = {}
         with self.client.jobs(deadline, handles[0].backend_name if len(handles) == 1 else None) as jobs:
             for job in jobs:
-                if job.name in by_name and job.is_replacement:
+                if job.name in by_name and job.replaces:
                     replacements.setdefault(job.name, []).append(job)
                 elif job.name in by_name:
                     found[job.name] = parse.pick_attempt_job(job, found.get(job.name), by_name[job.name].backend_id)
@@ -90,11 +89,10 @@ class SlurmBackend(Backend, ListsOurs, ChecksHealth, ListsNodes, DrainsNodes, Re
         missing = {name: handle for name, handle in by_name.items() if name not in found}
         if missing:
             answers.update({by_name[name]: answer for name, answer in self._forgotten(missing, deadline)})
-        for name, others in replacements.items():
-            answer = answers[by_name[name]]
-            nodes = (*answer.nodes, *parse.nodes_of_replacements(answer, others))
-            answers[by_name[name]] = replace(answer, nodes=nodes)
-        return answers
+        return {
+            handle: parse.with_replacements(answer, replacements.get(handle.backend_name, []))
+            for handle, answer in answers.items()
+        }
 
     def cancel(self, handle: Handle, *, force: bool = False) -> None:
         """Cancel the attempt's jobs."""

@@ -1,8 +1,8 @@
 """Parse Slurm's output into jobs and observations. Unknown states give UNKNOWN."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from athanor.backends.base import Cause, Observation, Phase, Presence
 from athanor.backends.slurm.reasons import CAUSES, EXPLANATIONS
@@ -70,9 +70,10 @@ class SlurmJob:
     comment: str = ""
 
     @property
-    def is_replacement(self) -> bool:
-        """Return whether the job replaces a lost node of the attempt of its name."""
-        return REPLACEMENT.fullmatch(self.comment) is not None
+    def replaces(self) -> tuple[int, int] | None:
+        """Return node index and number of the request, if the job replaces a lost node of the attempt of its name."""
+        found = REPLACEMENT.fullmatch(self.comment)
+        return None if found is None else (int(found[1]), int(found[2]))
 
     @property
     def is_alive(self) -> bool:
@@ -111,18 +112,21 @@ def best(jobs: Iterable[SlurmJob], comment: str) -> SlurmJob | None:
     """
     found: SlurmJob | None = None
     for job in jobs:
-        if job.comment == comment or not (job.is_replacement or REPLACEMENT.fullmatch(comment)):
+        if job.comment == comment or not (job.replaces or REPLACEMENT.fullmatch(comment)):
             found = pick_attempt_job(job, found)
     return found
 
 
-def nodes_of_replacements(attempt: Observation, jobs: Iterable[SlurmJob]) -> tuple[str, ...]:
-    """Return the nodes on which jobs that replace lost nodes run, or ran, if the attempt's own job has ended."""
+def with_replacements(attempt: Observation, jobs: Sequence[SlurmJob]) -> Observation:
+    """Return the observation of an attempt with what the jobs that replace its lost nodes add: those that wait or run,
+    and the nodes on which they run, or ran, if the attempt's own job has ended."""
     if attempt.presence is Presence.FINISHED:
         counted = [job for job in jobs if "NODE_FAIL" not in job.state]
     else:
         counted = [job for job in jobs if to_observation(job).phase is Phase.RUNNING]
-    return tuple(dict.fromkeys(node for job in counted for node in job.nodes if node not in attempt.nodes))
+    others = dict.fromkeys(node for job in counted for node in job.nodes if node not in attempt.nodes)
+    unended = {job.replaces for job in jobs if job.replaces and job.presence is not Presence.FINISHED}
+    return replace(attempt, nodes=(*attempt.nodes, *others), replacements=frozenset(unended))
 
 
 def parse_state(state: str | Iterable[str]) -> frozenset[str]:

@@ -14,7 +14,7 @@ from athanor.backends.slurm.config import SlurmConfig
 from trainer.contract import environment as names
 
 NAME = re.compile(r"athanor-[a-z0-9]{1,60}")
-REPLACEMENT = re.compile(rf"athanor:{NAME.pattern}:\d+\.\d+")  # the comment of a job that replaces a lost node
+REPLACEMENT = re.compile(rf"athanor:{NAME.pattern}:(\d+)\.(\d+)")  # the comment of a job that replaces a lost node
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
 WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,99}")
 GRES = re.compile(r"[a-z][a-z0-9_]*(:[A-Za-z0-9_.-]+)?")
