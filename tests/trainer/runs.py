@@ -186,23 +186,24 @@ def work_block_by_block(assignment: Assignment) -> None:
 
 
 def work_with_a_poisoned_step(assignment: Assignment) -> None:
-    """A worker whose gradients of the seventh step have a NaN on rank 0, whenever it is computed; stands in for
-    `run_worker`."""
+    """A worker whose gradients of the seventh step have a NaN from the data of data rank 0, whichever rank computes
+    them; stands in for `run_worker`."""
     import torch
 
     from trainer.data.batch import MicroBatch
     from trainer.parallel.parallelize import ParallelModel
     from trainer.training import loop
 
-    healthy, counted_tokens, now = ParallelModel._loss, loop.counted_tokens, [-1]
+    healthy, counted_tokens, now = ParallelModel._loss, loop.counted_tokens, (-1, -1)
 
     def note_step(state: Any, batches: Any, step: int) -> object:
-        now[0] = step
+        nonlocal now
+        now = (step, state.part.rank)
         return counted_tokens(state, batches, step)
 
     def loss_of(model: ParallelModel, batch: MicroBatch) -> torch.Tensor:
         loss = healthy(model, batch)
-        if loss.requires_grad and now[0] == 6 and assignment.rank == 0:
+        if loss.requires_grad and now == (6, 0):
             loss.register_hook(lambda gradient: gradient * float("nan"))
         return loss
 

@@ -77,8 +77,8 @@ def test_a_watch_continues_where_another_stopped() -> None:
 
 
 def work_with_a_large_layer(assignment: Assignment) -> None:
-    """A worker that multiplies, in the seventh step, the gradient of one matrix and the loss of rank 1's second
-    micro-batch, which it stores; stands in for `run_worker`."""
+    """A worker that multiplies, in the seventh step, the gradient of one matrix and the loss of the second micro-batch
+    of data rank 1, whichever rank computes it, and stores that; stands in for `run_worker`."""
     from trainer.parallel.parallelize import ParallelModel
     from trainer.training import loop
 
@@ -89,7 +89,7 @@ def work_with_a_large_layer(assignment: Assignment) -> None:
         if step == 0:
             weight = state.model.weights.trainable["blocks.1.attention.value.weight"]
             weight.register_hook(lambda gradient: gradient * (1e7 if now[0] == 6 else 1.0))
-        if step == 6 and assignment.rank == 1:
+        if step == 6 and state.part.rank == 1:
             worst.append(batches[1])
             (assignment.work / "worst.json").write_text(json.dumps(batches[1].tokens_BS.tolist()))
         return counted_tokens(state, batches, step)

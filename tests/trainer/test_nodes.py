@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.faults.worker import LASTING_BIT
 from tests.trainer.agent_api import TOKEN, AgentApi
 from tests.trainer.runs import platform_run, tiny_training
 from trainer.contract import environment as names
@@ -131,11 +132,12 @@ def log(api: AgentApi) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["killed", "GPU", "slow"])
+@pytest.mark.parametrize("fault", ["killed", "GPU", "slow", "corrupts"])
 def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path: Path, fault: str) -> None:
     """Three agents for a run of two nodes. The second is killed in the middle with all its processes, has a fault of
-    its GPU, or is slow; the run continues on the first and the third, from the copies in the memory of the first or the
-    checkpoint that it has stored because of the slow node, and ends as if nothing had been."""
+    its GPU, is slow, or computes a wrong gradient, and the same when it computes it again; the run continues on the
+    first and the third, from the copies in the memory of the first or the checkpoint that it has stored because of the
+    slow node, and ends as if nothing had been."""
     training = tiny_training(steps=60)
     run, keys, objects = platform_run(training, checkpoint={"every_steps": 5, "shadow_every_steps": 1})
     with AgentApi(run, keys, dict(objects)) as api:
@@ -146,7 +148,8 @@ def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path: Path, fault:
     run = RunConfig.model_validate({**run.model_dump(), "layout": layout, "spare_nodes": 1, "heartbeat_seconds": 0.5})
     (tmp_path / "cluster").mkdir()
     (tmp_path / "records").mkdir()
-    kind = {"GPU": ("gpu", "step"), "slow": ("slow", "backward")}.get(fault, ("", ""))
+    kinds = {"GPU": ("gpu", "step"), "slow": ("slow", "backward"), "corrupts": (LASTING_BIT, "backward")}
+    kind = kinds.get(fault, ("", ""))
     program = ("tests.chaos.faults.agent", str(tmp_path / "records"), *kind, "60")
     with AgentApi(run, keys, objects) as api:
         agents = [agent(api, tmp_path / "cluster", index, program) for index in range(3)]
@@ -170,6 +173,9 @@ def test_a_spare_node_takes_the_place_of_one_that_is_lost(tmp_path: Path, fault:
         restarts = {(event["node"], event["end_class"]) for event in api.events("generation.started")}
         assert (("node1", "gpu_fault") in restarts) == (fault == "GPU")
         assert (("node1", "slow_node") in restarts) == (fault == "slow")
+        assert (("node1", "node_unfit") in restarts) == (fault == "corrupts")
+        corrupted = [(event["ranks"], event["node"]) for event in api.events("gradient.corrupted")]
+        assert corrupted == ([("1", "node1")] if fault == "corrupts" else [])
         assert {end["end_class"] for end in api.ends} == {"completed"}
         assert len(api.models) == 1
         assert api.losses() == pytest.approx(expected, rel=1e-5)

@@ -13,10 +13,19 @@ from tests.trainer.runs import MIXTURE, FinishedRun, run_alone, tiny_training
 from trainer.agent import worker_group
 from trainer.agent.worker_process import run_worker
 from trainer.contract.optimisation import GradientWatchSpec
+from trainer.contract.parallelism import MeshSizes
 from trainer.contract.run import EndClass
+from trainer.parallel.mesh import Mesh
 from trainer.reporting.gradient_watch import MIN_STEPS, GradientWatch
 from trainer.reporting.stats import StepStats
-from trainer.reporting.suspicion import REST_STEPS, StepGate, StepLimits, compare
+from trainer.reporting.suspicion import (
+    REST_STEPS,
+    OtherRanks,
+    StepGate,
+    StepLimits,
+    compare,
+    find_lasting_fault,
+)
 from trainer.resilience.assignment import Assignment
 
 AT_STEP = 12  # from 0
@@ -58,6 +67,60 @@ def test_sums_that_depend_on_timing_may_differ_a_little() -> None:
     assert compare(nearly, stats(), "why", is_exact=False).is_same
     assert compare(nearly, stats(), "why", is_exact=True).ranks == [0]
     assert compare(stats(own_norms=(0.4, 0.75)), stats(), "why", is_exact=False).ranks == [0]
+
+
+def elsewhere(shift: int, *norms_by_data: float) -> OtherRanks:
+    """The result of a step in which each rank has the data of the rank so many places further. `norms_by_data`: of the
+    gradient of each rank's own data."""
+    sources = [(rank + shift) % len(norms_by_data) for rank in range(len(norms_by_data))]
+    return OtherRanks(stats(own_norms=tuple(norms_by_data[source] for source in sources)), sources)
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "ranks"),
+    [
+        ((1.0, 2.0, 3.0), [(1.0, 2.05, 3.0)], None),
+        ((1.0, inf, 3.0), [(1.0, nan, 3.0)], None),
+        ((1.0, 50.0, 3.0), [(1.0, 2.0, 3.0), (1.0, 2.0, 3.0)], [1]),
+        ((1.0, nan, 3.0), [(1.0, 2.0, 40.0), (1.0, 2.0, 3.0)], [1]),  # rank 1 has the data of rank 2 the first time
+        ((1.0, 2.0, 3.0), [(1.0, 2.0, 40.0), (1.0, 2.0, 3.0)], [1]),
+        ((1.0, 2.0, 3.0), [(1.0, 2.0, 40.0), (1.0, 2.0, 9.0)], []),  # three results of the same data
+        ((1.0, 50.0), [(1.0, 2.0)], [1]),
+        ((1.0, 50.0), [(60.0, 2.0)], [1]),
+        ((1.0, 50.0), [(0.5, 2.0)], []),  # rank 0 is wrong with its own data, and right with that of rank 1
+    ],
+)
+def test_the_ranks_that_no_other_confirms_are_wrong(
+    own: tuple[float, ...], others: list[tuple[float, ...]], ranks: list[int] | None
+) -> None:
+    moved = [elsewhere(shift, *norms) for shift, norms in enumerate(others, 1)]
+    fault = find_lasting_fault(stats(own_norms=own), moved)
+    assert (None if fault is None else fault.ranks) == ranks
+    same = compare(stats(own_norms=own), stats(own_norms=own), "why", moved, is_exact=True)
+    assert same.lasting == fault
+    repaired = compare(stats(own_norms=own), stats(own_norms=(7.0, *own[1:])), "why", moved, is_exact=True)
+    assert repaired.lasting is None, "it was corrupted once"
+
+
+def test_the_norms_of_all_ranks_are_the_evidence() -> None:
+    fault = find_lasting_fault(stats(own_norms=(1.0, 50.0, 3.0)), [elsewhere(1, 1, 2, 3), elsewhere(2, 1, 2, 3)])
+    assert fault is not None
+    assert fault.because == (
+        "ranks computed different gradients, of the data of rank 1 in step 8: rank 1 of norm 50, rank 0 of norm 2, "
+        "rank 2 of norm 2"
+    )
+
+
+@pytest.mark.parametrize(
+    "sizes", [MeshSizes(replicate=2, shard=3, zero=3), MeshSizes(pipeline=2, replicate=3, context=2, tensor=2)]
+)
+@pytest.mark.parametrize("shift", [1, 2])
+def test_data_moves_between_ranks_that_differ_in_nothing_else(sizes: MeshSizes, shift: int) -> None:
+    meshes = [Mesh(rank, sizes.world, 0, torch.device("cpu"), sizes) for rank in range(sizes.world)]
+    for mesh, source in zip(meshes, meshes[0].data_moved_by(shift), strict=True):
+        data = ("replicate", "shard")
+        assert source in mesh.peers(*data)
+        assert meshes[source].coordinate(*data) == (mesh.coordinate(*data) + shift) % sizes.data
 
 
 @pytest.mark.parametrize(
@@ -211,6 +274,53 @@ def test_a_gradient_that_is_large_again_is_no_corruption(tmp_path: Path, monkeyp
     assert (event["step"], run.events("gradient.corrupted")) == (AT_STEP + 1, [])
     assert "computed again with the same result" in event["because"]
     assert [each["step"] for each in run.events("step.skipped")] == [AT_STEP + 1]
+
+
+@pytest.mark.parametrize(
+    ("processes", "changes"),
+    [
+        (3, {"tokens_per_step": 768, "parallelism": {"zero": 3}}),
+        pytest.param(2, {"parallelism": {"zero": 0, "micro_batch_sequences": 2}}, marks=pytest.mark.slow),
+        pytest.param(4, {"parallelism": {"tensor": 2, "zero": 1}}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_fault_that_recurs_is_found_by_other_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int, changes: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(worker_group, "run_worker", Flip(always=True))
+    run = run_alone(tmp_path / "run", tiny_training(**changes), processes=processes)
+    assert run.end_class is EndClass.NODE_UNFIT, run.end
+    (event,) = run.events("gradient.corrupted")
+    ranks = "0, 1" if "tensor" in changes["parallelism"] else "1"  # they exchange activations
+    assert (event["step"], event["ranks"]) == (str(AT_STEP + 1), ranks), event
+    assert "rank 1 of norm" in event["because"]
+    assert run.events("step.recomputed") == []
+    assert max(run.series("train/loss")) == AT_STEP
+
+
+@pytest.mark.parametrize(
+    ("processes", "changes"),
+    [
+        (2, {"parallelism": {"zero": 3, "micro_batch_sequences": 2}}),
+        (2, {"parallelism": {"replicate": 2, "compression": {"kind": "powersgd", "rank": 2}}}),
+        pytest.param(3, {"tokens_per_step": 768, "parallelism": {"zero": 1}}, marks=pytest.mark.slow),
+        pytest.param(4, {"parallelism": {"pipeline": 2, "zero": 0}}, marks=pytest.mark.slow),
+        pytest.param(4, {"parallelism": {"tensor": 2, "zero": 3}}, marks=pytest.mark.slow),
+        pytest.param(2, {"model": {"shape": MIXTURE}, "parallelism": {"zero": 3}}, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_computing_a_step_on_other_ranks_changes_nothing(
+    tmp_path: Path, processes: int, changes: dict[str, Any]
+) -> None:
+    plain = run_alone(tmp_path / "plain", tiny_training(**changes), processes=processes)
+    watched = tiny_training(**changes, optimizer={"gradient_watch": {"absolute": 1e-6}})
+    run = run_alone(tmp_path / "run", watched, processes=processes)
+    assert run.end_class is EndClass.COMPLETED, run.end
+    assert all("by other ranks too, with the same result" in each["because"] for each in run.events("step.recomputed"))
+    assert [event["step"] for event in run.events("step.recomputed")] == [1]
+    assert run.events("gradient.corrupted") == []
+    for name in ("train/loss", "train/gradient_norm", "evaluation/loss"):
+        assert run.series(name) == plain.series(name)
 
 
 def test_a_run_in_which_every_step_is_unusual_computes_few_of_them_twice(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ class Diverging:
 
         def observe(state: Any, batches: Any, step: int) -> object:
             first = loader.first_sequence(step, state.loader._schedule, state.loader._rollbacks)
-            if state.mesh.rank == 0:
+            if state.mesh.rank == state.part.rank == 0:  # not when it computes the data of another rank
                 with (assignment.work / "taken.jsonl").open("a") as file:
                     file.write(json.dumps([assignment.restart_count, step, first]) + "\n")
             is_bad[0] = first in self.positions or (is_bad[0] and self.lasts)

@@ -131,13 +131,14 @@ AGENT_EVENTS: Mapping[str, EventType] = {
     ),
     GRADIENT_CORRUPTED: EventType(
         "A step with an unusual loss or gradient norm gave a different result when it was computed again from the same "
-        "parameters and data, so a device computed it incorrectly the first time. The second result was used. The node "
-        "gets an incident; the run continues.",
+        "parameters and data, so a device computed it incorrectly. Either the same ranks computed something else the "
+        "second time, which was then used, and the run continues; or other ranks did, and the nodes of those that were "
+        "wrong leave the run. The node gets an incident.",
         {
             "step": "Completed steps, as text.",
             "ranks": "Ranks that had a different gradient before the sum over ranks, as text; empty if unknown.",
             "node": "Name of the node of these ranks; empty if they are on several nodes or unknown.",
-            "because": "The norms of both computations by rank, as text.",
+            "because": "The norms of all computations by rank, as text.",
         },
     ),
     "gradient.large": EventType(
@@ -317,8 +318,9 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         {"sink": "Name of the sink.", "points_lost": "Number of points that were dropped."},
     ),
     "step.recomputed": EventType(
-        "A step with an unusual loss or norm of the gradient had the same result when it was computed again: nothing "
-        "was corrupted. Other events report what followed from it. At most once in 64 steps.",
+        "A step with an unusual loss or norm of the gradient had the same result when it was computed again, by other "
+        "ranks too if there are some: nothing was corrupted. Other events report what followed from it. At most once "
+        "in 64 steps.",
         {"step": _STEP, "because": "What was unusual, as text."},
     ),
     "step.skipped": EventType(

@@ -38,6 +38,10 @@ class RankShare:
     equal: bool = False
     copies: int = 1
 
+    def moved(self, shift: int) -> "RankShare":
+        """Return the share of the data rank `shift` places further."""
+        return replace(self, rank=(self.rank + shift) % self.world_size)
+
     def num_micro_batches(self, sequences: int) -> int:
         """Return the number of micro-batches of a step of `sequences` over all data ranks."""
         return num_micro_batches(sequences, self.world_size, self.micro_batch)
@@ -101,7 +105,7 @@ class Loader:
         self.stalls: deque[float] = deque(maxlen=_MAX_RECORDED_STALLS)
         self.skipped_sequences = 0.0
         self._ready: queue.Queue[_Gathered | BaseException] = queue.Queue(maxsize=_PREFETCHED_STEPS)
-        self._closed = threading.Event()
+        self._closed, self._reading = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._fill, args=(first_step,), name="prefetch", daemon=True)
         self._thread.start()
 
@@ -115,6 +119,11 @@ class Loader:
         assert item.step == step, f"step {step} requested, {item.step} prepared"
         self.skipped_sequences = item.skipped_sequences / self._part.copies
         return [batch.to(self._device) for batch in item.batches]
+
+    def batches_of(self, step: int, part: RankShare) -> list[MicroBatch]:
+        """Return the micro-batches of any data rank for `step`, on the device. They are read now."""
+        with self._reading:
+            return [batch.to(self._device) for batch in self._read(step, part)]
 
     def sequences(self, step: int) -> tuple[int, int]:
         """Return the numbers of the first and last sequence of a step, in the order of the run's data."""
@@ -150,15 +159,19 @@ class Loader:
     def _gather(self, step: int) -> _Gathered:
         first, sequences = first_sequence(step, self._schedule, self._rollbacks), self._schedule.sequences_at(step)
         bounds = self._part.micro_batches(sequences)
-        self._corpus.prefetch(first, sequences, bounds[0][0], bounds[-1][1])
-        skipped = self._corpus.skipped_rows
+        with self._reading:
+            self._corpus.prefetch(first, sequences, bounds[0][0], bounds[-1][1])
+            skipped = self._corpus.skipped_rows
+            return _Gathered(step, self._read(step, self._part), self._corpus.skipped_rows - skipped)
+
+    def _read(self, step: int, part: RankShare) -> list[MicroBatch]:
+        first, sequences = first_sequence(step, self._schedule, self._rollbacks), self._schedule.sequences_at(step)
         samples = self._corpus.in_shard_order(np.arange(first, first + sequences, dtype=np.int64))
         batches = []
-        for begin, end in bounds:
-            rows = self._corpus.rows(samples[begin:end])
-            batch = self._part.filled(micro_batch(rows))
+        for begin, end in part.micro_batches(sequences):
+            batch = part.filled(micro_batch(self._corpus.rows(samples[begin:end])))
             batches.append(batch.pinned() if self._device.type == "cuda" else batch)
-        return _Gathered(step, batches, self._corpus.skipped_rows - skipped)
+        return batches
 
 
 def micro_batch(rows: Rows) -> MicroBatch:

@@ -84,6 +84,17 @@ class Mesh:
             index = index * self._sizes[axis] + self._places[axis]
         return index
 
+    def data_moved_by(self, shift: int) -> list[int]:
+        """Return, for each rank, the rank of which it has the data when the data of each data rank moves to the one
+        `shift` places before it."""
+        inner, data = self._sizes["context"] * self._sizes["tensor"], self._sizes["replicate"] * self._sizes["shard"]
+        found = []
+        for rank in range(self.world_size):
+            outer, place = divmod(rank, inner)
+            stage, coordinate = divmod(outer, data)
+            found.append((stage * data + (coordinate + shift) % data) * inner + place)
+        return found
+
     def peers(self, *axes: str) -> tuple[int, ...]:
         """Return the ranks that differ from this one only along `axes`, itself included, in ascending order.
 

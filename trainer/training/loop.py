@@ -4,6 +4,7 @@ import resource
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 
@@ -25,7 +26,7 @@ from trainer.training.build import FinalState, TrainState
 from trainer.training.cpu import collect_garbage, disable_automatic_collection
 from trainer.training.evaluation import evaluate
 from trainer.training.monitor import Monitor
-from trainer.training.recompute import Decide, StepTaker
+from trainer.training.recompute import DataRanks, Decide, StepTaker
 
 
 def train(state: TrainState) -> EndClass:
@@ -38,7 +39,10 @@ def train(state: TrainState) -> EndClass:
     monitor = Monitor(state)
     pipe = StatsPipe(state.mesh.device, state.mesh.world_size, len(monitor.layers.names))
     profiler = StepProfiler(state.assignment)
-    steps = StepTaker(monitor, pipe, partial(compute_step, state, monitor, profiler), state.mesh.device)
+    steps = StepTaker(
+        monitor, pipe, partial(compute_step, state, monitor, profiler), state.mesh.device,
+        data_ranks(state, monitor, profiler),
+    )  # fmt: skip
     stopping, done = False, state.first_step
     policy = state.assignment.run.checkpoint
     if training.compile:
@@ -121,7 +125,7 @@ def compute_step(
     training, clock, replicas = state.training, monitor.clock, monitor.replicas
     tokens, counts = counted_tokens(state, batches, step)
     if training.lora is not None and training.lora.dropout:
-        seed_dropout(training.seed, step, state.mesh.rank)
+        seed_dropout(training.seed, step, state.mesh.peers("replicate", "shard")[state.part.rank])
     with monitor.sampler.measure(step, is_profiled=profiler.is_active):
         clock.begin()
         loss, parts_M = state.model.forward_backward(batches, tokens, clock.end_phase)
@@ -144,6 +148,19 @@ def compute_step(
     clock.end_phase("optimizer")
     clock.end()
     return stats
+
+
+def data_ranks(state: TrainState, monitor: Monitor, profiler: StepProfiler) -> DataRanks | None:
+    """Return the data ranks, if there are several and each can compute the data of any other: experts that are divided
+    over ranks compute the data of all of them anyway."""
+    if state.part.world_size == 1 or state.mesh.sizes.expert > 1:
+        return None
+
+    def compute(step: int, shift: int, decide: Decide) -> Tensor:
+        moved = replace(state, part=state.part.moved(shift))
+        return compute_step(moved, monitor, profiler, step, state.loader.batches_of(step, moved.part), decide)
+
+    return DataRanks(state.part.world_size, compute, state.mesh.data_moved_by)
 
 
 def counted_tokens(

@@ -82,15 +82,23 @@ class Monitor:
 
     def report_recomputation(self, found: Recomputation) -> None:
         """Report a step that was taken again: the first of the ranks that were wrong does, and names its node if all of
-        them are there."""
-        step = found.again.step + 1
-        if found.is_same:
-            self._reporter.event("step.recomputed", step=step, because=str(found))
-        elif self._mesh.rank == next(iter(found.ranks), 0):
-            is_one_node = len({rank // self._ranks_per_node for rank in found.ranks}) == 1
+        them are there. Raise PlaceError on the ranks of a device with a lasting fault, and on those beside them."""
+        fault = found.lasting
+        if fault is not None:
+            self._report_corrupted(found, fault.ranks, fault.because)
+            if fault.ranks:
+                raise PlaceError(EndClass.NODE_UNFIT, fault.because, is_here=self._mesh.rank in fault.ranks)
+        elif found.is_same:
+            self._reporter.event("step.recomputed", step=found.again.step + 1, because=str(found))
+        else:
+            self._report_corrupted(found, found.ranks, str(found))
+
+    def _report_corrupted(self, found: Recomputation, ranks: list[int], because: str) -> None:
+        if self._mesh.rank == next(iter(ranks), 0):
+            step, is_one_node = found.again.step + 1, len({rank // self._ranks_per_node for rank in ranks}) == 1
             self._reporter.event_once(
-                f"step-{step}", "gradient.corrupted", step=str(step), ranks=", ".join(map(str, found.ranks)),
-                node=self._node if is_one_node else "", because=str(found),
+                f"step-{step}", "gradient.corrupted", step=str(step), ranks=", ".join(map(str, ranks)),
+                node=self._node if is_one_node else "", because=because,
             )  # fmt: skip
 
     @property

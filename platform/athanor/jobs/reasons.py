@@ -308,8 +308,8 @@ MEANINGS: dict[Reason, Meaning] = {
         F,
         Retry.FREE,
         Blame.INFRASTRUCTURE,
-        "The preflight found a node that is broken or slow, or its programs have other versions than those of the "
-        "other nodes.",
+        "The preflight found a node that is broken or slow, other nodes computed different gradients from the same "
+        "data, or its programs have other versions than those of the other nodes.",
         "Have the node checked, or install the same versions on all nodes. Where its pool has other nodes, the job "
         "does not return to the node.",
     ),
