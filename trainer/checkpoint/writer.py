@@ -21,7 +21,8 @@ from trainer.parallel.mesh import Mesh
 from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
 from trainer.storage.base import Storage
-from trainer.storage.encrypted import put_encrypted, put_pieces
+from trainer.storage.encrypted import PartEncryptor, put_encrypted, put_pieces
+from trainer.storage.encrypting_processes import EncryptingProcesses
 
 DELIVERY_SECONDS = 60.0
 SHARDS_TIMEOUT = timedelta(minutes=30)  # for the slowest rank's upload, retries included
@@ -59,6 +60,12 @@ class CheckpointWriter:
         self._micro_batch = micro_batch
         self._platform, self._storage, self._reporter = platform, storage, reporter
         self._encryptor = Encryptor(assignment.job_key)
+        # On a CPU the threads of a save take the cores of training, one at a time.
+        on_gpu = mesh.device.type == "cuda"
+        self._in_flight = PARTS_IN_FLIGHT if on_gpu else 1
+        self._parts: PartEncryptor = self._encryptor
+        if on_gpu:
+            self._parts = EncryptingProcesses(assignment.job_key, PARTS_IN_FLIGHT)
         self._store = mesh.open_store("checkpoints/")
         self._snapshot = Snapshot()
         self._thread: threading.Thread | None = None
@@ -140,10 +147,8 @@ class CheckpointWriter:
         try:
             prefix = self._prefix(step)
             content, path = EncodedFile(mine, own), f"rank{self._mesh.rank}"
-            # On a CPU the threads of a save take the cores of training.
-            in_flight = PARTS_IN_FLIGHT if self._mesh.device.type == "cuda" else 1
             file = put_pieces(
-                self._storage, self._encryptor, prefix, path, content.pieces(), content.size, in_flight=in_flight
+                self._storage, self._parts, prefix, path, content.pieces(), content.size, in_flight=self._in_flight
             )
             index, shared = describe(content.entries)
             if not self._store.check([f"shared/{index.shared}"]):  # many ranks share it, and saves after this one

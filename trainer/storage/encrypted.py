@@ -6,12 +6,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 from trainer.contract.encryption import Encryptor
 from trainer.contract.manifest import PART_PLAINTEXT_BYTES, PARTS_IN_FLIGHT, StoredFile, StoredPart
 from trainer.storage.base import Storage
 
 PARTS_ANNOUNCED = 64
+
+
+class PartEncryptor(Protocol):
+    """What encrypts parts: `Encryptor`, or processes for it. Thread-safe."""
+
+    def encrypt_pieces(self, pieces: Iterable[memoryview], key: str) -> tuple[bytes, StoredPart]:
+        """Encrypt one part, given as pieces (bytes, one dimension). Return the ciphertext and its record. `key`: its
+        object's key."""
 
 
 def put_encrypted(
@@ -23,7 +32,7 @@ def put_encrypted(
 
 def put_pieces(
     storage: Storage,
-    encryptor: Encryptor,
+    encryptor: PartEncryptor,
     prefix: str,
     path: str,
     pieces: Iterable[memoryview],
