@@ -17,7 +17,7 @@ from tests.gpu_kit.kernels import seconds_of
 from tests.gpu_kit.schedule import descendants
 from tests.gpu_kit.speed import Speed, share_datasets, training
 from tests.trainer.runs import FinishedRun, lines_of
-from trainer.checkpoint.shadow import allocate, pin
+from trainer.checkpoint.host_memory import allocate, pin
 from trainer.resilience.shadow_memory import ShadowMemory, digest_of
 
 Figures = dict[str, Any]

@@ -15,7 +15,7 @@ from tests.trainer.runs import platform_run, tiny_training
 from trainer.checkpoint.file import EncodedFile, entries_of
 from trainer.checkpoint.state import Shard, Snapshot
 from trainer.client.http import PlatformClient
-from trainer.contract.cost import RankCost
+from trainer.contract.cost import ENCRYPTING_PROCESS_BYTES, RankCost
 from trainer.contract.encryption import Encryptor, new_keyset
 from trainer.contract.manifest import PART_PLAINTEXT_BYTES, PARTS_IN_FLIGHT
 from trainer.contract.parallelism import MeshSizes
@@ -158,9 +158,27 @@ def test_a_snapshot_uses_its_memory_again_and_does_not_follow_the_state() -> Non
     assert second["model/w"].tensor.data_ptr() == where and second["model/w"].tensor.eq(2.0).all()
 
 
-@pytest.mark.parametrize(("on_gpu", "parts"), [(True, PARTS_IN_FLIGHT), (False, 1)])
+@given(
+    st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 5), max_size=3)), max_size=6),
+)
+@settings(max_examples=50, deadline=None)
+def test_a_snapshot_has_tensors_of_every_type_and_shape(forms: list[tuple[torch.dtype, list[int]]]) -> None:
+    live = {f"t{number}": torch.ones(shape).to(dtype) for number, (dtype, shape) in enumerate(forms)}
+    found = Snapshot().take([shard(tensor, name) for name, tensor in live.items()])
+    assert found.keys() == live.keys()
+    for name, tensor in live.items():
+        assert found[name].tensor.dtype == tensor.dtype and torch.equal(found[name].tensor, tensor)
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "parts"),
+    [
+        (True, PARTS_IN_FLIGHT * (2 * PART_PLAINTEXT_BYTES + ENCRYPTING_PROCESS_BYTES)),
+        (False, 2 * PART_PLAINTEXT_BYTES),
+    ],
+)
 def test_the_estimate_has_a_copy_of_the_state_and_the_parts_in_flight(on_gpu: bool, parts: int) -> None:
     memory = RankCost(tiny_training(), 300, MeshSizes(), 0, on_gpu=on_gpu).memory()
-    assert memory.saves == memory.weights + memory.optimizer + 2 * parts * PART_PLAINTEXT_BYTES
+    assert memory.saves == memory.weights + memory.optimizer + parts
     half = RankCost(tiny_training(), 300, MeshSizes(replicate=2), 0, on_gpu=on_gpu).memory()
-    assert half.saves == (memory.weights + memory.optimizer) // 2 + 2 * parts * PART_PLAINTEXT_BYTES
+    assert half.saves == (memory.weights + memory.optimizer) // 2 + parts

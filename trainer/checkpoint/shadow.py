@@ -32,6 +32,7 @@ from trainer.checkpoint.copy_layout import (
     size_of,
     view_of,
 )
+from trainer.checkpoint.host_memory import allocate, pin
 from trainer.checkpoint.replicator import Replicator
 from trainer.checkpoint.resharding import CopiedState, UnusableCopy, describe_state, read_state
 from trainer.checkpoint.state import Shard, own_states, set_own_states
@@ -45,7 +46,7 @@ from trainer.resilience.assignment import Assignment
 from trainer.resilience.control_groups import available_memory
 from trainer.resilience.peer_link import PeerError, fetch, release
 from trainer.resilience.replicas import CopyId, RankCopies
-from trainer.resilience.shadow_memory import PAGE, SLOTS, ShadowMemory, SlotHeader, digest_of
+from trainer.resilience.shadow_memory import SLOTS, ShadowMemory, SlotHeader, digest_of
 
 AUTO_SHARE = 0.03
 """Of the time, what copies take at most with `shadow_every_steps` `auto`."""
@@ -551,13 +552,3 @@ class ShadowCheckpoints:
     def _views(self, slot: int) -> list[Tensor]:
         """Return the tensors of a slot: those of the state in order, then the rank's own."""
         return [view_of(self._slots[slot], entry) for entry in self._entries]
-
-
-def allocate(memory: Tensor) -> None:
-    """Let the kernel allocate memory, without a change of its content. It begins and ends at pages."""
-    memory.view(-1, PAGE)[:, 0].add_(0)
-
-
-def pin(memory: Tensor) -> None:
-    """Let a GPU copy to this memory by itself. Where the driver refuses it, copies are slower."""
-    torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)

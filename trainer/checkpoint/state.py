@@ -1,17 +1,20 @@
 """A rank's state as named boxes of full tensors, which any other mesh can read."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from trainer.checkpoint.host_memory import allocate, pin, reserve
 from trainer.optim.step import ShardOptimizer
 from trainer.parallel.data import local_tensor
 from trainer.parallel.weights import Weights
 
 RNG_PREFIX, OWN_PREFIX = "rng/", "own/"
 """Prefixes of state that belongs to a rank, not to the model; another mesh does not use it."""
+_ALIGNMENT = 64  # bytes of copies in a snapshot
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,10 @@ def written_shards(shards: Iterable[Shard]) -> dict[str, Shard]:
     return {shard.stored: shard for shard in shards if shard.is_mine}
 
 
+def _forms(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+
+
 class Snapshot:
     """A copy on the host of what this rank writes, which later steps do not change. Its memory is used again for the
     next one."""
@@ -82,16 +89,26 @@ class Snapshot:
     def __init__(self) -> None:
         self._copies: dict[str, Tensor] = {}
 
+    def prepare(self, shards: Iterable[Shard]) -> None:
+        """Allocate the memory for what this rank writes of these shards, pinned for those on a GPU."""
+        tensors = {name: shard.tensor for name, shard in written_shards(shards).items()}
+        ends = list(accumulate(-(-each.nbytes // _ALIGNMENT) * _ALIGNMENT for each in tensors.values()))
+        memory = reserve(ends[-1] if ends else 0)
+        if any(each.is_cuda for each in tensors.values()):
+            allocate(memory)
+            pin(memory)
+        self._copies = {
+            name: memory[begin : begin + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+            for (name, tensor), begin in zip(tensors.items(), [0, *ends], strict=False)
+        }
+
     def take(self, shards: Iterable[Shard]) -> dict[str, Shard]:
         """Return the shards that this rank writes, with copies instead of the live tensors."""
         mine = written_shards(shards)
+        if _forms(self._copies) != _forms({name: shard.tensor for name, shard in mine.items()}):
+            self.prepare(mine.values())
         for name, shard in mine.items():
-            copy = self._copies.get(name)
-            if copy is None or copy.shape != shard.tensor.shape or copy.dtype != shard.tensor.dtype:
-                self._copies[name] = copy = torch.empty(
-                    shard.tensor.shape, dtype=shard.tensor.dtype, pin_memory=shard.tensor.is_cuda
-                )
-            copy.copy_(shard.tensor, non_blocking=True)
+            self._copies[name].copy_(shard.tensor, non_blocking=True)
         if any(shard.tensor.is_cuda for shard in mine.values()):
             torch.cuda.current_stream().synchronize()
         return {name: replace(shard, tensor=self._copies[name]) for name, shard in mine.items()}

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -43,6 +43,12 @@ class Identity:
     dataset_fingerprint: str
 
 
+def uses_processes(device: torch.device) -> bool:
+    """Return whether parts are encrypted by other processes, several at a time: on a CPU they would take the cores of
+    training."""
+    return device.type == "cuda"
+
+
 class CheckpointWriter:
     """Saves checkpoints, one at a time. The error of a failed save is raised by the next call of any method."""
 
@@ -60,14 +66,13 @@ class CheckpointWriter:
         self._micro_batch = micro_batch
         self._platform, self._storage, self._reporter = platform, storage, reporter
         self._encryptor = Encryptor(assignment.job_key)
-        # On a CPU the threads of a save take the cores of training, one at a time.
-        on_gpu = mesh.device.type == "cuda"
-        self._in_flight = PARTS_IN_FLIGHT if on_gpu else 1
+        self._in_flight = 1
         self._parts: PartEncryptor = self._encryptor
-        if on_gpu:
+        if uses_processes(mesh.device):
+            self._in_flight = PARTS_IN_FLIGHT
             self._parts = EncryptingProcesses(assignment.job_key, PARTS_IN_FLIGHT)
         self._store = mesh.open_store("checkpoints/")
-        self._snapshot = Snapshot()
+        self._snapshot, self._preparing = Snapshot(), threading.Thread()
         self._thread: threading.Thread | None = None
         self._is_final = False
         self._is_writing = False  # whether the newest save was being written when the last step was added
@@ -76,6 +81,18 @@ class CheckpointWriter:
         self._interval = SaveInterval(assignment.run, mesh.world_size, reporter)
         self.last_step = assignment.run.resume.step if assignment.run.resume else -1
         self._saved_at = time.monotonic()
+
+    def prepare(self, shards: Sequence[Shard]) -> None:
+        """On a GPU, allocate the memory of a save in the background: the first one would hold up training for it. Call
+        it once training has begun, with all of this rank's live shards."""
+
+        def allocate() -> None:
+            torch.cuda.set_device(self._mesh.device)  # of this thread
+            self._snapshot.prepare(shards)
+
+        if self._mesh.device.type == "cuda":
+            self._preparing = threading.Thread(target=allocate, name="checkpoint-memory", daemon=True)
+            self._preparing.start()
 
     @property
     def is_due(self) -> bool:
@@ -101,6 +118,8 @@ class CheckpointWriter:
         begin = time.monotonic()
         self.wait()
         free = time.monotonic()
+        if self._preparing.is_alive():
+            self._preparing.join()
         mine = written_shards(shards) if is_final else self._snapshot.take(shards)
         self._stall_seconds, blocked = time.monotonic() - free, time.monotonic() - begin
         save = partial(self._run, step, mine, own, metrics, progress, blocked_seconds=blocked, is_final=is_final)

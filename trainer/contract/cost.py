@@ -28,6 +28,8 @@ SHADOW_COPIES = 2
 """Copies of a rank's state that shadow checkpoints hold: one is whole while the other is being made."""
 REPLICATED_SHADOW_COPIES = 4
 """Of a run that sends copies to another node: also the newest that all ranks have sent, and that being sent."""
+ENCRYPTING_PROCESS_BYTES = 55 * 2**20
+"""Memory of a process that encrypts parts of checkpoints beside a GPU, without the parts (measured)."""
 REPLICAS = 2
 """Copies of another rank's state that a node holds: one is whole while the other arrives."""
 MAX_OFFLOAD_BUCKET_ELEMENTS = 2**24
@@ -294,8 +296,11 @@ class RankCost:
 
     @property
     def _parts_in_memory(self) -> int:
-        """Return the bytes of the parts of a checkpoint that are being stored, each once plain and once encrypted."""
-        return 2 * PART_PLAINTEXT_BYTES * (PARTS_IN_FLIGHT if self._on_gpu else 1)
+        """Return the bytes of the parts of a checkpoint that are being stored, each once plain and once encrypted, and
+        on a GPU of the processes that encrypt them."""
+        if not self._on_gpu:
+            return 2 * PART_PLAINTEXT_BYTES
+        return PARTS_IN_FLIGHT * (2 * PART_PLAINTEXT_BYTES + ENCRYPTING_PROCESS_BYTES)
 
     @property
     def _copies(self) -> int:

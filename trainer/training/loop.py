@@ -73,6 +73,7 @@ def train(state: TrainState) -> EndClass:
         state.writer.check()
         if step == state.first_step:
             state.mesh.set_timeout(TRAINING_TIMEOUT)
+            state.writer.prepare(live_shards(state.model.weights, state.optimizer))
         collect_garbage(done)
         if monitor.updates.is_due(step) or monitor.are_logits_due(done):
             monitor.report_steps(steps.drain())
