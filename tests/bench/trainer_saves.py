@@ -1,11 +1,14 @@
 """A save of 1.2 GB beside a training loop, ours against torch.save and torch's asynchronous distributed checkpoint.
 
-Each system saves the same state three times in a process of its own, to a folder; ours encrypts, a part at a time as on
-CPUs. The loop multiplies matrices with one thread, so that on two cores the save has the other one.
+Each system saves the same state three times in a process of its own, to a folder; ours encrypts: a part at a time as on
+CPUs, three parts by threads, and three by processes as beside a GPU. The loop multiplies matrices with one thread, so
+that on two cores the save has the other one. A second loop, beside three more saves, launches many small operations, as
+a rank with a GPU does.
 
 - `stall`: what the loop waited for the save to begin. torch.save stops it for all of the save.
 - `pause`: the longest time in which no other thread of Python ran.
 - `steps`: the median step during the save against those before.
+- `launches`: the mean step of the second loop during the save against those before.
 - `memory`: the most that the process took beyond the state, in units of it.
 """
 
@@ -25,10 +28,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import async_save
 
+from trainer.checkpoint.encrypting_processes import EncryptingProcesses
 from trainer.checkpoint.file import EncodedFile
 from trainer.checkpoint.state import Shard, Snapshot
 from trainer.contract.encryption import Encryptor, new_keyset
-from trainer.storage.encrypted import put_pieces
+from trainer.contract.manifest import PARTS_IN_FLIGHT
+from trainer.storage.encrypted import PartEncryptor, put_pieces
 from trainer.storage.folder import FolderStorage
 
 TENSORS, NUMBERS = 48, 6_250_000  # 25 MB each, 1.2 GB in all
@@ -42,8 +47,9 @@ Save = Callable[[State, Path], Callable[[], object]]
 class Ours:
     """As the trainer saves: a copy of the state, which a thread encrypts and stores."""
 
-    def __init__(self) -> None:
-        self._snapshot, self._encryptor = Snapshot(), Encryptor(new_keyset())
+    def __init__(self, in_flight: int = 1, *, with_processes: bool = False) -> None:
+        self._snapshot, self._in_flight, key = Snapshot(), in_flight, new_keyset()
+        self._encryptor: PartEncryptor = EncryptingProcesses(key, in_flight) if with_processes else Encryptor(key)
 
     def __call__(self, state: State, folder: Path) -> Callable[[], object]:
         shards = [Shard(tensor, (0,), tuple(tensor.shape), name) for name, tensor in state.items()]
@@ -51,7 +57,9 @@ class Ours:
 
         def store() -> None:
             file = EncodedFile(copies, {})
-            put_pieces(FolderStorage(folder), self._encryptor, "", "rank0", file.pieces(), file.size, in_flight=1)
+            put_pieces(
+                FolderStorage(folder), self._encryptor, "", "rank0", file.pieces(), file.size, in_flight=self._in_flight
+            )
 
         thread = threading.Thread(target=store)
         thread.start()
@@ -71,6 +79,8 @@ def torch_async(state: State, folder: Path) -> Callable[[], object]:
 
 SYSTEMS: dict[str, Callable[[], Save]] = {
     "athanor (encrypted)": Ours,
+    "by 3 threads": lambda: Ours(PARTS_IN_FLIGHT),
+    "by 3 processes": lambda: Ours(PARTS_IN_FLIGHT, with_processes=True),
     "torch.save": lambda: torch_save,
     "torch async_save": lambda: torch_async,
 }
@@ -108,6 +118,25 @@ def step(matrix: torch.Tensor) -> float:
     return time.monotonic() - begin
 
 
+def launches(layers: torch.nn.Module) -> float:
+    begin = time.monotonic()
+    layers(torch.ones(4, 16)).sum().backward()
+    return time.monotonic() - begin
+
+
+def launches_beside_saves(save: Save, state: State, folder: Path) -> float:
+    """Return the mean step of a loop of small operations beside saves, against those before."""
+    layers = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(100)))
+    before = [launches(layers) for _ in range(5 * STEPS_BEFORE)][STEPS_BEFORE:]
+    during = []
+    for number in range(ROUNDS):
+        waiter = threading.Thread(target=save(state, folder / f"launches{number}"))
+        waiter.start()
+        while waiter.is_alive():
+            during.append(launches(layers))
+    return statistics.mean(during) / statistics.mean(before) if during else 0.0
+
+
 def run(name: str, folder: str, answer: Any) -> None:
     """In a process of its own: send the figures of each round."""
     torch.set_num_threads(1)
@@ -139,7 +168,8 @@ def run(name: str, folder: str, answer: Any) -> None:
                 "memory": (resident_bytes("VmHWM") - base) / STATE_BYTES,
             }
         )
-    answer.send(found)
+    more = launches_beside_saves(save, state, Path(folder))
+    answer.send([{**each, "launches": more} for each in found])
     dist.destroy_process_group()
 
 
@@ -160,12 +190,12 @@ def figures(name: str) -> dict[str, float]:
 def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
     found = {}
-    print(f"{'':<22}{'stall':>8}{'pause':>10}{'steps':>8}{'CPU':>8}{'all':>8}{'memory':>9}")
+    print(f"{'':<22}{'stall':>8}{'pause':>10}{'steps':>8}{'launches':>10}{'CPU':>8}{'all':>8}{'memory':>9}")
     for name in SYSTEMS:
         found[name] = of = figures(name)
         print(
             f"{name:<22}{of['stall_seconds']:>6.2f} s{of['pause_seconds'] * 1000:>7.0f} ms{of['steps']:>7.2f}x"
-            f"{of['cpu_seconds']:>6.2f} s{of['seconds']:>6.2f} s{of['memory']:>8.2f}x",
+            f"{of['launches']:>9.2f}x{of['cpu_seconds']:>6.2f} s{of['seconds']:>6.2f} s{of['memory']:>8.2f}x",
             flush=True,
         )
     sys.stdout.write(json.dumps({"trainer_saves": found}) + "\n")

@@ -113,7 +113,8 @@ class Schedule:
         log = self._results / f"{part.name}.log"
         command = [sys.executable, "-m", "tests.gpu_kit.part", part.name, str(self._results), self._device]
         with log.open("wb") as out:
-            process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+            # Not where the kit was called: Python would import another checkout there first.
+            process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True, cwd=self._results)
             try:
                 status: int | None = process.wait(max(limit, 1.0))
             except subprocess.TimeoutExpired:

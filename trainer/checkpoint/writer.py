@@ -1,4 +1,5 @@
-"""Asynchronous checkpoints: training waits for a copy to host memory, and threads encrypt and store it."""
+"""Asynchronous checkpoints: training waits for a copy to host memory, and threads encrypt and store it. Beside a GPU,
+processes encrypt (`trainer.checkpoint.encrypting_processes`)."""
 
 import threading
 import time
@@ -9,6 +10,7 @@ from functools import partial
 
 import torch
 
+from trainer.checkpoint.encrypting_processes import EncryptingProcesses
 from trainer.checkpoint.file import EncodedFile
 from trainer.checkpoint.index import INDEX_NAME, FileIndex, describe, encode
 from trainer.checkpoint.interval import SaveInterval
@@ -22,7 +24,6 @@ from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
 from trainer.storage.base import Storage
 from trainer.storage.encrypted import PartEncryptor, put_encrypted, put_pieces
-from trainer.storage.encrypting_processes import EncryptingProcesses
 
 DELIVERY_SECONDS = 60.0
 SHARDS_TIMEOUT = timedelta(minutes=30)  # for the slowest rank's upload, retries included
@@ -46,7 +47,8 @@ class Identity:
 def uses_processes(device: torch.device) -> bool:
     """Return whether parts are encrypted by other processes, several at a time: on a CPU they would take the cores of
     training."""
-    return device.type == "cuda"
+    is_gpu: bool = device.type == "cuda"
+    return is_gpu
 
 
 class CheckpointWriter:

@@ -34,7 +34,7 @@ class EncryptingProcesses:
     def __init__(self, keyset: str, count: int) -> None:
         """`keyset`: see `Encryptor`."""
         self._keyset, self._count, self._own = keyset, count, Encryptor(keyset)
-        self._free: queue.SimpleQueue[_Process | None] = queue.SimpleQueue()
+        self._free: queue.SimpleQueue[_Process | Encryptor] = queue.SimpleQueue()
         self._started, self._starting = False, threading.Lock()
 
     def encrypt_pieces(self, pieces: Iterable[memoryview], key: str) -> tuple[bytes, StoredPart]:
@@ -43,24 +43,25 @@ class EncryptingProcesses:
             if not self._started:
                 self._started = True
                 for _ in range(self._count):
-                    self._free.put(_Process.start(self._keyset))
-        pieces, process = list(pieces), self._free.get()
+                    self._free.put(_Process.start(self._keyset) or self._own)
+        pieces, encryptor = list(pieces), self._free.get()
         try:
-            if process is not None:
-                return process.encrypt(pieces, key)
-        except (OSError, ValueError):  # it has ended
-            process.close()
-            process = None
+            return encryptor.encrypt_pieces(pieces, key)
+        except (OSError, ValueError):
+            if not isinstance(encryptor, _Process):
+                raise
+            encryptor.close()  # it has ended
+            encryptor = self._own
+            return encryptor.encrypt_pieces(pieces, key)
         finally:
-            self._free.put(process)
-        return self._own.encrypt_pieces(pieces, key)
+            self._free.put(encryptor)
 
     def close(self) -> None:
         """End the processes that encrypt nothing now."""
         while not self._free.empty():
-            process = self._free.get()
-            if process is not None:
-                process.close()
+            encryptor = self._free.get()
+            if isinstance(encryptor, _Process):
+                encryptor.close()
 
 
 class _Process:
@@ -79,7 +80,13 @@ class _Process:
         with theirs:
             memory = os.memfd_create("athanor-part")
             os.truncate(memory, _ROOM)
-            command = [sys.executable, "-m", "trainer.storage.encrypting_processes", str(memory), str(theirs.fileno())]
+            command = [
+                sys.executable,
+                "-m",
+                "trainer.checkpoint.encrypting_processes",
+                str(memory),
+                str(theirs.fileno()),
+            ]
             try:
                 process = subprocess.Popen(command, pass_fds=(memory, theirs.fileno()), stdin=subprocess.DEVNULL)
             except OSError:
@@ -91,7 +98,7 @@ class _Process:
         mine.sendall(json.dumps(keyset).encode() + b"\n")  # not an argument: those are in /proc
         return started
 
-    def encrypt(self, pieces: list[memoryview], key: str) -> tuple[bytes, StoredPart]:
+    def encrypt_pieces(self, pieces: list[memoryview], key: str) -> tuple[bytes, StoredPart]:
         """Encrypt a part. Raise OSError or ValueError if the process has ended."""
         size = 0
         for piece in pieces:  # pwrite(2) and pread(2) copy without the interpreter's lock
