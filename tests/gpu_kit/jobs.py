@@ -187,7 +187,7 @@ class Job:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command, env={**os.environ, **(environment or {}), **hidden}, stdout=log, stderr=log,
-                start_new_session=True, cwd=folder,  # not where another checkout may be, which Python would import first
+                start_new_session=True,
             )  # fmt: skip
 
     @staticmethod

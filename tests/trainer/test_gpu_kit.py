@@ -25,10 +25,15 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_kit(kit: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    """Run the kit outside of this project. Return how it ended, and the parts of its report."""
+    """Run the kit outside of this project, in a folder with another trainer, which it must not use. Return how it ended,
+    and the parts of its report."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, str(kit / "run.py"), "--device", "cpu", *arguments]
-    ended = subprocess.run(command, cwd=kit, env=environment, capture_output=True, text=True, check=False)
+    other = kit / "other"
+    for package in ("trainer", "tests"):
+        (other / package).mkdir(parents=True, exist_ok=True)
+        (other / package / "__init__.py").write_text("raise ImportError('another checkout')")
+    ended = subprocess.run(command, cwd=other, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode in (0, 1), ended.stderr
     return ended, json.loads((kit / "results" / "report.json").read_text())["parts"]
 
