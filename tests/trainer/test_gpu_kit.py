@@ -25,8 +25,8 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_kit(kit: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    """Run the kit outside of this project, in a folder with another trainer, which it must not use. Return how it ended,
-    and the parts of its report."""
+    """Run the kit outside of this project, in a folder with another trainer, which it must not use. Return how it
+    ended, and the parts of its report."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, str(kit / "run.py"), "--device", "cpu", *arguments]
     other = kit / "other"
