@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 
 from trainer.contract.encryption import Encryptor
 from trainer.contract.manifest import PART_PLAINTEXT_BYTES, StoredPart
@@ -80,23 +81,18 @@ class _Process:
         with theirs:
             memory = os.memfd_create("athanor-part")
             os.truncate(memory, _ROOM)
-            command = [
-                sys.executable,
-                "-m",
-                "trainer.checkpoint.encrypting_processes",
-                str(memory),
-                str(theirs.fileno()),
-            ]
+            numbers = (memory, theirs.fileno())
+            command = [sys.executable, "-m", "trainer.checkpoint.encrypting_processes", *map(str, numbers)]
             try:
-                process = subprocess.Popen(command, pass_fds=(memory, theirs.fileno()), stdin=subprocess.DEVNULL)
+                process = subprocess.Popen(command, pass_fds=numbers, stdin=subprocess.DEVNULL)
             except OSError:
                 os.close(memory)
                 mine.close()
                 return None
-        started = cls(memory, mine, process)
         mine.settimeout(_PART_SECONDS)
-        mine.sendall(json.dumps(keyset).encode() + b"\n")  # not an argument: those are in /proc
-        return started
+        with suppress(ConnectionError):  # it has ended already, which the first part will show
+            mine.sendall(json.dumps(keyset).encode() + b"\n")  # not an argument: those are in /proc
+        return cls(memory, mine, process)
 
     def encrypt_pieces(self, pieces: list[memoryview], key: str) -> tuple[bytes, StoredPart]:
         """Encrypt a part. Raise OSError or ValueError if the process has ended."""
@@ -130,7 +126,7 @@ def main() -> None:
     os.nice(_NICENESS)
     memory, connection = int(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
     shared = memoryview(mmap.mmap(memory, _ROOM))
-    with connection, connection.makefile("rb") as requests:
+    with suppress(ConnectionError), connection, connection.makefile("rb") as requests:
         encryptor = Encryptor(json.loads(requests.readline()))
         for request in requests:
             key, size = json.loads(request)
