@@ -186,8 +186,8 @@ def work_block_by_block(assignment: Assignment) -> None:
 
 
 def work_with_a_poisoned_step(assignment: Assignment) -> None:
-    """A worker whose gradients of the seventh step have a NaN from the data of data rank 0, whichever rank computes
-    them; stands in for `run_worker`."""
+    """A worker in which the gradients of the seventh step have a NaN from the data of data rank 0, on any rank that
+    computes them; stands in for `run_worker`."""
     import torch
 
     from trainer.data.batch import MicroBatch

@@ -12,6 +12,7 @@ import pytest
 from deploy.local.handle import wait_until
 from tests.trainer.runs import FinishedRun, run_alone, tiny_training
 from trainer.agent import worker_group
+from trainer.agent.supervisor import Supervisor
 from trainer.agent.worker_process import run_worker
 from trainer.checkpoint.encrypting_processes import EncryptingProcesses
 from trainer.contract.encryption import Encryptor, new_keyset
@@ -109,7 +110,7 @@ def test_they_end_with_the_process_that_started_them() -> None:
 
 
 def work_as_beside_a_gpu(assignment: Assignment) -> None:
-    """A worker whose checkpoints are encrypted by processes; stands in for `run_worker`."""
+    """A worker that lets processes encrypt its checkpoints; stands in for `run_worker`."""
     from trainer.checkpoint import writer
 
     writer.uses_processes = lambda device: True
@@ -121,9 +122,9 @@ def test_a_run_continues_from_a_checkpoint_that_they_encrypted(tmp_path: Path, m
     plain = run_alone(tmp_path / "plain", training, every_steps=5)
     monkeypatch.setattr(worker_group, "run_worker", work_as_beside_a_gpu)
 
-    def kill(supervisor: object) -> None:
-        group = supervisor.worker_group  # type: ignore[attr-defined]
-        group._forked[0].process.kill()
+    def kill(supervisor: Supervisor) -> None:
+        assert supervisor.worker_group is not None
+        supervisor.worker_group._forked[0].process.kill()
 
     run: FinishedRun = run_alone(tmp_path / "run", training, every_steps=5, restarts=1, at_first_checkpoint=kill)
     assert [event["tier"] for event in run.events("checkpoint.restored")] == ["stored"]

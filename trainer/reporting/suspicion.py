@@ -83,8 +83,8 @@ def is_exact(device: torch.device) -> bool:
 
 @dataclass(frozen=True)
 class OtherRanks:
-    """A step of which each rank has computed the data of another one. `sources`: of each rank, the rank whose data it
-    had."""
+    """A step of which each rank has computed the data of another one. `sources`: for each rank, the rank that this data
+    belongs to."""
 
     stats: StepStats
     sources: Sequence[int]

@@ -41,7 +41,7 @@ class Observer(Protocol):
 @dataclass(frozen=True)
 class DataRanks:
     """Several data ranks that can compute each other's data. `compute`: as that of `StepTaker`, with the data of the
-    data rank so many places further. `sources`: the ranks whose data each rank then has."""
+    data rank so many places further. `sources`: for each rank, the rank that its data then belongs to."""
 
     count: int
     compute: Callable[[int, int, Decide], Tensor]
