@@ -145,7 +145,7 @@ def test_secrets_and_folder_are_for_the_owner_only_and_stay_the_same(stack: Stac
     stack.up(only_stores=True)
     assert path.read_text() == before
     secrets = json.loads(before).values()
-    command_lines = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    command_lines = "\0".join(part for each in psutil.process_iter(["cmdline"]) for part in each.info["cmdline"] or ())
     logs = "".join(log.read_text() for log in stack.folder.logs.iterdir())
     assert not [secret for secret in secrets if secret in command_lines or secret in logs]
 

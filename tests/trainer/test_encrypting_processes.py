@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from deploy.local.handle import wait_until
@@ -33,9 +34,9 @@ def processes() -> Iterator[EncryptingProcesses]:
 
 def children() -> list[int]:
     """Return the processes of this module that this process has started."""
-    found = subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "pid=,args="], capture_output=True, text=True)
-    lines = [line.split(None, 1) for line in found.stdout.splitlines()]
-    return [int(pid) for pid, command in lines if "trainer.checkpoint.encrypting_processes" in command]
+    # not by ps, which shortens command lines to COLUMNS or the width of a terminal
+    started = psutil.Process().children()
+    return [each.pid for each in started if "trainer.checkpoint.encrypting_processes" in each.cmdline()]
 
 
 @pytest.mark.parametrize("sizes", [[1], [0, 7, 100_000], [PART_PLAINTEXT_BYTES], [2**20, PART_PLAINTEXT_BYTES - 2**20]])
@@ -56,7 +57,9 @@ def test_a_file_of_many_parts_is_stored_by_several_at_a_time(processes: Encrypti
 
 def test_where_they_were_killed_this_process_encrypts(processes: EncryptingProcesses) -> None:
     processes.encrypt_pieces([memoryview(b"first")], "k")
-    for pid in children():
+    started = children()
+    assert len(started) == 2
+    for pid in started:
         os.kill(pid, signal.SIGKILL)
     for number in range(4):
         content = os.urandom(1000 + number)
@@ -69,6 +72,7 @@ def test_they_encrypt_after_the_signals_that_stop_a_run(processes: EncryptingPro
     for _ in range(2):  # by each of them: this process does not ignore the signals, as a rank does from its start
         processes.encrypt_pieces([memoryview(b"first")], "k")
     before = children()
+    assert len(before) == 2
     for pid in before:
         os.kill(pid, signal.SIGTERM)
         os.kill(pid, signal.SIGINT)
@@ -80,7 +84,9 @@ def test_they_encrypt_after_the_signals_that_stop_a_run(processes: EncryptingPro
 
 def test_the_key_is_in_no_argument_or_variable_of_theirs(processes: EncryptingProcesses) -> None:
     processes.encrypt_pieces([memoryview(b"x")], "k")
-    for pid in children():
+    started = children()
+    assert len(started) == 2
+    for pid in started:
         for name in ("cmdline", "environ"):
             assert KEY.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
 
