@@ -166,8 +166,8 @@ class AgentApi:
             round_ += 1
         self.joins[join.node_index] = join.model_copy(update={"round": round_})
         here = [known for known in self.joins.values() if known.round == round_]
-        if round_ not in self.placed and round_ > 1 and self.run.min_nodes is not None:
-            missing = self._missing_after_loss(round_, len(here))
+        if round_ not in self.placed and self.run.min_nodes is not None:
+            missing = self._missing_of_shrinkable(round_, len(here))
             if missing:
                 return JoinReply(state="gathering", round=round_, missing=missing)
             num_nodes = choose_num_nodes(len(here), self.run.layout.nodes, self.run.min_nodes, lambda count: True)
@@ -190,15 +190,15 @@ class AgentApi:
             grows_from=self.grows_from.get(round_, 0),
         )  # fmt: skip
 
-    def _missing_after_loss(self, round_: int, joined: int) -> int:
-        """As the platform does, in a round after the first of a run that may shrink."""
+    def _missing_of_shrinkable(self, round_: int, joined: int) -> int:
+        """As the platform does, in a round of a run that may shrink."""
         layout, fewest = self.run.layout, self.run.min_nodes or self.run.layout.nodes
         if joined in (fewest, layout.nodes):
             self.enough_at.setdefault(round_, time.monotonic())
         since = self.enough_at.get(round_)
         waited = None if since is None else timedelta(seconds=time.monotonic() - since)
         expected = layout.nodes + self.run.spare_nodes - len(self.left)
-        return count_missing(joined, expected, layout.nodes, fewest, waited)
+        return count_missing(round_, joined, expected, layout.nodes, fewest, waited)
 
     def _close(self, round_: int, here: list[JoinRequest], num_nodes: int) -> None:
         self.placed[round_] = arrange(here, num_nodes)

@@ -84,7 +84,12 @@ def seconds(count: float | None) -> timedelta | None:
 def test_what_a_round_waits_for(
     joined: int, expected: int, needed: int, fewest: int, waited: float | None, missing: int
 ) -> None:
-    assert count_missing(joined, expected, needed, fewest, seconds(waited)) == missing
+    assert count_missing(2, joined, expected, needed, fewest, seconds(waited)) == missing
+
+
+@pytest.mark.parametrize(("joined", "waited", "missing"), [(1, None, 3), (2, 119, 2), (2, 120, 0), (3, 120, 0)])
+def test_the_first_round_waits_longer(joined: int, waited: float | None, missing: int) -> None:
+    assert count_missing(1, joined, 4, 4, 2, seconds(waited)) == missing
 
 
 @pytest.mark.parametrize(("joined", "fitting", "placed"), [(9, {8}, 8), (8, {8}, 8), (7, {6, 4}, 6), (5, {4}, 4)])

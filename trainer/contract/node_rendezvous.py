@@ -3,7 +3,8 @@
 Each agent posts its address and waits. When all nodes have joined, the platform orders them by their distance in the
 network and replies to each with its node rank. The request waits until then: a node does not ask repeatedly. A node
 that leaves a round requests the next one; a spare node replaces a node that does not return. If there is none, and the
-job can train on fewer nodes, the round is of those that are left. A node that joins later begins the next round.
+job can train on fewer nodes, the round is of those that are left, or in the first round of those that have come. A node
+that joins later begins the next round.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,6 +23,9 @@ SPARE_JOIN_TIMEOUT = timedelta(seconds=10)
 SHRINK_TIMEOUT = timedelta(seconds=15)
 """How long a round after the first waits for the nodes that the job asked for, once it could train without them: a node
 that is well learns of the round by its next heartbeat, within 5 s. One that comes later makes the run grow."""
+START_TIMEOUT = timedelta(seconds=120)
+"""The same in the first round, after the newest join: nodes start at different times, for instance because they load an
+image. Nodes that join within this time of each other cost no restart."""
 
 
 class JoinRequest(WireModel):
@@ -75,18 +79,21 @@ class JoinReply(WireModel):
     grows_from: int = 0
 
 
-def count_missing(joined: int, expected: int, needed: int, fewest: int, waited: timedelta | None) -> int:
+def count_missing(
+    round_number: int, joined: int, expected: int, needed: int, fewest: int, waited: timedelta | None
+) -> int:
     """Return how many nodes a round waits for; 0: it closes now.
 
     `joined`: the nodes in it. `expected`: those of the attempt, spare ones included, without those that have left for
     good. `needed`: as many as the job asked for. `fewest`: with how many it may close. `waited`: the time since
-    `fewest` had joined, or `needed` if they have; None before.
+    `fewest` had joined, or `needed` if they have, and in the first round since the newest join; None before.
     """
     wanted = min(needed, expected)
     if waited is None or joined < fewest:
         return max(wanted, fewest) - joined
     if joined < wanted:
-        return 0 if waited >= SHRINK_TIMEOUT else wanted - joined
+        timeout = SHRINK_TIMEOUT if round_number > 1 else START_TIMEOUT
+        return 0 if waited >= timeout else wanted - joined
     return 0 if waited >= SPARE_JOIN_TIMEOUT else max(0, expected - joined)
 
 

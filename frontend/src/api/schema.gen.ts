@@ -8821,10 +8821,10 @@ export interface components {
             spare_nodes: number;
             /**
              * Min Nodes
-             * @description Smallest number of nodes to train on after nodes were lost and no spare one is left: the attempt continues on the
-             *     nodes that it has, with fewer data-parallel ranks and more micro-batches, so that each step has the same samples.
-             *     Less than `nodes`, with a mesh that fits. Without it, such an attempt ends. The slots of lost nodes remain
-             *     reserved.
+             * @description Smallest number of nodes to train on after nodes were lost, or while some have not started, and no spare one is
+             *     left: the attempt continues on the nodes that it has, with fewer data-parallel ranks and more micro-batches, so that
+             *     each step has the same samples. Less than `nodes`, with a mesh that fits. Without it, an attempt ends when it loses
+             *     a node, and does not begin before all have started. The slots of lost nodes remain reserved.
              * @default null
              * @example 2
              */
@@ -8882,7 +8882,8 @@ export interface components {
             /**
              * Max Free
              * @description Number of retries after failures of the infrastructure or the platform, such as a lost node, counted within
-             *     `window_seconds`. 0 disables them. Internal errors and exceptions on an accelerator are retried at most twice.
+             *     `window_seconds`. 0 disables them. Internal errors, exceptions on an accelerator and starts that took too long are
+             *     retried at most twice.
              * @default 10
              */
             max_free: number;

@@ -22,7 +22,7 @@ from athanor.core.errors import Unavailable
 from athanor.core.leases import Lease
 from athanor.dispatch import output, recovery
 from athanor.dispatch.abandon import abandon_job
-from athanor.dispatch.services import spec_of, stored_report
+from athanor.dispatch.services import nodes_without_agent, spec_of, stored_report
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import MEANINGS, REASON_OF_END, Blame, Reason, Retry
@@ -43,6 +43,7 @@ FAULTS_OF_ONE_NODE = frozenset({
 })  # fmt: skip
 FAULTS_OF_NODES = FAULTS_OF_ONE_NODE | {
     Reason.NODE_LOST, Reason.PROCESS_KILLED, Reason.COLLECTIVE_TIMEOUT, Reason.NETWORK_ERROR, Reason.LAUNCH_FAILED,
+    Reason.STARTUP_TIMEOUT,
 }  # fmt: skip
 UNFINISHED = (JobStatus.DISPATCHING, JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PAUSING, JobStatus.STOPPING)
 
@@ -168,7 +169,9 @@ def _apply(job: Job, attempt: Attempt, ending: Ending, report: AttemptEnd | None
         _end_stopped(job, Reason.STOPPED_BY_USER, facts)
         return
     ended_by_us = ending.reason is Reason.STOPPED_BY_ADMIN and attempt.cancel_sent_at is not None
-    if status is JobStatus.PAUSING and (ended_by_us or MEANINGS[ending.reason].retry is not Retry.NEVER):
+    if status is JobStatus.PAUSING and job.desired == Desired.RUN.value and job.reason == Reason.STARTUP_TIMEOUT.value:
+        ending = shown  # the platform has ended the attempt, and counts it as one that failed
+    elif status is JobStatus.PAUSING and (ended_by_us or MEANINGS[ending.reason].retry is not Retry.NEVER):
         if job.desired == Desired.RUN.value and Reason(job.reason) is not Reason.PAUSED_BY_USER:
             reason, detail = Reason(job.reason), job.reason_detail
             # Not one of the faults that are counted: the platform itself has asked for it.
@@ -195,7 +198,9 @@ def _apply(job: Job, attempt: Attempt, ending: Ending, report: AttemptEnd | None
 
 def _suspected_nodes(attempt: Attempt, reason: Reason, report: AttemptEnd | None) -> list[str]:
     """Return the nodes at which a fault of nodes is recorded: that of the agent that reported it, or else all, since it
-    may have been any."""
+    may have been any. Of a start that took too long, those whose agents did not join."""
+    if reason is Reason.STARTUP_TIMEOUT:
+        return nodes_without_agent(attempt)
     known, last = attempt.known_nodes, list(attempt.native_nodes)
     is_of_one = reason in FAULTS_OF_ONE_NODE or reason is Reason.PROCESS_KILLED
     if not is_of_one or len(known) <= 1:
@@ -228,8 +233,8 @@ def _is_others_fault(job: Job, attempt: Attempt, reason: Reason) -> bool:
     """Return whether work since the last checkpoint was lost without fault of the user or the program."""
     status = JobStatus(job.status)
     if status is JobStatus.PAUSING:
-        return job.reason in (Reason.RECLAIMED.value, Reason.SPOT_NOTICE.value)
-    if status is JobStatus.STOPPING:  # because it did not start in time, or somebody wanted it to stop
+        return job.reason in (Reason.RECLAIMED.value, Reason.SPOT_NOTICE.value, Reason.STARTUP_TIMEOUT.value)
+    if status is JobStatus.STOPPING:  # somebody or the platform wanted it to stop
         return MEANINGS[Reason(job.reason)].blame is Blame.INFRASTRUCTURE
     lost = MEANINGS[reason].blame in (Blame.INFRASTRUCTURE, Blame.PLATFORM, Blame.PREEMPTOR)
     return lost and attempt.cancel_sent_at is None

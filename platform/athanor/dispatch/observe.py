@@ -21,10 +21,10 @@ from athanor.core import clock, leases, task_triggers
 from athanor.core.leases import Lease
 from athanor.dispatch import absence
 from athanor.dispatch.abandon import abandon_job_of
-from athanor.dispatch.services import backend_of, locked
+from athanor.dispatch.services import backend_of, locked, nodes_without_agent
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
-from athanor.jobs.reasons import Reason
+from athanor.jobs.reasons import MEANINGS, Reason, Retry
 from athanor.jobs.states import AttemptStatus, Health, JobStatus
 from athanor.telemetry import selectors as telemetry
 
@@ -271,7 +271,10 @@ def _move(live: Live, answer: Observation, *, has_trained: bool) -> None:
         if overdue is not None and job.status in LIMITED:
             reason, limit = overdue
             detail = f"{int(limit.total_seconds())} seconds."
-            transitions.move(job, JobStatus.STOPPING, reason=reason, actor="dispatch", detail=detail)
+            if reason is Reason.STARTUP_TIMEOUT and (missing := nodes_without_agent(attempt)):
+                detail += f" No agent has joined from {', '.join(missing)}."
+            to = JobStatus.STOPPING if MEANINGS[reason].retry is Retry.NEVER else JobStatus.PAUSING
+            transitions.move(job, to, reason=reason, actor="dispatch", detail=detail)
 
 
 def _overdue(live: Live, now: datetime) -> tuple[Reason, timedelta] | None:

@@ -1,9 +1,11 @@
 """Rendezvous of an attempt's nodes: agents join a round and get their ranks.
 
 The messages are in trainer/contract/node_rendezvous.py. A round is complete when as many nodes have joined as the job
-asked for, and the spare nodes too or SPARE_JOIN_TIMEOUT has passed. A later round waits only for other nodes that send
-heartbeats, since a lost one would not come; that of a job with `min_nodes` also closes with fewer, after
-SHRINK_TIMEOUT. An agent that joins from another address is another process: the round that it was in cannot continue.
+asked for, and the spare nodes too or SPARE_JOIN_TIMEOUT has passed. That of a job with `min_nodes` also closes with
+fewer, after START_TIMEOUT in the first round, or else SHRINK_TIMEOUT. A later round waits only for other nodes that
+send heartbeats, since a lost one would not come. An agent that joins from another address is another process: the round
+that it was in cannot continue.
+
 A node that joins when a round of fewer nodes has its ranks begins the next round, if more nodes fit the job's mesh:
 immediately if the ranks restart from copies in memory, or else when the next checkpoint is stored. When more nodes than
 before have joined that round, it waits only for other nodes that send heartbeats, too.
@@ -75,7 +77,8 @@ ON CONFLICT (attempt_id, node_index) DO UPDATE SET
 # instead of 1.2 s.
 JOIN = f"""
 WITH counted AS (
-    UPDATE jobs_rendezvousround newest SET joined = joined + 1
+    UPDATE jobs_rendezvousround newest SET joined = joined + 1,
+        enough_at = CASE WHEN joined + 1 >= COALESCE(newest.min_nodes, newest.needed) THEN statement_timestamp() END
     FROM jobs_attempt attempt
     WHERE newest.attempt_id = %(attempt)s AND attempt.id = newest.attempt_id AND attempt.status <> 'ended'
         AND attempt.end_report IS NULL AND newest.number >= %(asked)s AND newest.first_node IS NULL
@@ -283,7 +286,8 @@ def _record(attempt: Attempt, round_: RendezvousRound, asked: JoinRequest, value
         round_.left -= 1
     if not is_in_round:
         round_.joined += 1
-        if round_.joined in (round_.fewest, round_.needed):
+        is_first = round_.number == 1 and round_.joined > round_.fewest
+        if is_first or round_.joined in (round_.fewest, round_.needed):
             round_.enough_at = now
     facts = {name: getattr(round_, name) for name in ("left", "joined", "enough_at", "first_node", "grows_from")}
     with connection.cursor() as cursor:
@@ -303,7 +307,7 @@ def _missing(round_: RendezvousRound) -> int:
     has_enough = round_.joined > round_.grows_from if round_.grows_from else round_.joined >= round_.needed
     if round_.number > 1 and has_enough and round_.joined < expected:
         expected = round_.joined + _count_late(round_)
-    return count_missing(round_.joined, expected, round_.needed, round_.fewest, waited)
+    return count_missing(round_.number, round_.joined, expected, round_.needed, round_.fewest, waited)
 
 
 def _count_late(round_: RendezvousRound) -> int:

@@ -3,7 +3,8 @@
 The run grows back when the agent on the new node joins its rendezvous (dispatch/rendezvous_rounds.py). For clusters
 that do so only if they are asked (`ReplacesNodes`). A request is recorded before it is submitted, and the submission is
 idempotent, so that any worker can repeat it where another was killed. One that the cluster has ended before an agent
-joined is over, and followed by the next. The slots of the lost node remain reserved.
+joined is over, and followed by the next. The slots of the lost node remain reserved. A node may also be lost before its
+agent has joined, if the run began without it.
 """
 
 import logging
@@ -98,7 +99,22 @@ def _lost(attempt: Attempt) -> list[AttemptNode]:
         node for node in due.order_by("node_index")
         if node.replacement_requested_at is None or node.replacement_requested_at < node.joined_at
     ]  # fmt: skip
-    return found[:limit]
+    return [*found, *_lost_before_they_joined(attempt, resources.nodes + resources.spare_nodes)][:limit]
+
+
+def _lost_before_they_joined(attempt: Attempt, total: int) -> list[AttemptNode]:
+    """Return the lost nodes of which no agent has joined, which are not in the database.
+
+    Empty while other nodes have not joined either: which of them has which index is not known.
+    """
+    known = dict(AttemptNode.objects.filter(attempt=attempt).values_list("node_index", "name"))
+    indexes = [index for index in range(total) if index not in known]
+    names = [name for name in attempt.lost_nodes if name not in known.values()]
+    if len(indexes) != len(names):
+        return []
+    began = attempt.launched_at or attempt.created_at
+    facts = {"attempt": attempt, "round": 0, "address": "", "store_port": 0, "joined_at": began, "seen_at": began}
+    return [AttemptNode(node_index=index, name=name, **facts) for index, name in zip(indexes, names, strict=True)]
 
 
 def _ends_at(attempt: Attempt) -> datetime:
@@ -157,7 +173,8 @@ def _record(lease: Lease) -> bool:
             return False
         for node in _lost(attempt):
             node.replacements += 1
-            AttemptNode.objects.filter(pk=node.pk).update(
+            AttemptNode.objects.bulk_create([node], ignore_conflicts=True)  # where its agent had never joined
+            AttemptNode.objects.filter(attempt=attempt, node_index=node.node_index).update(
                 replacements=node.replacements, replacement_requested_at=Now(), replacement_submitted_at=None
             )
             facts = {

@@ -24,7 +24,7 @@ from athanor.core import leases
 from athanor.core.leases import Lease
 from athanor.dispatch import plan_builder, tokens
 from athanor.jobs import transitions
-from athanor.jobs.models import Attempt, Job
+from athanor.jobs.models import Attempt, AttemptNode, Job
 from athanor.jobs.reasons import Reason
 from athanor.jobs.states import AttemptStatus, JobStatus
 from athanor.specs.v1 import JobSpec
@@ -35,7 +35,9 @@ from trainer.contract.run import AttemptEnd, RunConfig, StopRequest, vagueness
 log = logging.getLogger(__name__)
 
 OFFENCES = 2
-FAULTS_OF_DEVICES = (Reason.GPU_FAULT, Reason.DEVICE_EXCEPTION, Reason.NODE_STORAGE_ERROR, Reason.NODE_UNFIT)
+SERIOUS_FAULTS = (
+    Reason.GPU_FAULT, Reason.DEVICE_EXCEPTION, Reason.NODE_STORAGE_ERROR, Reason.NODE_UNFIT, Reason.STARTUP_TIMEOUT
+)  # fmt: skip
 """One is enough for a job to avoid the node."""
 
 
@@ -79,16 +81,22 @@ def backend_of(cluster: Cluster) -> Backend:
 
 def nodes_to_avoid(job: Job) -> tuple[str, ...]:
     """Return the nodes in quarantine, and as long as its pool has enough others, those on which a device or the disk
-    failed this job, or on which it failed more than once, then those with the highest scores of incidents. Spare nodes
-    of the pool count as others: they replace such nodes, too."""
+    failed this job, whose agents did not start, or on which it failed more than once, then those with the highest
+    scores of incidents. Spare nodes of the pool count as others: they replace such nodes, too."""
     cluster = job.pool.cluster
     quarantined = quarantined_names(cluster)
     asked = spec_of(job).resources
     to_spare = job.pool.nodes - len(quarantined) - asked.nodes - asked.spare_nodes
-    offenders = offending_names(cluster, job.id, OFFENCES, FAULTS_OF_DEVICES)
+    offenders = offending_names(cluster, job.id, OFFENCES, SERIOUS_FAULTS)
     candidates = dict.fromkeys([*offenders, *avoided_names(scores_of(cluster))])
     avoided = [name for name in candidates if name not in quarantined][: max(to_spare, 0)]
     return tuple(sorted({*quarantined, *avoided}))
+
+
+def nodes_without_agent(attempt: Attempt) -> list[str]:
+    """Return the nodes of an attempt of which no agent has joined, if agents of others have."""
+    joined = set(AttemptNode.objects.filter(attempt=attempt).values_list("name", flat=True))
+    return [name for name in attempt.native_nodes if name not in joined] if joined else []
 
 
 def launch_plan_of(attempt: Attempt, avoid_nodes: tuple[str, ...]) -> LaunchPlan:

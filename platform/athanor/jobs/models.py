@@ -278,7 +278,8 @@ class Attempt(LeasedModel):
 class AttemptNode(models.Model):
     """A node's agent in a round of its attempt's rendezvous (dispatch/rendezvous_rounds.py).
 
-    `round` is 0 when it was not seen for too long before its round was complete. `node_rank` is None until then, and
+    `round` is 0 when it was not seen for too long before its round was complete, and of a node that was lost before its
+    agent joined, which has no address. `node_rank` is None until then, and
     for a spare node. `has_left`: it can run no ranks any more. `topology`: the switches above it, outermost first. All
     ranks of a round resume from the checkpoint `resume_id`, if any.
 
@@ -325,7 +326,8 @@ class RendezvousRound(models.Model):
 
     `needed`: the nodes that the job asked for; `total`: those and its spare ones; `left`: how many have left for good.
     `min_nodes`: the fewest that the job can train on, None for `needed`. `joined`: how many nodes are in the round.
-    `enough_at`: when `fewest` were, or `needed` if they have joined, None before. `first_node`: the index of node rank
+    `enough_at`: when `fewest` were, or `needed` if they have joined, None before; in the first round, when the newest
+    one joined. `first_node`: the index of node rank
     0, None before nodes have ranks. `placed`: how many have; 0 if an earlier version has placed `needed`. `grows_from`:
     if the round was begun because the run can continue on more nodes, the number of nodes with ranks before it, else 0.
     """
@@ -351,8 +353,8 @@ class RendezvousRound(models.Model):
 
     @property
     def fewest(self) -> int:
-        """Return with how many nodes the round may close: in the first, all that the job asked for."""
-        return (self.min_nodes or self.needed) if self.number > 1 else self.needed
+        """Return with how many nodes the round may close."""
+        return self.min_nodes or self.needed
 
     @property
     def num_nodes(self) -> int:

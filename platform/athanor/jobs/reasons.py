@@ -350,8 +350,9 @@ MEANINGS: dict[Reason, Meaning] = {
         F,
         Retry.FREE,
         Blame.INFRASTRUCTURE,
-        "The first step did not finish in time.",
-        "See the start-up phases and the log.",
+        "The first step did not finish in time, which is 30 minutes from its launch.",
+        "See the start-up phases, the log, and whether its detail names nodes whose agents did not join.",
+        max_retries=2,
     ),
     R.UNKNOWN_LOSS: Meaning(
         F,

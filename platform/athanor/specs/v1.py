@@ -48,10 +48,10 @@ class Resources(ProcessLayout):
     min_nodes: Annotated[
         Annotated[int, Field(ge=1)] | None, Field(examples=[2], exclude_if=lambda value: value is None)
     ] = None
-    """Smallest number of nodes to train on after nodes were lost and no spare one is left: the attempt continues on the
-    nodes that it has, with fewer data-parallel ranks and more micro-batches, so that each step has the same samples.
-    Less than `nodes`, with a mesh that fits. Without it, such an attempt ends. The slots of lost nodes remain
-    reserved."""
+    """Smallest number of nodes to train on after nodes were lost, or while some have not started, and no spare one is
+    left: the attempt continues on the nodes that it has, with fewer data-parallel ranks and more micro-batches, so that
+    each step has the same samples. Less than `nodes`, with a mesh that fits. Without it, an attempt ends when it loses
+    a node, and does not begin before all have started. The slots of lost nodes remain reserved."""
     cpus_per_process: Annotated[Annotated[int, Field(ge=1, le=1024)] | None, Field(examples=[8])] = None
     """CPU cores requested for each process. Without it Slurm is asked for 1, and Kubernetes for what the cluster's
     configuration sets (1 by default). Ignored on a cluster of kind `local`."""
@@ -85,7 +85,8 @@ class RetryPolicy(SpecModel):
     `window_seconds`. 0 disables them."""
     max_free: Annotated[int, Field(ge=0, le=1000)] = 10
     """Number of retries after failures of the infrastructure or the platform, such as a lost node, counted within
-    `window_seconds`. 0 disables them. Internal errors and exceptions on an accelerator are retried at most twice."""
+    `window_seconds`. 0 disables them. Internal errors, exceptions on an accelerator and starts that took too long are
+    retried at most twice."""
     window_seconds: Annotated[int, Field(ge=1, le=36_500 * SECONDS_PER_DAY), DURATION] = SECONDS_PER_DAY
     """Length of the window in which `max_charged` and `max_free` count, in seconds: attempts that ended earlier no
     longer count."""

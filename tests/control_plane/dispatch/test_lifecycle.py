@@ -279,16 +279,6 @@ def test_limits_are_compared_with_the_clock_of_the_database(
     assert drive.status_of(job)[0] == "running"
 
 
-def test_a_start_that_never_comes_to_a_first_step_is_ended(submit: Submit, world: World, bucket: str) -> None:
-    job = submit()
-    attempt = drive.start(job)
-    Attempt.objects.update(launched_at=timezone.now() - observe.STARTUP_LIMIT - timedelta(seconds=1))
-    drive.settle()
-    assert drive.status_of(job) == ("stopping", "startup_timeout")
-    drive.end(world, attempt, EndClass.STOPPED)
-    assert drive.status_of(job) == ("failed", "startup_timeout")
-
-
 def test_a_silent_agent_is_a_matter_of_health_and_not_of_status(submit: Submit, world: World) -> None:
     job = submit()
     drive.run(job)

@@ -146,14 +146,32 @@ def shrinkable(submit: Callable[..., Job], pool: Pool) -> Attempt:
     return attempt
 
 
-def test_the_first_round_is_of_all_nodes(shrinkable: Attempt, submit: Callable[..., Job]) -> None:
+def test_the_first_round_is_of_all_nodes_that_join_within_two_minutes_of_each_other(
+    shrinkable: Attempt, submit: Callable[..., Job]
+) -> None:
     assert {join(shrinkable, index).num_nodes for index in range(4)} == {4}
     job = submit(resources={"nodes": 4, "min_nodes": 2, "processes_per_node": 1, "cluster": "fake"})
     second = drive.start(job)
-    for index in range(3):
-        join(second, index)
+    join(second, 3)
     time_passes(3600)
-    assert join(second, 0).missing == 1
+    assert join(second, 3) == JoinReply(state="gathering", round=1, missing=3), "one is not enough"
+    join(second, 1)
+    time_passes(119)
+    assert join(second, 1).missing == 2
+    assert join(second, 0).missing == 1, "the time begins with each node that joins"
+    time_passes(119)
+    assert join(second, 1).missing == 1
+    time_passes(2)
+    places = [join(second, index) for index in (0, 1, 3)]
+    assert [(place.state, place.num_nodes, place.node_rank) for place in places] == [("placed", 3, i) for i in range(3)]
+    assert join(second, 2) == JoinReply(state="gathering", round=2, missing=3), "the late one makes the run grow"
+    assert rendezvous_rounds.newest_round(second) == (2, True)
+
+
+def test_without_a_smallest_number_the_first_round_waits_for_all(attempt: Attempt) -> None:
+    join(attempt, 1)
+    time_passes(3600)
+    assert join(attempt, 1).missing == 1
 
 
 @pytest.mark.parametrize("left", [(0, 1, 2), (2, 3)])

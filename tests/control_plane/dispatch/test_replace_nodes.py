@@ -9,8 +9,8 @@ from django.db.models import F
 from athanor.backends.fake.backend import FakeClusterBackend, World
 from athanor.clusters.models import Cluster, Pool
 from athanor.core import leases
-from athanor.dispatch import finalise, observe, replace_nodes
-from athanor.jobs.models import Attempt, AttemptNode, Job
+from athanor.dispatch import finalise, observe, rendezvous_rounds, replace_nodes
+from athanor.jobs.models import Attempt, AttemptNode, Job, RendezvousRound
 from athanor.telemetry.models import Heartbeat
 from tests.control_plane import drive
 from tests.control_plane.dispatch.test_rendezvous_rounds import join
@@ -36,6 +36,43 @@ def started(submit: Submit, pool: Pool, world: World, kind: str, resources: dict
         join(attempt, index)
     assert attempt.status == "running"
     return attempt
+
+
+@pytest.fixture
+def waiting(submit: Submit, pool: Pool, world: World) -> Attempt:
+    """Return a running attempt of four nodes, of which two have joined and begun without the others."""
+    Cluster.objects.filter(pk=pool.cluster_id).update(kind="fake_cluster")
+    pool.nodes = 4
+    pool.save()
+    attempt = drive.run(submit(resources={**SHRINKING, "nodes": 4, "min_nodes": 2}))
+    place(world, attempt, "n0", "n1", "n2", "n3")
+    for index in (0, 2):
+        join(attempt, index)
+    RendezvousRound.objects.update(enough_at=F("enough_at") - timedelta(minutes=3))
+    assert {join(attempt, index).num_nodes for index in (0, 2)} == {2}
+    return attempt
+
+
+def test_a_node_that_is_lost_before_its_agent_joins_is_requested_too(waiting: Attempt, world: World) -> None:
+    place(world, waiting, "n0", "n1", "n2")
+    replace_nodes.replace_due()
+    assert requested(world) == [], "the agents of two have not joined: n3 is node 1 or 3"
+    join(waiting, 1)
+    replace_nodes.replace_due()
+    replace_nodes.replace_due()
+    assert requested(world) == [(3, 1)]
+    assert [event["node"] for event in events(waiting, "attempt.node_requested")] == ["n3"]
+    world.ended_replacements.add((waiting.backend_name, 3, 1))
+    replace_nodes.replace_due()
+    assert requested(world) == [(3, 1), (3, 2)], "as of a node that had joined"
+    assert join(waiting, 3, name="n4").state == "gathering"
+    assert rendezvous_rounds.newest_round(waiting)[1], "the run grows"
+
+
+def test_all_that_are_lost_before_their_agents_join_are_requested(waiting: Attempt, world: World) -> None:
+    place(world, waiting, "n0", "n2")
+    replace_nodes.replace_due()
+    assert requested(world) == [(1, 1), (3, 1)]
 
 
 def place(world: World, attempt: Attempt, *nodes: str) -> None:
