@@ -211,6 +211,35 @@ def test_the_run_grows_when_the_lost_node_returns(
     assert losses[1] == pytest.approx(losses[0], abs=1e-6)
 
 
+@pytest.mark.slow
+def test_the_run_begins_without_a_node_that_does_not_start_and_grows_when_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_rendezvous, "START_TIMEOUT", timedelta(seconds=1))
+    losses: list[dict[int, float]] = []
+    for min_nodes in (None, 1):
+        run, keys, objects = two_nodes(0, 160, tokens_per_step=64 * 48)
+        run = run.model_copy(update={"min_nodes": min_nodes, "heartbeat_seconds": 0.1})
+        work = tmp_path / str(min_nodes)
+        work.mkdir()
+        with AgentApi(run, keys, objects) as api:
+            agents = [agent(api, work, 1)]
+            try:
+                if min_nodes is not None:
+                    wait_for_steps(api, 0)
+                agents.append(agent(api, work, 0))
+                assert [each.wait(120) for each in agents] == [0, 0], log(api)
+            finally:
+                for process in agents:
+                    process.kill()
+                    process.wait()
+            losses.append(api.losses())
+    assert {each["round"]: each["nodes"] for each in api.events("nodes.placed")} == {1: ["node1"], 2: ["node0", "node1"]}
+    assert api.events("attempt.shrunk") == [{"round": 1, "nodes": 1, "of": 2}]
+    assert api.events("attempt.grown") == [{"round": 2, "nodes": 2, "of": 2, "before": 1}]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-6)
+
+
 def wait_for_steps(api: AgentApi, generation: int) -> None:
     """Wait until a worker group has taken some steps, so that its copies have arrived on other nodes."""
 
