@@ -21,6 +21,7 @@ from athanor.backends.kubernetes import objects as objects_of_kubernetes
 from deploy.local.handle import wait_until
 from tests.backends.cases.base import PROGRAM
 from tests.backends.cases.kubernetes import KubernetesCase
+from tests.kubernetes.double.pods import delete_pod
 
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + PROGRAM
 # Ends with 64 when it is asked to, as the agent does once it has saved a checkpoint.
@@ -107,7 +108,9 @@ def test_a_namespace_that_was_removed_is_made_again(kubernetes: KubernetesCase) 
     kubernetes.finish(first)
     kubernetes.until(first, Presence.FINISHED)
     namespace = first.backend_id.partition("/")[0]
-    kubernetes.cluster.remove("namespaces", kubernetes.cluster.store.get("namespaces", "", namespace), "Background")
+    store = kubernetes.cluster.store
+    kubernetes.cluster.remove("namespaces", store.get("namespaces", "", namespace), "Background")
+    wait_until(lambda: store.find("namespaces", "", namespace) is None, "it is gone", 20)
     second = running(kubernetes)
     assert kubernetes.cluster.store.find("networkpolicies", namespace, names.MANAGER) is not None
     kubernetes.finish(second)
@@ -191,6 +194,42 @@ def test_a_disruption_is_known_by_who_comes_when_the_pod_is_gone(kubernetes: Kub
         kubernetes.cluster.store.remove("events", event)
     kubernetes.use(watch=False, timeout_seconds=6)  # and one that comes when events are forgotten, too
     assert kubernetes.until(handle, Presence.FINISHED).cause is Cause.PREEMPTED
+
+
+@pytest.mark.parametrize("grace", [None, 0], ids=["kubectl delete pod", "kubectl delete pod --force"])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_pod_that_somebody_deletes_is_named(kubernetes: KubernetesCase, grace: int | None, nodes: int) -> None:
+    kubernetes.use(POLITE)
+    handle = running(kubernetes, nodes=nodes)
+    pod = kubernetes.cluster.pods_of(handle.backend_name)[-1]
+    delete_pod(kubernetes.cluster.store, kubernetes.cluster.loop, pod, grace)
+    ended = kubernetes.until(handle, Presence.FINISHED)
+    assert ended.cause is Cause.DELETED
+    named = f"Somebody deleted pod {pod['metadata']['name']}."
+    assert ended.explanation in ((named,) if nodes == 1 else (named, "Somebody deleted one of its pods."))
+    assert ended.exit_status in (64, None)
+
+
+def test_a_pod_that_fails_is_the_cause_and_not_those_that_are_deleted_with_it(kubernetes: KubernetesCase) -> None:
+    handle = running(kubernetes, nodes=2)
+    kubernetes.cluster.kubelet.oom_kill(kubernetes.cluster.pods_of(handle.backend_name)[1])
+    ended = kubernetes.until(handle, Presence.FINISHED)
+    assert (ended.cause, ended.exit_status) == (Cause.OUT_OF_MEMORY, -9)
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_namespace_that_somebody_deletes_is_named(kubernetes: KubernetesCase, watched: bool) -> None:
+    kubernetes.use(POLITE, watch=watched)
+    handle = running(kubernetes)
+    namespace = handle.backend_id.partition("/")[0]
+    cluster = kubernetes.cluster
+    with cluster.keeping_namespaces():
+        cluster.remove("namespaces", cluster.store.get("namespaces", "", namespace), "Background")
+        ended = kubernetes.until(handle, Presence.FINISHED)
+        assert ended.cause is Cause.CANCELLED
+        assert ended.explanation == f"Somebody deleted the namespace {namespace}."
+        with pytest.raises(BackendUnavailable, match="being terminated"):
+            kubernetes.backend.submit(kubernetes.submission())
 
 
 def test_one_of_two_nodes_lost_ends_what_the_others_end(kubernetes: KubernetesCase) -> None:
@@ -453,6 +492,16 @@ def test_the_health_check_finds_what_is_wrong_and_says_what_to_do(kubernetes: Ku
     text = " ".join(finding.detail for finding in found.findings)
     for words in ("create jobs", "patch nodes", "not-there", "no.such/label", "gpu=h100", " s; times", "Kueue"):
         assert words in text, words
+
+
+@pytest.mark.parametrize("resource", ["nodes", "pods"])
+def test_a_list_that_is_refused_is_a_missing_right_and_no_outage(kubernetes: KubernetesCase, resource: str) -> None:
+    kubernetes.cluster.forbidden = {("list", resource)}
+    wrong = [finding for finding in kubernetes.backend.check_health().findings if finding.level is not Level.OK]
+    assert "rights" in {finding.check for finding in wrong}
+    assert "api server" not in {finding.check for finding in wrong}
+    remedies = {finding.check: finding.remedy for finding in wrong}
+    assert "rbac.yaml" in remedies["nodes"]
 
 
 def test_the_health_check_sees_whether_pod_security_is_enforced(kubernetes: KubernetesCase) -> None:

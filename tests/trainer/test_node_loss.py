@@ -234,7 +234,10 @@ def test_the_run_begins_without_a_node_that_does_not_start_and_grows_when_it_doe
                     process.kill()
                     process.wait()
             losses.append(api.losses())
-    assert {each["round"]: each["nodes"] for each in api.events("nodes.placed")} == {1: ["node1"], 2: ["node0", "node1"]}
+    assert {each["round"]: each["nodes"] for each in api.events("nodes.placed")} == {
+        1: ["node1"],
+        2: ["node0", "node1"],
+    }
     assert api.events("attempt.shrunk") == [{"round": 1, "nodes": 1, "of": 2}]
     assert api.events("attempt.grown") == [{"round": 2, "nodes": 2, "of": 2, "before": 1}]
     assert losses[1] == pytest.approx(losses[0], abs=1e-6)

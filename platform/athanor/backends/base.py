@@ -43,6 +43,7 @@ class Cause(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     TIME_LIMIT = "time_limit"
     CANCELLED = "cancelled"  # by somebody, there
+    DELETED = "deleted"  # a part of it, by somebody, there
     LAUNCH_FAILED = "launch_failed"  # its nodes could not start it: no image, a prolog that failed
 
 

@@ -38,6 +38,7 @@ REASON_OF_CAUSE: dict[Cause, Reason] = {
     Cause.OUT_OF_MEMORY: Reason.OUT_OF_MEMORY,
     Cause.TIME_LIMIT: Reason.DEADLINE,
     Cause.CANCELLED: Reason.STOPPED_BY_ADMIN,
+    Cause.DELETED: Reason.INTERRUPTED,
     Cause.LAUNCH_FAILED: Reason.LAUNCH_FAILED,
 }
 # What an agent reports when something was done to it: the backend, which did it or saw it, knows better.

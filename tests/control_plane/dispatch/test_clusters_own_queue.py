@@ -95,6 +95,7 @@ def test_one_that_is_paused_there_leaves_that_queue_and_is_held_in_ours(pending:
         (Cause.LAUNCH_FAILED, "queued", "launch_failed"),
         (Cause.TIME_LIMIT, "failed", "deadline"),
         (Cause.CANCELLED, "cancelled", "stopped_by_admin"),
+        (Cause.DELETED, "queued", "interrupted"),
     ],
 )
 def test_why_it_ended_there_decides_what_follows(

@@ -26,7 +26,7 @@ from tests.kubernetes.double.scheduler import Scheduler
 from tests.kubernetes.double.schema import Schemas
 from tests.kubernetes.double.selectors import Object
 from tests.kubernetes.double.server import Server
-from tests.kubernetes.double.store import KINDS, Change, Store, set_condition
+from tests.kubernetes.double.store import KINDS, Change, Store, condition, set_condition
 
 GROUPS = {
     "batch",
@@ -50,6 +50,7 @@ class Cluster:
         self.version = version
         self.groups = GROUPS | set(groups)
         self.is_secure = False
+        self.keeps_namespaces = False
         self.token = secrets.token_hex(16)
         self.tokens = {self.token}
         self.forbidden: set[tuple[str, str]] = set()
@@ -133,14 +134,35 @@ class Cluster:
             item["status"] = {"phase": "Pending"}
 
     def remove(self, plural: str, item: Object, policy: str) -> None:
-        """Delete it, and by `policy` what it owns: Background soon after, Foreground before, Orphan not at all."""
-        if plural == "namespaces":
-            name = item["metadata"]["name"]
-            for kind in KINDS.values():
-                if kind.namespaced and kind.plural != "pods":
-                    for inner in list(self.store.all(kind.plural, name)):
-                        self.store.remove(kind.plural, inner)
-        self.store.remove(plural, item)
+        """Delete it, and by `policy` what it owns: Background soon after, Foreground before, Orphan not at all.
+
+        The pods of a namespace end first; their Jobs fail before they are deleted.
+        """
+        if plural != "namespaces":
+            self.store.remove(plural, item)
+            return
+
+        def mark(draft: Object) -> None:
+            draft["metadata"].setdefault("deletionTimestamp", self.store.now())
+            draft["status"] = {"phase": "Terminating"}
+
+        self.store.change("namespaces", item, mark)
+        for pod in list(self.store.all("pods", item["metadata"]["name"])):
+            delete_pod(self.store, self.loop, pod)
+        self.loop.later(0.1, lambda: self._empty(item))
+
+    def _empty(self, namespace: Object) -> None:
+        name = namespace["metadata"]["name"]
+        jobs = list(self.store.all("jobs", name))
+        are_over = all(condition(job, "Failed") or condition(job, "Complete") for job in jobs)
+        if self.keeps_namespaces or not are_over or any(not is_over(pod) for pod in self.store.all("pods", name)):
+            self.loop.later(0.1, lambda: self._empty(namespace))
+            return
+        for kind in KINDS.values():
+            if kind.namespaced:
+                for inner in list(self.store.all(kind.plural, name)):
+                    self.store.remove(kind.plural, inner)
+        self.store.remove("namespaces", namespace)
 
     def _collect_garbage(self, change: Change) -> None:
         if change.type != "DELETED" or change.plural in ("pods", "events"):
@@ -188,6 +210,15 @@ class Cluster:
         finally:
             for filler in fillers:
                 self.store.remove("pods", filler)
+
+    @contextmanager
+    def keeping_namespaces(self) -> Iterator[None]:
+        """What is in deleted namespaces is not removed, as if a finalizer of something there held it."""
+        self.keeps_namespaces = True
+        try:
+            yield
+        finally:
+            self.keeps_namespaces = False
 
     def lose_node(self, name: str) -> None:
         """Its machine is gone; the cluster finds out by itself."""

@@ -280,7 +280,7 @@ class Request:
         assert self.kind is not None
         if self.kind.namespaced:
             metadata["namespace"] = self.namespace
-            self.store.get("namespaces", "", self.namespace)
+            self._check_namespace()
         metadata.setdefault("name", metadata.get("generateName", "") + uuid.uuid4().hex[:5])
         validation.check(self.plural, item)
         self.cluster.default(self.plural, item)
@@ -304,6 +304,13 @@ class Request:
             if wrong:
                 raise ApiError(400, f"strict decoding error: {', '.join(wrong)}")
         return item
+
+    def _check_namespace(self) -> None:
+        namespace = self.store.get("namespaces", "", self.namespace)
+        if "deletionTimestamp" in namespace["metadata"]:
+            raise ApiError(
+                403, f"unable to create new content in namespace {self.namespace} because it is being terminated"
+            )
 
     def _patch(self) -> tuple[int, bytes]:
         kind = self.headers.get("content-type", "")
@@ -331,7 +338,8 @@ class Request:
         wanted = self._checked(self.body)
         assert self.kind is not None
         if self.kind.namespaced:
-            self.store.get("namespaces", "", self.namespace)
+            if before is None:
+                self._check_namespace()
             wanted.setdefault("metadata", {})["namespace"] = self.namespace
         uid = before["metadata"]["uid"] if before else ""
         owned = {name: set(fields) for name, fields in self.server.owned.get(uid, {}).items()}

@@ -119,7 +119,7 @@ class KubernetesClient:
         return self.json("PATCH", path, body=body, kind=MERGE, fieldManager=MANAGER, **options)
 
     def list(self, path: str, *, page: int = PAGE, deadline: float | None = None, **query: str | int) -> Iterator[Json]:
-        """Yield every page of a listing. If the continuation has expired, start again, once."""
+        """Yield every page of a listing. If the continuation has expired, start again, once. Raise as `request`."""
         if deadline is None:
             deadline = time.monotonic() + CALL_SECONDS
         following, is_again = "", False
@@ -128,7 +128,9 @@ class KubernetesClient:
             try:
                 found = self.json("GET", path, limit=page, deadline=deadline, **query, **more)
             except Refused as error:
-                if error.code != 410 or is_again:
+                if error.code != 410:
+                    raise
+                if is_again:
                     raise BackendUnavailable(f"{self.server}{path}: {error}") from error
                 following, is_again = "", True
                 continue

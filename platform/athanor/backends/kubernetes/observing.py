@@ -92,7 +92,7 @@ class Sweep:
         elif self._reading.pods(gone.namespace, gone.name):
             answers[handle] = Observation(Presence.UNKNOWN, "Deleted", "its pods are being ended")
         else:
-            said = "It was cancelled." if gone.is_cancelled else "Somebody deleted the Job."
+            said = "It was cancelled." if gone.is_cancelled else self._deletion(gone) or "Somebody deleted the Job."
             answers[handle] = Observation(Presence.FINISHED, "Deleted", cause=Cause.CANCELLED, explanation=said)
 
     def _judge(self, name: str, lost: set[str], now: float) -> Observation:
@@ -113,11 +113,21 @@ class Sweep:
         if job.failed is not None:
             pods = self._final_pods(job)
         verdict = status.observation(job, pods, lost, now)
+        if verdict.cause is Cause.DELETED and (said := self._deletion(job)):
+            verdict = replace(verdict, cause=Cause.CANCELLED, explanation=said)
         with _LOCK:
             _ENDED[(self._key, job.uid)] = verdict
             while len(_ENDED) > VERDICTS:
                 _ENDED.popitem(last=False)
         return verdict
+
+    def _deletion(self, job: JobState) -> str:
+        """Return that somebody has deleted the namespace, in words; empty if nobody has, or it is not known."""
+        try:
+            is_deleted = self._reading.is_namespace_deleted(job.namespace)
+        except Refused:  # an account from before this right
+            is_deleted = False
+        return f"Somebody deleted the namespace {job.namespace}." if is_deleted else ""
 
     def _end(self, seen: JobState, lost: set[str]) -> tuple[JobState, list[PodState]]:
         """End the Job of a run that can only end, and write how it ended: what waits to replace a pod is not needed.

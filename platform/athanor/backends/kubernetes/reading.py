@@ -50,6 +50,13 @@ class Reading:
         chosen = names.selector({**names.owner_labels(self._config), names.ATTEMPT: name})
         return [pod_state(item) for item in self.all("v1", "pods", namespace, chosen)]
 
+    def is_namespace_deleted(self, namespace: str) -> bool:
+        """Return whether a namespace is being deleted, or does not exist."""
+        found = self._client.json(
+            "GET", path("v1", "namespaces"), deadline=self.deadline, fieldSelector=f"metadata.name={namespace}"
+        )
+        return all("deletionTimestamp" in item["metadata"] for item in found.get("items") or [])
+
     def lost(self, nodes: set[str]) -> set[str]:
         """Return those of the nodes that no longer exist or are not ready."""
         lost = set()

@@ -124,6 +124,8 @@ def _present(job: JobState, pods: Sequence[PodState], nodes: tuple[str, ...], no
         return present(
             Phase.PENDING, "Pending", unplaced.unschedulable, f"{waiting} of {job.pods} pods have no node. {said}"
         )
+    if pods and not living:
+        return present(Phase.ENDING, "Terminating", "", "Its pods have ended.")
     if len(pods) < job.pods:
         return present(Phase.PENDING, "Pending", "", f"{job.pods - len(pods)} of {job.pods} pods are not created yet.")
     if slow := next((pod for pod in original if pod.phase != "Running"), None):
@@ -146,13 +148,18 @@ def _missing(pods: Sequence[PodState]) -> str:
 
 def _finished(job: JobState, pods: Sequence[PodState], ended: Ended, nodes: tuple[str, ...]) -> Observation:
     failures = [pod for pod in pods if pod.phase == "Failed"]
-    failures.sort(key=lambda pod: (pod.ended or float("inf"), pod.index))
+    # Pods that failed by themselves come before those that were deleted then, which may end in the same second.
+    failures.sort(key=lambda pod: (pod.is_deleted, pod.exit_code in BY_DELETION, pod.ended or float("inf"), pod.index))
     if ended.reason == "FailedIndexes" and job.succeeded >= job.nodes:
         return _completed(ended, nodes)
-    first = next((pod for pod in failures if pod.exit_code not in BY_DELETION), failures[0] if failures else None)
+    first = failures[0] if failures else None
     status = _status(first)
-    cause, explanation = _cause(job, ended, failures, first)
-    if cause in (Cause.NODE_LOST, Cause.CANCELLED) and first is not None and first.exit_code in BY_DELETION:
+    cause, explanation = _cause(job, ended, pods, failures, first)
+    if (
+        cause in (Cause.NODE_LOST, Cause.CANCELLED, Cause.DELETED)
+        and first is not None
+        and first.exit_code in BY_DELETION
+    ):
         status = None  # it says only how the pod was taken away
     return Observation(
         Presence.FINISHED, "Failed", f"{ended.reason}: {ended.message}".strip(": ")[:500],
@@ -167,7 +174,7 @@ def _status(pod: PodState | None) -> int | None:
 
 
 def _cause(
-    job: JobState, ended: Ended, failures: Sequence[PodState], first: PodState | None
+    job: JobState, ended: Ended, pods: Sequence[PodState], failures: Sequence[PodState], first: PodState | None
 ) -> tuple[Cause | None, str]:
     if job.is_cancelled and (ended.reason == "DeadlineExceeded" or first is None or first.exit_code in BY_DELETION):
         return Cause.CANCELLED, "It was cancelled."
@@ -185,9 +192,23 @@ def _cause(
         return Cause.LAUNCH_FAILED, f"Pod {first.name} could not be started: {first.ended_message}"
     if ended.reason == "PodFailurePolicy" and not failures:
         return disruption(job, "", ended.message, "")
+    if all(pod.is_deleted for pod in failures) and (said := _deletion(pods)):
+        return Cause.DELETED, said
+    if not pods and ended.reason == "BackoffLimitExceeded":  # a pod that fails by itself stays
+        return Cause.DELETED, "Somebody deleted its pods."
     if first is not None and first.ended_message:
         return None, first.ended_message
     return None, ""
+
+
+def _deletion(pods: Sequence[PodState]) -> str:
+    """Return which pod somebody deleted, in words; empty if nobody did. The Job deletes the others after it."""
+    deleted = [pod for pod in pods if pod.is_deleted and not pod.disruption and pod.must_end_at is not None]
+    first = min((pod.must_end_at or 0.0 for pod in deleted), default=None)
+    candidates = [pod.name for pod in deleted if pod.must_end_at == first]
+    if not candidates:
+        return ""
+    return f"Somebody deleted pod {candidates[0]}." if len(candidates) == 1 else "Somebody deleted one of its pods."
 
 
 def disruption(job: JobState, reason: str, message: str, pod: str) -> tuple[Cause, str]:
