@@ -35,6 +35,19 @@ def test_submit_sends_a_key_and_the_token_and_prints_the_job(server, athanor, an
     assert json.loads(sent.body)["training"]["steps"] == 7
 
 
+@pytest.mark.parametrize(
+    ("status", "phase", "is_shown"),
+    [("starting", "starting", True), ("starting", "running", False), ("running", "starting", False)],
+)
+def test_show_says_what_keeps_the_cluster_from_starting_a_job(
+    server, athanor, answer, status: str, phase: str, is_shown: bool
+) -> None:
+    said = "Pod a-0 on n1 cannot be started. ImagePullBackOff: registry [x] does not answer"
+    attempt = {"cluster": "iron", "phase": phase, "explanation": said}
+    server.answer("GET /api/v1/jobs/job_1", answer({**JOB, "status": status, "attempts": [attempt]}))
+    assert (f"iron: {said}" in athanor("show", "job_1").stdout) is is_shown
+
+
 def test_submit_is_repeated_with_the_same_key_after_a_failure_in_between(server, athanor, answer) -> None:
     server.answer("POST /api/v1/jobs", answer({}, 503), answer({}, 502), answer(JOB, 201))
     Path(athanor.home / "job.yaml").write_text(SPEC)

@@ -12,6 +12,7 @@ from athanor.backends.base import (
     Cause,
     Handle,
     Observation,
+    Obstacle,
     Phase,
     Presence,
 )
@@ -144,6 +145,26 @@ def test_an_image_that_cannot_be_pulled_is_said(kubernetes: KubernetesCase) -> N
     wait_until(lambda: is_named(kubernetes.observe(handle)), "the image is named", 20)
     kubernetes.backend.cancel(handle)
     assert kubernetes.until(handle, Presence.FINISHED).cause is Cause.CANCELLED
+
+
+def test_what_does_not_start_is_given_up(kubernetes: KubernetesCase) -> None:
+    kubernetes.cluster.kubelet.missing_images.add("athanor/absent:1")
+    kubernetes.use(image="athanor/absent:1", watch=False)
+    absent = kubernetes.backend.submit(kubernetes.submission())
+    wait_until(lambda: "cannot be started" in kubernetes.observe(absent).explanation, "the image is missing", 20)
+    assert kubernetes.observe(absent).gives_up is None
+    with kubernetes.skew_clock(200):
+        assert kubernetes.observe(absent).gives_up is Obstacle.CANNOT_START
+    kubernetes.backend.cancel(absent)
+    kubernetes.use(quota={"pods": "1"}, watch=False)
+    with kubernetes.cluster.full():
+        unplaced, refused = (kubernetes.backend.submit(kubernetes.submission()) for _ in range(2))
+        wait_until(lambda: kubernetes.observe(unplaced).native_reason, "the scheduler has looked at it", 20)
+        wait_until(lambda: "exceeded quota" in kubernetes.observe(refused).native_reason, "the quota is named", 30)
+        for handle in (unplaced, refused):
+            assert kubernetes.observe(handle).gives_up is None
+            with kubernetes.skew_clock(700):
+                assert kubernetes.observe(handle).gives_up is Obstacle.NO_ROOM
 
 
 def test_a_command_that_is_not_there_is_a_launch_that_failed(kubernetes: KubernetesCase) -> None:

@@ -44,7 +44,14 @@ class Cause(StrEnum):
     TIME_LIMIT = "time_limit"
     CANCELLED = "cancelled"  # by somebody, there
     DELETED = "deleted"  # a part of it, by somebody, there
-    LAUNCH_FAILED = "launch_failed"  # its nodes could not start it: no image, a prolog that failed
+    LAUNCH_FAILED = "launch_failed"  # its nodes could not start it: a missing program, a prolog that failed
+
+
+class Obstacle(StrEnum):
+    """Why a backend expects no start of an attempt."""
+
+    CANNOT_START = "cannot_start"  # something keeps its processes from being started, such as a missing image
+    NO_ROOM = "no_room"  # no nodes have been found for it in time
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,8 @@ class Observation:
     Durations (`running_seconds`, `starts_in_seconds`, `seconds_left`) are measured by the backend's clock, so that
     clocks may differ; None is unknown. `nodes` are names as in `NodeFacts`. `restarts`: how often the backend itself
     restarted the attempt, which it must not do. `replacements`: node index and number of each replacement of a node
-    (`ReplacesNodes`) that waits or runs; None is unknown.
+    (`ReplacesNodes`) that waits or runs; None is unknown. `gives_up`: why the backend expects no start of an attempt
+    that is PRESENT and has not started; None while it may start.
     """
 
     presence: Presence
@@ -80,6 +88,7 @@ class Observation:
     nodes: tuple[str, ...] = ()
     restarts: int = 0
     replacements: frozenset[tuple[int, int]] | None = None
+    gives_up: Obstacle | None = None
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,8 @@ def job_lines(job: Job) -> list[str]:
         if reason.get("remedy"):
             message += f"{'' if message.endswith('.') else '.'} {escape(reason['remedy'])}"
         lines.append(f"reason: {message}")
+    if said := _why_not_started(job):
+        lines.append(escape(said))
     if progress.get("step") is not None:
         lines.append(
             f"step {progress['step']} of {progress['steps_total']}, "
@@ -100,6 +102,16 @@ def job_lines(job: Job) -> list[str]:
         )
     lines += [f"warning: {escape(w['detail'])}" for w in job.get("warnings") or []]
     return lines
+
+
+def _why_not_started(job: Job) -> str:
+    """Return what the cluster says of an attempt that it has not started yet; empty if it says nothing."""
+    attempts = job.get("attempts") or []
+    if job["status"] != "starting" or not attempts:
+        return ""
+    newest = attempts[-1]
+    is_waiting = newest["phase"] != "running" and newest["explanation"]
+    return f"{newest['cluster']}: {newest['explanation']}" if is_waiting else ""
 
 
 ACTIVITIES = {

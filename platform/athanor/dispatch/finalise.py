@@ -169,7 +169,7 @@ def _apply(job: Job, attempt: Attempt, ending: Ending, report: AttemptEnd | None
         _end_stopped(job, Reason.STOPPED_BY_USER, facts)
         return
     ended_by_us = ending.reason is Reason.STOPPED_BY_ADMIN and attempt.cancel_sent_at is not None
-    if status is JobStatus.PAUSING and job.desired == Desired.RUN.value and job.reason == Reason.STARTUP_TIMEOUT.value:
+    if status is JobStatus.PAUSING and job.desired == Desired.RUN.value and MEANINGS[Reason(job.reason)].final:
         ending = shown  # the platform has ended the attempt, and counts it as one that failed
     elif status is JobStatus.PAUSING and (ended_by_us or MEANINGS[ending.reason].retry is not Retry.NEVER):
         if job.desired == Desired.RUN.value and Reason(job.reason) is not Reason.PAUSED_BY_USER:
@@ -177,6 +177,9 @@ def _apply(job: Job, attempt: Attempt, ending: Ending, report: AttemptEnd | None
             # Not one of the faults that are counted: the platform itself has asked for it.
             Attempt.objects.filter(pk=attempt.pk).update(reason=reason.value, reason_detail=detail)
             transitions.move(job, JobStatus.QUEUED, reason=reason, actor="dispatch", detail=detail, data=facts)
+            if reason is Reason.NO_ROOM:
+                job.act_after = timezone.now() + recovery.pause_without_room(history)
+                job.save(update_fields=["act_after"])
         else:
             transitions.move(job, JobStatus.PAUSED, reason=Reason.PAUSED_BY_USER, actor="dispatch", data=facts)
         return
@@ -233,7 +236,7 @@ def _is_others_fault(job: Job, attempt: Attempt, reason: Reason) -> bool:
     """Return whether work since the last checkpoint was lost without fault of the user or the program."""
     status = JobStatus(job.status)
     if status is JobStatus.PAUSING:
-        return job.reason in (Reason.RECLAIMED.value, Reason.SPOT_NOTICE.value, Reason.STARTUP_TIMEOUT.value)
+        return MEANINGS[Reason(job.reason)].blame in (Blame.INFRASTRUCTURE, Blame.PREEMPTOR)
     if status is JobStatus.STOPPING:  # somebody or the platform wanted it to stop
         return MEANINGS[Reason(job.reason)].blame is Blame.INFRASTRUCTURE
     lost = MEANINGS[reason].blame in (Blame.INFRASTRUCTURE, Blame.PLATFORM, Blame.PREEMPTOR)

@@ -21,6 +21,7 @@ from athanor.core import clock, leases, task_triggers
 from athanor.core.leases import Lease
 from athanor.dispatch import absence
 from athanor.dispatch.abandon import abandon_job_of
+from athanor.dispatch.recovery import REASON_OF_OBSTACLE
 from athanor.dispatch.services import backend_of, locked, nodes_without_agent
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
@@ -250,7 +251,12 @@ def _moves(live: Live, answer: Observation, has_trained: bool, now: datetime) ->
         or has_trained
         or (live.job_status == JobStatus.STARTING.value and live.status == AttemptStatus.RUNNING.value)
         or (live.job_status in LIMITED and _overdue(live, now) is not None)
+        or (answer.gives_up is not None and _waits_to_start(live.job_status, live.status))
     )
+
+
+def _waits_to_start(job_status: str, attempt_status: str) -> bool:
+    return job_status == JobStatus.STARTING.value and attempt_status == AttemptStatus.SUBMITTED.value
 
 
 def _move(live: Live, answer: Observation, *, has_trained: bool) -> None:
@@ -275,6 +281,9 @@ def _move(live: Live, answer: Observation, *, has_trained: bool) -> None:
                 detail += f" No agent has joined from {', '.join(missing)}."
             to = JobStatus.STOPPING if MEANINGS[reason].retry is Retry.NEVER else JobStatus.PAUSING
             transitions.move(job, to, reason=reason, actor="dispatch", detail=detail)
+        elif answer.gives_up is not None and _waits_to_start(job.status, attempt.status):
+            reason = REASON_OF_OBSTACLE[answer.gives_up]
+            transitions.move(job, JobStatus.PAUSING, reason=reason, actor="dispatch", detail=answer.explanation)
 
 
 def _overdue(live: Live, now: datetime) -> tuple[Reason, timedelta] | None:

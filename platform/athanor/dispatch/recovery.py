@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import takewhile
 
-from athanor.backends.base import Cause
+from athanor.backends.base import Cause, Obstacle
 from athanor.jobs.reasons import MEANINGS, REASON_OF_END, Reason, Retry
 from athanor.specs.v1 import RetryPolicy
 from trainer.contract.run import EXIT_STATUS, AttemptEnd, EndClass
@@ -13,6 +14,8 @@ MAX_SIGNAL = 64
 SIGTERM = 15
 FIRST_BACKOFF = timedelta(seconds=2)
 MAX_BACKOFF = timedelta(minutes=10)
+FIRST_PAUSE = timedelta(minutes=1)
+MAX_PAUSE = timedelta(minutes=30)
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,10 @@ REASON_OF_CAUSE: dict[Cause, Reason] = {
     Cause.CANCELLED: Reason.STOPPED_BY_ADMIN,
     Cause.DELETED: Reason.INTERRUPTED,
     Cause.LAUNCH_FAILED: Reason.LAUNCH_FAILED,
+}
+REASON_OF_OBSTACLE: dict[Obstacle, Reason] = {
+    Obstacle.CANNOT_START: Reason.CANNOT_START,
+    Obstacle.NO_ROOM: Reason.NO_ROOM,
 }
 # What an agent reports when something was done to it: the backend, which did it or saw it, knows better.
 CONSEQUENCES = frozenset(
@@ -81,6 +88,14 @@ def reason_of_end(
     if native_state == "vanished":
         return Reason.PROCESS_KILLED, native_reason
     return Reason.UNKNOWN_LOSS, message
+
+
+def pause_without_room(history: Sequence[PastEnd]) -> timedelta:
+    """Return how long a job waits whose cluster had no room for it: longer after each such attempt, so that others can
+    use its slots."""
+    times = len(list(takewhile(lambda past: past.reason is Reason.NO_ROOM, reversed(history))))
+    pause: timedelta = FIRST_PAUSE * 2 ** min(times, 10)
+    return min(pause, MAX_PAUSE)
 
 
 def decide(reason: Reason, detail: str, policy: RetryPolicy, history: Sequence[PastEnd], now: datetime) -> Outcome:

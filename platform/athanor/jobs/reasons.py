@@ -41,6 +41,7 @@ class Reason(StrEnum):
     WINDOW_CLOSED = "window_closed"
     RECLAIMED = "reclaimed"
     SPOT_NOTICE = "spot_notice"
+    NO_ROOM = "no_room"
     # ending
     COMPLETED = "completed"
     STOPPED_BY_USER = "stopped_by_user"
@@ -74,6 +75,7 @@ class Reason(StrEnum):
     VERSIONS_DIFFER = "versions_differ"
     BACKEND_REJECTED = "backend_rejected"
     LAUNCH_FAILED = "launch_failed"
+    CANNOT_START = "cannot_start"
     PLATFORM_ERROR = "platform_error"
     TRAINER_ERROR = "trainer_error"
     STARTUP_TIMEOUT = "startup_timeout"
@@ -139,6 +141,11 @@ MEANINGS: dict[Reason, Meaning] = {
         Blame.INFRASTRUCTURE,
         "The provider is reclaiming its spot machine.",
         "Resumes from its checkpoint on another machine; on-demand pools are not reclaimed.",
+    ),
+    R.NO_ROOM: _waits(
+        Blame.INFRASTRUCTURE,
+        "Its cluster found no nodes with room for it, so it has released its slots.",
+        "Starts again by itself after a pause, which is longer each time; a job of fewer nodes or processes may fit.",
     ),
     R.COMPLETED: Meaning(JobStatus.SUCCEEDED, N, Blame.NOBODY, "The run finished.", "Download the model."),
     R.STOPPED_BY_USER: Meaning(JobStatus.CANCELLED, N, Blame.USER, "It was cancelled.", "Fork it to run it again."),
@@ -329,7 +336,15 @@ MEANINGS: dict[Reason, Meaning] = {
         Retry.FREE,
         Blame.INFRASTRUCTURE,
         "Its nodes failed to start it.",
-        "Fix what the cluster's message names: an image, a mount, a missing program.",
+        "Fix what the cluster's message names: a mount, a missing program.",
+    ),
+    R.CANNOT_START: Meaning(
+        F,
+        Retry.FREE,
+        Blame.INFRASTRUCTURE,
+        "Its cluster could not start its processes.",
+        "Have the image or the setting that the cluster's message names fixed, then fork it.",
+        max_retries=2,
     ),
     R.PLATFORM_ERROR: Meaning(
         F,

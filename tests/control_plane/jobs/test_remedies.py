@@ -275,7 +275,7 @@ def test_a_fork_with_a_higher_ceiling_starts_sooner(world: World, submit: Callab
     starts(Job.objects.get(pk=fork.json()["id"]))
 
 
-@pytest.mark.parametrize("reason", [R.RECLAIMED, R.SPOT_NOTICE])
+@pytest.mark.parametrize("reason", [R.RECLAIMED, R.SPOT_NOTICE, R.NO_ROOM])
 def test_a_job_whose_slots_were_taken_continues(reason: Reason, world: World, submit: Callable[..., Job]) -> None:
     job = submit()
     attempt = drive.run(job)
@@ -283,6 +283,7 @@ def test_a_job_whose_slots_were_taken_continues(reason: Reason, world: World, su
     transitions.preempt_at_checkpoint(job, reason, "", actor="test")
     drive.end(world, attempt, EndClass.STOPPED)
     assert drive.status_of(job) == ("queued", reason.value)
+    Job.objects.update(act_after=None)  # the pause is over
     starts(job)
 
 
@@ -297,7 +298,8 @@ def test_a_finished_job_has_a_model_to_download(world: World, submit: Callable[.
 
 FOLLOWED_HERE = {
     R.QUOTA_EXCEEDED, R.BUDGET_EXHAUSTED, R.WAITING_FOR_CAPACITY, R.WAITING_FOR_GANG, R.NOT_BEFORE, R.HELD,
-    R.CLUSTER_DOWN, R.DEPENDENCY, R.PAUSED_BY_USER, R.WINDOW_CLOSED, R.RECLAIMED, R.SPOT_NOTICE, R.COMPLETED,
+    R.CLUSTER_DOWN, R.DEPENDENCY, R.PAUSED_BY_USER, R.WINDOW_CLOSED, R.RECLAIMED, R.SPOT_NOTICE, R.NO_ROOM,
+    R.COMPLETED,
 }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from athanor.backends.base import (
     ListsOurs,
     LogPart,
     Observation,
+    Obstacle,
     Phase,
     Presence,
     ReplacesNodes,
@@ -60,6 +61,7 @@ class World:
     empty_listings: int = 0
     fault: str = ""
     full: bool = False
+    gives_up: Obstacle | None = None
     listed: frozenset[str] = frozenset()
     clock_offset_seconds: float = 0.0
     calls: int = 0
@@ -209,7 +211,9 @@ class World:
     def _observe(self, name: str) -> Observation:
         if name in self.pending:
             said = "It waits for room in the world."
-            return Observation(Presence.PRESENT, "waiting", "full", phase=Phase.PENDING, explanation=said)
+            return Observation(
+                Presence.PRESENT, "waiting", "full", phase=Phase.PENDING, explanation=said, gives_up=self.gives_up
+            )
         if name in self.running:
             # A world reports durations by its own clock; an offset of this clock changes none of them.
             now = time.monotonic() + self.clock_offset_seconds

@@ -148,6 +148,9 @@ class KubernetesConfig(Part):
     """Time that pods stay on a node that does not answer, after the cluster has called it lost."""
     stop_grace_seconds: Annotated[int, Field(ge=1, le=3600), DURATION] = 90
     """Time between SIGTERM and SIGKILL: long enough to save a checkpoint."""
+    room_seconds: Annotated[int, Field(ge=30, le=24 * 3600), DURATION] = 600
+    """Time for which pods of an attempt may wait for nodes before it ends, and its job waits in the platform's queue
+    again, where it holds no slots. Longer than an autoscaler needs to add a node. Not in a queue of Kueue."""
     keep_finished_seconds: Annotated[int, Field(ge=60, le=365 * 24 * 3600), DURATION] = 24 * 3600
     """Time after which a finished Job is removed, with its Secret, Service and NetworkPolicy."""
     labels: dict[LabelKey, LabelValue] = {}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from athanor.backends.base import BackendUnavailable, Cause, Handle, Observation, Presence
+from athanor.backends.base import BackendUnavailable, Cause, Handle, Observation, Obstacle, Presence
 from athanor.backends.kubernetes import names, replacements, status
 from athanor.backends.kubernetes.client import KubernetesClient, Refused, path
 from athanor.backends.kubernetes.config import KubernetesConfig
@@ -37,6 +37,7 @@ class Sweep:
     def __init__(self, config: KubernetesConfig, key: str, client: KubernetesClient) -> None:
         self._key = key
         self._client = client
+        self._room_seconds = config.room_seconds
         self._reading = Reading(config, client)
         self._watch: Watch | None = watch_of(key, config) if config.watch else None
         self._jobs: dict[str, JobState] = {}
@@ -103,16 +104,16 @@ class Sweep:
             except (Refused, BackendUnavailable) as error:
                 return Observation(Presence.UNKNOWN, native_reason=f"its Job is ended later: {error}"[:500])
         if not job.is_over:
-            seen = status.observation(job, pods, lost, now)
+            seen = status.observation(job, pods, lost, now, self._room_seconds)
             waits_long = not pods and not job.is_suspended and now - job.created > SECONDS_FOR_PODS
-            return self._why_none(job, seen) if waits_long else seen
+            return self._why_none(job, seen, now) if waits_long else seen
         with _LOCK:
             known = _ENDED.get((self._key, job.uid))
         if known is not None:
             return known
         if job.failed is not None:
             pods = self._final_pods(job)
-        verdict = status.observation(job, pods, lost, now)
+        verdict = status.observation(job, pods, lost, now, self._room_seconds)
         if verdict.cause is Cause.DELETED and (said := self._deletion(job)):
             verdict = replace(verdict, cause=Cause.CANCELLED, explanation=said)
         with _LOCK:
@@ -157,11 +158,15 @@ class Sweep:
                     pods[name] = gone_pod(job, name, reason, event.get("message") or "")
         return list(pods.values())
 
-    def _why_none(self, job: JobState, seen: Observation) -> Observation:
+    def _why_none(self, job: JobState, seen: Observation, now: float) -> Observation:
         """Add why the Job has no pods: a refusal (a quota, a policy) is only in its events."""
+        waits_long = now - job.created > self._room_seconds
         for event in reversed(self._read_events(job, "Job", job.name)):
             if event["reason"] == "FailedCreate":
-                return replace(seen, native_reason=str(event["message"])[:500], explanation=str(event["message"])[:500])
+                said = str(event["message"])[:500]
+                obstacle = Obstacle.NO_ROOM if "exceeded quota" in said else Obstacle.CANNOT_START
+                gives_up = obstacle if waits_long else None
+                return replace(seen, native_reason=said, explanation=said, gives_up=gives_up)
         return seen
 
     def _read_events(self, job: JobState, kind: str, name: str) -> list[Json]:
@@ -181,6 +186,7 @@ def gone_pod(job: JobState, name: str, reason: str, message: str) -> PodState:
     """Return what an event says about a pod that no longer exists."""
     return PodState(
         name=name, namespace=job.namespace, attempt=job.name, index=0, failures=0, node="", phase="Failed",
-        is_deleted=True, must_end_at=None, unschedulable="", waiting="", exit_code=None, ended_reason="",
-        ended_message="", started=None, ended=None, disruption=reason, disruption_message=message, is_overdue=False,
+        is_deleted=True, must_end_at=None, unschedulable="", placed_at=None, waiting="", exit_code=None,
+        ended_reason="", ended_message="", started=None, ended=None, disruption=reason, disruption_message=message,
+        is_overdue=False,
     )  # fmt: skip

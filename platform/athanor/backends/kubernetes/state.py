@@ -67,6 +67,7 @@ class PodState:
     is_deleted: bool
     must_end_at: float | None
     unschedulable: str
+    placed_at: float | None  # since when it has its node, or has been without one
     waiting: str  # why its container is not started, in the kubelet's words
     exit_code: int | None
     ended_reason: str
@@ -140,6 +141,7 @@ def pod_state(item: Json) -> PodState:
         is_deleted="deletionTimestamp" in metadata,
         must_end_at=seconds_of(metadata.get("deletionTimestamp")),
         unschedulable=scheduled.get("message") or "" if scheduled.get("status") == "False" else "",
+        placed_at=seconds_of(scheduled.get("lastTransitionTime")),
         waiting=": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))[:500],
         exit_code=ended.get("exitCode"),
         ended_reason=ended.get("reason") or status.get("reason") or "",

@@ -6,7 +6,7 @@ never report it, and the Job would wait forever; what may still run there is ref
 
 from collections.abc import Collection, Sequence
 
-from athanor.backends.base import Cause, Observation, Phase, Presence
+from athanor.backends.base import Cause, Observation, Obstacle, Phase, Presence
 from athanor.backends.kubernetes import replacements
 from athanor.backends.kubernetes.state import KUBELET_DISRUPTION, Ended, JobState, PodState
 
@@ -14,12 +14,21 @@ LAUNCH_FAILURES = ("StartError", "ContainerCannotRun", "RunContainerError", "Cre
 SIGNALS = 128  # a container that was ended by signal n has exit code 128 + n
 BY_DELETION = (None, SIGNALS + 9, SIGNALS + 15)
 SLOW_END_SECONDS = 30.0
+# Reasons of a container that waits, by which it waits until somebody changes something, or a registry answers again.
+CANNOT_START = frozenset({
+    "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError",
+    "RegistryUnavailable", "CreateContainerConfigError", "CreateContainerError", "RunContainerError",
+})  # fmt: skip
+CANNOT_START_SECONDS = 180.0  # from when the pod has its node: an image may take longer, but is not an error then
 
 
-def observation(job: JobState, pods: Sequence[PodState], lost: Collection[str], now: float) -> Observation:
+def observation(
+    job: JobState, pods: Sequence[PodState], lost: Collection[str], now: float, room_seconds: float
+) -> Observation:
     """Return the observation of an attempt.
 
-    `lost`: names of nodes that do not answer; `now`: seconds since the epoch by the server's clock.
+    `lost`: names of nodes that do not answer; `now`: seconds since the epoch by the server's clock; `room_seconds`: for
+    how long pods may wait for nodes.
     """
     pods = sorted(pods, key=lambda pod: (pod.index, pod.failures))
     nodes = replacements.nodes_of(pods)
@@ -38,7 +47,7 @@ def observation(job: JobState, pods: Sequence[PodState], lost: Collection[str], 
     gone = replacements.unreachable(current, lost)
     if gone and len(current) == job.pods and all(pod.is_over or pod in gone for pod in current):
         return _lost(job, gone, nodes)
-    return _present(job, current, nodes, now)
+    return _present(job, current, nodes, now, room_seconds)
 
 
 def verdict(job: JobState, pods: Sequence[PodState], lost: Collection[str]) -> Observation:
@@ -94,7 +103,9 @@ def _was_evicted(job: JobState) -> bool:
     return job.generation >= (3 if job.queue else 2)
 
 
-def _present(job: JobState, pods: Sequence[PodState], nodes: tuple[str, ...], now: float) -> Observation:
+def _present(
+    job: JobState, pods: Sequence[PodState], nodes: tuple[str, ...], now: float, room_seconds: float
+) -> Observation:
     """Return the observation from the newest pods. A run does not wait for those that replace lost ones."""
     living = [pod for pod in pods if not pod.is_over]
     original = [pod for pod in living if not pod.failures]
@@ -106,10 +117,13 @@ def _present(job: JobState, pods: Sequence[PodState], nodes: tuple[str, ...], no
     if started and job.deadline_seconds is not None:
         left = max(0.0, min(started) + job.deadline_seconds - now)
 
-    def present(phase: Phase, state: str, reason: str = "", explanation: str = "") -> Observation:
+    def present(
+        phase: Phase, state: str, reason: str = "", explanation: str = "", gives_up: Obstacle | None = None
+    ) -> Observation:
         return Observation(
             Presence.PRESENT, state, reason[:500], phase=phase, explanation=explanation, nodes=nodes,
             running_seconds=running if phase in (Phase.RUNNING, Phase.ENDING) else None, seconds_left=left,
+            gives_up=gives_up,
         )  # fmt: skip
 
     if job.ending is not None or job.verdict or job.is_deleted or (living and all(pod.is_deleted for pod in living)):
@@ -121,17 +135,30 @@ def _present(job: JobState, pods: Sequence[PodState], nodes: tuple[str, ...], no
     if unplaced := next((pod for pod in original if not pod.node), None):
         waiting = sum(1 for pod in original if not pod.node)
         said = unplaced.unschedulable or "The scheduler has not looked at it yet."
+        waits_long = any(pod.unschedulable and _seconds_at(pod, now) > room_seconds for pod in original)
         return present(
-            Phase.PENDING, "Pending", unplaced.unschedulable, f"{waiting} of {job.pods} pods have no node. {said}"
-        )
+            Phase.PENDING, "Pending", unplaced.unschedulable, f"{waiting} of {job.pods} pods have no node. {said}",
+            Obstacle.NO_ROOM if waits_long else None,
+        )  # fmt: skip
     if pods and not living:
         return present(Phase.ENDING, "Terminating", "", "Its pods have ended.")
     if len(pods) < job.pods:
         return present(Phase.PENDING, "Pending", "", f"{job.pods - len(pods)} of {job.pods} pods are not created yet.")
-    if slow := next((pod for pod in original if pod.phase != "Running"), None):
-        said = f"Pod {slow.name} on {slow.node} is being started."
-        return present(Phase.STARTING, "Starting", slow.waiting, f"{said} {slow.waiting}".strip())
+    slow = [pod for pod in original if pod.phase != "Running"]
+    if slow:
+        stuck = [pod for pod in slow if pod.waiting.partition(":")[0] in CANNOT_START]
+        shown = next(iter(stuck), slow[0])
+        said = (
+            f"Pod {shown.name} on {shown.node} {'cannot be' if stuck else 'is being'} started. {shown.waiting}".strip()
+        )
+        waits_long = any(_seconds_at(pod, now) > CANNOT_START_SECONDS for pod in stuck)
+        return present(Phase.STARTING, "Starting", shown.waiting, said, Obstacle.CANNOT_START if waits_long else None)
     return present(Phase.RUNNING, "Running", explanation=_missing(pods))
+
+
+def _seconds_at(pod: PodState, now: float) -> float:
+    """Return for how long a pod has had its node, or has been without one."""
+    return 0.0 if pod.placed_at is None else now - pod.placed_at
 
 
 def _missing(pods: Sequence[PodState]) -> str:

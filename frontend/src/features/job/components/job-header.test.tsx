@@ -54,6 +54,17 @@ describe("outcome of a job", () => {
     expect(screen.queryByRole("note")).toBeNull();
   });
 
+  it("says what keeps the cluster from starting it, until it has started", () => {
+    const explanation = "Pod a-0 on n1 cannot be started. ImagePullBackOff";
+    const attempts = [attempt({ phase: "starting", explanation })];
+    const { rerender } = render(<JobOutcome job={job({ status: "starting", attempts })} />);
+    expect(screen.getByText(`iron: ${explanation}`)).toBeTruthy();
+    rerender(<JobOutcome job={job({ status: "running", attempts })} />);
+    expect(screen.queryByRole("note")).toBeNull();
+    rerender(<JobOutcome job={job({ status: "starting", attempts: [attempt({ phase: "running", explanation })] })} />);
+    expect(screen.queryByRole("note")).toBeNull();
+  });
+
   it("shows warnings until the job has ended", () => {
     const warnings = [{ pointer: "/training", code: "slow", detail: "this will be slow" }];
     const { rerender } = render(<JobOutcome job={job({ warnings })} />);

@@ -54,11 +54,20 @@ export function JobFacts({ job }: { job: Job }) {
 
 const EXPECTED = new Set(["completed"]);
 
+/** What the cluster says of an attempt that it has not started. */
+function whyNotStarted(job: Job): string {
+  const attempt = job.attempts.at(-1);
+  if (job.status !== "starting" || !attempt || attempt.phase === "running" || !attempt.explanation) return "";
+  return `${attempt.cluster}: ${attempt.explanation}`;
+}
+
 /** Why the job waits or ended, with what to do about it. A plain success needs no explanation. */
 export function JobOutcome({ job }: { job: Job }) {
   const { reason } = job;
+  const notStarted = whyNotStarted(job);
   return (
     <>
+      {notStarted ? <Notice tone="waiting" title={notStarted} /> : null}
       {reason && !EXPECTED.has(reason.code) ? (
         <Notice tone={tone(job.status)} title={sentence(reason.message || reason.code.replaceAll("_", " "))}>
           {reason.remedy ? <p>{sentence(reason.remedy)}</p> : null}
