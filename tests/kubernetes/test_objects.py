@@ -50,6 +50,22 @@ RICH: dict[str, Any] = {
     "queues": {"research": "research-queue"},
     "profile": {"cache_directory": "/cache", "interfaces": "eth0"},
 }
+FABRIC: dict[str, Any] = {
+    **SIMPLE,
+    "work_bytes": 200 * 2**30,
+    "pools": {
+        "h100": {
+            "scheduler": "gang-scheduler",
+            "resources": {"rdma/hca": "8", "hugepages-2Mi": "2Gi"},
+            "resource_claims": {"fabric": "imex-channel"},
+            "annotations": {"k8s.v1.cni.cncf.io/networks": "rail-0,rail-1"},
+        }
+    },
+    "security": {"run_as_user": None, "run_as_group": None},
+    "name_services": [{"namespace": "openshift-dns", "ports": [5353]}, {"cidr": "169.254.20.10/32"}],
+    "queue": "training",
+    "queue_priorities": {"high": "urgent"},
+}
 
 
 def plan(**changes: Any) -> LaunchPlan:
@@ -79,6 +95,13 @@ PLANS: dict[str, tuple[dict[str, Any], LaunchPlan]] = {
         plan(
             nodes=4, processes_per_node=8, accelerator="nvidia", pool="h100", priority="high", exclusive=True,
             max_switches=1, avoid_nodes=("node-7", "node-3"),
+        ),
+    ),
+    "fabric": (
+        FABRIC,
+        plan(
+            nodes=2, processes_per_node=8, accelerator="nvidia", pool="h100", priority="high",
+            memory_share_bytes=2**40,
         ),
     ),
     "queued_anywhere": (RICH, plan(nodes=2, accelerator="amd", team="vision", pool="elsewhere")),
@@ -141,6 +164,37 @@ def test_the_check_of_the_level_restricted_can_fail() -> None:
     spec["containers"][0]["securityContext"]["capabilities"] = {"add": ["SYS_ADMIN"]}
     spec["volumes"].append({"name": "host", "hostPath": {"path": "/"}})
     assert violations(spec) == ["restricted volume types (hostPath)", "unrestricted capabilities"]
+
+
+def test_a_pool_of_a_privileged_cluster_may_use_the_network_of_nodes_and_lock_memory() -> None:
+    config = {
+        **SIMPLE,
+        "security": {"level": "privileged"},
+        "pools": {"h100": {"host_network": True, "lock_memory": True}},
+    }
+    spec = rendered(config, plan(pool="h100"))[0]["spec"]["template"]["spec"]
+    assert (spec["hostNetwork"], spec["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    assert spec["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    other = rendered(config, plan(pool="cpu"))[0]["spec"]["template"]["spec"]
+    assert "hostNetwork" not in other
+    assert other["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "memory"),
+    [
+        ({}, {}, None),
+        ({}, {"memory_share_bytes": 1000}, "900"),
+        ({"memory_bytes_per_process": 700}, {"memory_share_bytes": 1000}, "1400"),
+        ({"memory_bytes_per_process": 700}, {"memory_share_bytes": 1000, "memory_bytes_per_node": 5000}, "5000"),
+    ],
+)
+def test_memory_is_that_of_the_job_or_the_cluster_or_a_share_of_the_pools(
+    config: dict[str, Any], changes: dict[str, Any], memory: str | None
+) -> None:
+    spec = rendered({**SIMPLE, **config}, plan(**changes))[0]["spec"]["template"]["spec"]
+    resources = spec["containers"][0]["resources"]
+    assert resources["requests"].get("memory") == resources.get("limits", {}).get("memory") == memory
 
 
 def test_hostile_names_are_annotations_and_digests_alone() -> None:
@@ -232,6 +286,11 @@ def test_an_accelerator_that_the_cluster_does_not_have_is_rejected() -> None:
         ({"security": {"run_as_user": 0}}, "restricted"),
         ({"namespace_prefix": "Not A Label"}, "namespace_prefix"),
         ({"egress": [{"cidr": "10.0.0.0/8; rm"}]}, "cidr"),
+        ({"pools": {"a": {"host_network": True}}}, "host_network"),
+        ({"pools": {"a": {"lock_memory": True}}, "security": {"level": "baseline"}}, "security.level to privileged"),
+        ({"pools": {"a": {"resources": {"rdma/hca": "all"}}}}, "resources"),
+        ({"name_services": [{"ports": [53]}]}, "namespace or cidr"),
+        ({"name_services": [{"namespace": "a", "cidr": "10.0.0.1/32"}]}, "not both"),
         ({"timeout_seconds": 20}, "timeout_seconds"),
     ],
 )

@@ -11,7 +11,9 @@ class LaunchPlan:
     `secrets` are passed in the processes' environment and shown nowhere. `backend_name` is a pure function of the
     attempt id, so that a repeated submission finds the existing object. `team`, `project` and `pool` are names, which a
     backend's configuration maps to accounts, namespaces, partitions; `job_name` is free text of the user. None leaves
-    the choice to the backend. `only_node`: the node to run on, as in the cluster's inventory; empty for any.
+    the choice to the backend. `memory_share_bytes`: the processes' share of a node's memory, by the record of the pool;
+    it applies where neither the job nor the cluster's configuration has a size. `only_node`: the node to run on, as in
+    the cluster's inventory; empty for any.
     """
 
     attempt_id: str
@@ -32,6 +34,7 @@ class LaunchPlan:
     min_nodes: int | None = None
     cpus_per_process: int | None = None
     memory_bytes_per_node: int | None = None
+    memory_share_bytes: int | None = None
     exclusive: bool = False
     max_switches: int | None = None
     avoid_nodes: tuple[str, ...] = ()

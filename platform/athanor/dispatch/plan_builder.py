@@ -20,6 +20,7 @@ class Owner:
     team: str
     project: str
     pool: str
+    memory_bytes_per_slot: int
 
 
 def launch_plan(
@@ -46,6 +47,7 @@ def launch_plan(
         min_nodes=asked.min_nodes,
         cpus_per_process=asked.cpus_per_process,
         memory_bytes_per_node=asked.memory_bytes_per_node,
+        memory_share_bytes=owner.memory_bytes_per_slot * asked.processes_per_node,
         exclusive=asked.exclusive,
         max_switches=asked.max_switches,
         avoid_nodes=avoid_nodes,

@@ -105,7 +105,13 @@ def launch_plan_of(attempt: Attempt, avoid_nodes: tuple[str, ...]) -> LaunchPlan
     return plan_builder.launch_plan(
         spec_of(job),
         attempt_id=attempt.id,
-        owner=plan_builder.Owner(job.id, job.team.name, job.project, job.pool.name),
+        owner=plan_builder.Owner(
+            job.id,
+            job.team.name,
+            job.project,
+            job.pool.name,
+            memory_bytes_per_slot=job.pool.memory_bytes // job.pool.slots_per_node,
+        ),
         avoid_nodes=avoid_nodes,
         agent_url=f"{settings.ATHANOR.public_url}/api/agent/v1",
         token=tokens.issue(attempt.id),

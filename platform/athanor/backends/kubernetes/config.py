@@ -14,6 +14,8 @@ LabelKey = Annotated[
 ]
 LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$")]
 Quantity = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|[kMGTPE]i?|Ki)?$")]
+Cidr = Annotated[str, Field(pattern=r"^[0-9a-fA-F.:]+/[0-9]{1,3}$")]
+ClaimName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
@@ -62,12 +64,42 @@ class PoolConfig(Part):
     """Whether the provider may reclaim the machines, which is no fault of the job."""
     runtime_class: Name | None = None
     """RuntimeClass of its pods."""
+    scheduler: Name | None = None
+    """Scheduler of its pods. Without it, the cluster's default one."""
+    resources: dict[LabelKey, Quantity] = {}
+    """More resources of each pod, such as `rdma/hca: "1"`, `vpc.amazonaws.com/efa: "4"` or `hugepages-2Mi: 2Gi`."""
+    resource_claims: dict[ClaimName, Name] = {}
+    """ResourceClaimTemplate of each device that pods claim (dynamic resource allocation), by the name of the claim."""
+    annotations: dict[LabelKey, str] = {}
+    """Additional annotations of its pods, such as `k8s.v1.cni.cncf.io/networks`."""
+    host_network: bool = False
+    """Whether its pods use the network of their node, which no NetworkPolicy limits. Needs `security.level:
+    privileged`."""
+    lock_memory: bool = False
+    """Whether its pods have the capability IPC_LOCK, as RDMA may require. Needs `security.level: privileged`."""
+
+
+class NameService(Part):
+    """Where pods find the name service."""
+
+    namespace: Name | None = None
+    """Namespace of its pods."""
+    cidr: Cidr | None = None
+    """Or range of its addresses, such as `169.254.20.10/32` of NodeLocal DNSCache."""
+    ports: Annotated[tuple[Port, ...], Field(min_length=1)] = (53,)
+    """Ports of it."""
+
+    @model_validator(mode="after")
+    def _agrees(self) -> "NameService":
+        if (self.namespace is None) == (self.cidr is None):
+            raise ValueError("give namespace or cidr, and not both")
+        return self
 
 
 class Egress(Part):
     """Whereto pods may connect besides each other and the name service: the platform, the object store."""
 
-    cidr: Annotated[str, Field(pattern=r"^[0-9a-fA-F.:]+/[0-9]{1,3}$")]
+    cidr: Cidr
     """Range of addresses, such as `10.0.0.0/8`."""
     ports: tuple[Port, ...] = ()
     """Ports. Empty: all ports."""
@@ -76,10 +108,10 @@ class Egress(Part):
 class Security(Part):
     """What a container may. The defaults are what Pod Security `restricted` asks for, and more."""
 
-    run_as_user: Annotated[int, Field(ge=0)] = 1000
-    """User id of the processes."""
-    run_as_group: Annotated[int, Field(ge=0)] = 1000
-    """Group id of the processes."""
+    run_as_user: Annotated[int, Field(ge=0)] | None = 1000
+    """User id of the processes. `null`: the cluster chooses it from the range of the namespace, as OpenShift does."""
+    run_as_group: Annotated[int, Field(ge=0)] | None = 1000
+    """Group id of the processes. `null`: as for `run_as_user`."""
     seccomp: bool = True
     """Whether system calls are limited to the runtime's default profile."""
     drop_capabilities: bool = True
@@ -131,11 +163,15 @@ class KubernetesConfig(Part):
     cpus_per_process: Annotated[float, Field(gt=0)] = 1.0
     """CPU cores requested for each process, where the spec says nothing."""
     memory_bytes_per_process: Annotated[int, Field(gt=0), SIZE] | None = None
-    """Memory requested for each process, where the spec says nothing."""
+    """Memory requested for each process, where the spec says nothing. Without it, 90 % of the process's share of the
+    pool's memory."""
     shared_memory_bytes: Annotated[int, Field(ge=0), SIZE] = 8 * 2**30
     """Size of `/dev/shm`, which is a part of the pod's memory."""
     work_bytes: Annotated[int, Field(gt=0), SIZE] | None = None
-    """Size of the scratch folder of a pod. Without it there is no limit."""
+    """Size of the scratch folder of a pod. Without it there is no limit. With it, a pod requests as much ephemeral
+    storage of its node."""
+    temporary_bytes: Annotated[int, Field(gt=0), SIZE] = 8 * 2**30
+    """Size of `/tmp` of a pod, on the disk of its node."""
     pools: dict[str, PoolConfig] = {}
     """Nodes of each pool, by the name of the pool."""
     distinct_nodes: bool = True
@@ -164,6 +200,8 @@ class KubernetesConfig(Part):
     """Volume at the profile's `cache_directory`."""
     network_policy: bool = True
     """Whether a NetworkPolicy limits the connections of pods."""
+    name_services: tuple[NameService, ...] = (NameService(namespace="kube-system"),)
+    """Name services that pods may connect to. OpenShift: `{namespace: openshift-dns, ports: [5353]}`."""
     egress: tuple[Egress, ...] = ()
     """Addresses that pods may connect to, besides each other and the name service: the platform and the object
     store."""
@@ -175,6 +213,8 @@ class KubernetesConfig(Part):
     """LocalQueue of Kueue that jobs are submitted to."""
     queues: dict[str, Name] = {}
     """LocalQueue of Kueue by team."""
+    queue_priorities: dict[Literal["low", "normal", "high"], Name] = {}
+    """WorkloadPriorityClass of Kueue by the priority of a job: `low`, `normal` or `high`."""
 
     profile: ClusterProfile = ClusterProfile()
     """The network between the nodes, and where they store data."""
@@ -192,6 +232,12 @@ class KubernetesConfig(Part):
                 f"cache.host_path: Pod Security {self.security.level.value} allows no host paths; "
                 "use cache.claim, or set security.level to privileged"
             )
+        for name, pool in self.pools.items():
+            if (pool.host_network or pool.lock_memory) and self.security.level is not PodSecurity.PRIVILEGED:
+                raise ValueError(
+                    f"pools.{name}: Pod Security {self.security.level.value} allows neither host_network nor "
+                    "lock_memory; leave them, or set security.level to privileged on the server"
+                )
         if self.security.level is PodSecurity.RESTRICTED and (
             self.security.run_as_user == 0 or not self.security.seccomp or not self.security.drop_capabilities
         ):

@@ -21,6 +21,7 @@ SETTINGS = "athanor.dev/settings"  # annotation of a namespace: a digest of what
 INDEX = "batch.kubernetes.io/job-completion-index"
 INDEX_FAILURES = "batch.kubernetes.io/job-index-failure-count"
 QUEUE = "kueue.x-k8s.io/queue-name"
+QUEUE_PRIORITY = "kueue.x-k8s.io/priority-class"
 
 
 def slug(text: str, max_length: int = 30) -> str:

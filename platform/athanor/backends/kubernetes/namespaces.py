@@ -10,7 +10,6 @@ from athanor.backends.kubernetes.client import KubernetesClient, Refused, path
 from athanor.backends.kubernetes.config import KubernetesConfig
 
 Json = dict[str, Any]
-DNS = ({"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53})
 
 
 def objects_of(config: KubernetesConfig, team: str) -> list[tuple[str, str, Json]]:
@@ -40,7 +39,11 @@ def objects_of(config: KubernetesConfig, team: str) -> list[tuple[str, str, Json
     if quota:
         found.append(("v1", "resourcequotas", made("v1", "ResourceQuota", names.MANAGER, spec={"hard": dict(quota)})))
     if config.network_policy:
-        closed = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"], "egress": [_dns(), *_platform(config)]}
+        closed = {
+            "podSelector": {},
+            "policyTypes": ["Ingress", "Egress"],
+            "egress": [*_name_services(config), *_platform(config)],
+        }
         found.append(
             (
                 "networking.k8s.io/v1",
@@ -51,9 +54,14 @@ def objects_of(config: KubernetesConfig, team: str) -> list[tuple[str, str, Json
     return found
 
 
-def _dns() -> Json:
-    system = {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}
-    return {"to": [{"namespaceSelector": system}], "ports": list(DNS)}
+def _name_services(config: KubernetesConfig) -> list[Json]:
+    found = []
+    for one in config.name_services:
+        ports = [{"protocol": protocol, "port": port} for port in one.ports for protocol in ("UDP", "TCP")]
+        labels = {"matchLabels": {"kubernetes.io/metadata.name": one.namespace}}
+        peer = {"ipBlock": {"cidr": one.cidr}} if one.cidr is not None else {"namespaceSelector": labels}
+        found.append({"to": [peer], "ports": ports})
+    return found
 
 
 def _platform(config: KubernetesConfig) -> list[Json]:

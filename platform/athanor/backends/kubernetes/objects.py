@@ -28,6 +28,8 @@ MAX_ANNOTATION_LENGTH = 1024
 # Of one index. What kills an agent more often, such as a lack of memory, is likely to do so again, and each time the
 # ranks of all nodes restart.
 POD_RESTARTS = 3
+SHARE_OF_MEMORY = 0.9  # of what a pool's record says that its nodes have: the kubelet and other pods use the rest
+LOG_BYTES = 2**30  # of a container, which a kubelet limits to less
 SIGNALS = list(range(129, 193))  # exit codes of a container that a signal ended
 
 
@@ -55,7 +57,14 @@ def job(config: KubernetesConfig, plan: LaunchPlan) -> Json:
         "ttlSecondsAfterFinished": config.keep_finished_seconds,
         "suspend": queue is not None,
         "template": {
-            "metadata": {"labels": labels, "annotations": {**config.annotations, **_queue_hints(config, plan, queue)}},
+            "metadata": {
+                "labels": labels,
+                "annotations": {
+                    **config.annotations,
+                    **_pool(config, plan).annotations,
+                    **_queue_hints(config, plan, queue),
+                },
+            },
             "spec": pod(config, plan),
         },
     }
@@ -65,7 +74,7 @@ def job(config: KubernetesConfig, plan: LaunchPlan) -> Json:
         "metadata": {
             "name": plan.backend_name,
             "namespace": names.namespace_of(config, plan.team),
-            "labels": {**labels, **({names.QUEUE: queue} if queue is not None else {})},
+            "labels": {**labels, **_queue_labels(config, plan, queue)},
             "annotations": {
                 **config.annotations,
                 names.NODES: str(plan.fewest_nodes),
@@ -92,6 +101,17 @@ def _tries(plan: LaunchPlan) -> Json:
     }
 
 
+def _pool(config: KubernetesConfig, plan: LaunchPlan) -> PoolConfig:
+    return config.pools.get(plan.pool, PoolConfig())
+
+
+def _queue_labels(config: KubernetesConfig, plan: LaunchPlan, queue: str | None) -> dict[str, str]:
+    if queue is None:
+        return {}
+    priority = config.queue_priorities.get(plan.priority)
+    return {names.QUEUE: queue, **({names.QUEUE_PRIORITY: priority} if priority is not None else {})}
+
+
 def _queue_hints(config: KubernetesConfig, plan: LaunchPlan, queue: str | None) -> dict[str, str]:
     """Return the annotations by which Kueue places pods: it does not use affinities."""
     if queue is None or not config.topology_labels or plan.nodes + plan.spare_nodes == 1:
@@ -102,7 +122,7 @@ def _queue_hints(config: KubernetesConfig, plan: LaunchPlan, queue: str | None) 
 
 def pod(config: KubernetesConfig, plan: LaunchPlan) -> Json:
     """Return the specification of the Job's pods."""
-    pool = config.pools.get(plan.pool, PoolConfig())
+    pool = _pool(config, plan)
     spec: Json = {
         "restartPolicy": "Never",
         "serviceAccountName": names.MANAGER,
@@ -124,6 +144,14 @@ def pod(config: KubernetesConfig, plan: LaunchPlan) -> Json:
         spec["affinity"] = affinity
     if pool.runtime_class is not None:
         spec["runtimeClassName"] = pool.runtime_class
+    if pool.scheduler is not None:
+        spec["schedulerName"] = pool.scheduler
+    if pool.host_network:
+        spec["hostNetwork"], spec["dnsPolicy"] = True, "ClusterFirstWithHostNet"
+    if pool.resource_claims:
+        spec["resourceClaims"] = [
+            {"name": name, "resourceClaimTemplateName": template} for name, template in pool.resource_claims.items()
+        ]
     if name := config.priority_classes.get(plan.priority):
         spec["priorityClassName"] = name
     if config.image_pull_secrets:
@@ -149,8 +177,11 @@ def container(config: KubernetesConfig, plan: LaunchPlan) -> Json:
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     security: Json = {"allowPrivilegeEscalation": False}
-    if config.security.drop_capabilities:
-        security["capabilities"] = {"drop": ["ALL"]}
+    capabilities: Json = {"drop": ["ALL"]} if config.security.drop_capabilities else {}
+    if _pool(config, plan).lock_memory:
+        capabilities["add"] = ["IPC_LOCK"]
+    if capabilities:
+        security["capabilities"] = capabilities
     if config.security.read_only_root:
         security["readOnlyRootFilesystem"] = True
     found["securityContext"] = security
@@ -196,29 +227,37 @@ def _resources(config: KubernetesConfig, plan: LaunchPlan) -> Json:
             f"this cluster has no accelerator {plan.accelerator!r} (it has {known}); "
             "name its resource in the cluster's configuration under accelerators"
         )
-    resource = config.accelerators[plan.accelerator]
+    resource, pool = config.accelerators[plan.accelerator], _pool(config, plan)
     cpus = plan.processes_per_node * (plan.cpus_per_process or config.cpus_per_process)
     requests = {"cpu": f"{math.ceil(cpus * 1000)}m"}
     limits: dict[str, str] = {}
     memory = plan.memory_bytes_per_node
     if memory is None and config.memory_bytes_per_process is not None:
         memory = config.memory_bytes_per_process * plan.processes_per_node
+    if memory is None and plan.memory_share_bytes is not None:
+        memory = int(plan.memory_share_bytes * SHARE_OF_MEMORY)
     if memory is not None:
         requests["memory"] = limits["memory"] = str(memory)
     if resource is not None:
         requests[resource] = limits[resource] = str(plan.processes_per_node)
-    return {"requests": requests, **({"limits": limits} if limits else {})}
+    if config.work_bytes is not None:
+        storage = config.work_bytes + config.temporary_bytes + LOG_BYTES
+        requests["ephemeral-storage"] = limits["ephemeral-storage"] = str(storage)
+    for name, quantity in pool.resources.items():
+        requests[name] = limits[name] = quantity
+    found: Json = {"requests": requests, **({"limits": limits} if limits else {})}
+    if pool.resource_claims:
+        found["claims"] = [{"name": name} for name in pool.resource_claims]
+    return found
 
 
 def _pod_security(config: KubernetesConfig) -> Json:
     security = config.security
-    found: Json = {
-        "runAsUser": security.run_as_user,
-        "runAsGroup": security.run_as_group,
-        "fsGroup": security.run_as_group,
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "runAsNonRoot": security.run_as_user != 0,
-    }
+    found: Json = {"fsGroupChangePolicy": "OnRootMismatch", "runAsNonRoot": security.run_as_user != 0}
+    if security.run_as_user is not None:
+        found["runAsUser"] = security.run_as_user
+    if security.run_as_group is not None:
+        found["runAsGroup"] = found["fsGroup"] = security.run_as_group
     if security.seccomp:
         found["seccompProfile"] = {"type": "RuntimeDefault"}
     return found
@@ -226,7 +265,8 @@ def _pod_security(config: KubernetesConfig) -> Json:
 
 def _volumes(config: KubernetesConfig) -> list[Json]:
     work: Json = {"sizeLimit": str(config.work_bytes)} if config.work_bytes is not None else {}
-    volumes: list[Json] = [{"name": "work", "emptyDir": work}, {"name": "tmp", "emptyDir": {}}]
+    temporary = {"sizeLimit": str(config.temporary_bytes)}
+    volumes: list[Json] = [{"name": "work", "emptyDir": work}, {"name": "tmp", "emptyDir": temporary}]
     if config.shared_memory_bytes:
         shm = {"medium": "Memory", "sizeLimit": str(config.shared_memory_bytes)}
         volumes.append({"name": "shm", "emptyDir": shm})
