@@ -22,6 +22,7 @@ from tests.kubernetes.double.kubelet import Kubelet
 from tests.kubernetes.double.logs import Logs
 from tests.kubernetes.double.loop import Loop
 from tests.kubernetes.double.pods import delete_pod, event, is_over, reap
+from tests.kubernetes.double.policies import Policy
 from tests.kubernetes.double.scheduler import Scheduler
 from tests.kubernetes.double.schema import Schemas
 from tests.kubernetes.double.selectors import Object
@@ -49,6 +50,7 @@ class Cluster:
         self.folder = folder
         self.version = version
         self.groups = GROUPS | set(groups)
+        self.policies: list[Policy] = []
         self.is_secure = False
         self.keeps_namespaces = False
         self.token = secrets.token_hex(16)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 NO_ANSWER_SECONDS = 20.0
 BOOKMARK_SECONDS = 0.5
+ACCOUNT = "system:serviceaccount:athanor-system:athanor"  # by deploy/kubernetes/rbac.yaml
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -200,8 +201,11 @@ class Request:
             case "PATCH", True:
                 return self._patch()
             case "DELETE", True:
-                return 200, json.dumps(self._delete(self.store.get(self.plural, self.namespace, self.name))).encode()
+                item = self.store.get(self.plural, self.namespace, self.name)
+                self._admit("DELETE", None, item)
+                return 200, json.dumps(self._delete(item)).encode()
             case "DELETE", False:
+                self._admit("DELETE", None, None)
                 for item in [one.item for one in self._selected()]:
                     self._delete(item)
                 return 200, json.dumps({"kind": "Status", "apiVersion": "v1", "status": "Success"}).encode()
@@ -286,6 +290,7 @@ class Request:
         self.cluster.default(self.plural, item)
         if self.plural == "jobs":
             self.warning = warning_of(self.store, item)
+        self._admit("CREATE", item, None)
         if self.query.get("dryRun") == "All":
             return item
         with self.store.changed:
@@ -304,6 +309,20 @@ class Request:
             if wrong:
                 raise ApiError(400, f"strict decoding error: {', '.join(wrong)}")
         return item
+
+    def _admit(self, operation: str, item: Object | None, before: Object | None) -> None:
+        """As the admission policies have it."""
+        if not self.cluster.policies or self.sub:
+            return
+        assert self.kind is not None
+        request = {
+            "resource": {"group": self.kind.group, "version": self.kind.version, "resource": self.plural},
+            "operation": operation, "name": self.name, "namespace": self.namespace,
+            "userInfo": {"username": ACCOUNT},
+        }  # fmt: skip
+        namespace = self.store.find("namespaces", "", self.namespace) if self.kind.namespaced else None
+        for policy in self.cluster.policies:
+            policy.check(request, item, before, namespace)
 
     def _check_namespace(self) -> None:
         namespace = self.store.get("namespaces", "", self.namespace)
@@ -324,6 +343,7 @@ class Request:
                 raise ApiError(415, f"the body of the request was in an unknown format: {kind}")
             draft = apply.merge(before, self.body)
             validation.check(self.plural, draft, before)
+            self._admit("UPDATE", draft, before)
             after = self.store.update(self.plural, draft)
             manager = self.query.get("fieldManager", "unknown")
             self.server.owned.setdefault(after["metadata"]["uid"], {}).setdefault(manager, set()).update(
@@ -345,6 +365,7 @@ class Request:
         owned = {name: set(fields) for name, fields in self.server.owned.get(uid, {}).items()}
         result = apply.apply(before, wanted, manager, self.query.get("force") == "true", owned)
         validation.check(self.plural, result, before)
+        self._admit("UPDATE" if before else "CREATE", result, before)
         if before is None:
             self.cluster.default(self.plural, result)
             after = self.store.create(self.plural, result)

@@ -14,6 +14,7 @@ from athanor.backends.kubernetes.reading import Reading
 Json = dict[str, Any]
 MIN_VERSION = (1, 29)  # backoffLimitPerIndex and podReplacementPolicy are on by default since then
 MAX_SKEW_SECONDS = 60.0
+SYSTEM = "kube-system"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 RIGHTS_REMEDY = "apply deploy/kubernetes/rbac.yaml and bind it to the account that the platform uses"
 # (group, resource, verbs): without these nothing runs.
@@ -53,7 +54,7 @@ def check_health(config: KubernetesConfig, connect: Callable[[], KubernetesClien
         findings += _queues(config, groups)
         findings += _priorities(config, client)
         findings += _network(config)
-        for name, check in (("pod security", _namespaces), ("nodes", _nodes)):
+        for name, check in (("confinement", _confinement), ("pod security", _namespaces), ("nodes", _nodes)):
             try:
                 findings += check(config, client)
             except Refused as error:
@@ -186,6 +187,21 @@ def _namespaces(config: KubernetesConfig, client: KubernetesClient) -> Iterator[
             "pod security", Level.ERROR, f"a privileged Job raised no warning in {namespace}",
             "turn the admission plugin PodSecurity on (it is by default since 1.23)",
         )  # fmt: skip
+
+
+def _confinement(config: KubernetesConfig, client: KubernetesClient) -> Iterator[Finding]:
+    """Check whether our account could run a pod in a namespace that is not ours, by a dry run."""
+    try:
+        client.request(
+            "POST", path("batch/v1", "jobs", SYSTEM), body=_privileged(), dryRun="All", fieldManager=names.MANAGER
+        )
+    except Refused as error:
+        yield Finding("confinement", Level.OK, f"our account may create no Job in {SYSTEM}: {error}")
+        return
+    yield Finding(
+        "confinement", Level.WARNING, f"our account may create Jobs in {SYSTEM}: its token could take over the cluster",
+        "kubectl apply -f deploy/kubernetes/admission-policy.yaml",
+    )  # fmt: skip
 
 
 def _privileged() -> Json:
