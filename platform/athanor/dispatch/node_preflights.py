@@ -226,11 +226,14 @@ def _observe(row: NodePreflight, backend: Backend) -> None:
         _finish(row, backend, answer)
     elif answer.presence is Presence.ABSENT and waited > ABSENT_LIMIT:
         _end(row, Outcome.FAILED, "it disappeared from its cluster")
+    elif answer.gives_up is not None:
+        _stop(row, backend, Outcome.FAILED, f"its cluster did not start it: {answer.explanation}")
     elif answer.presence is Presence.PRESENT and answer.phase is Phase.PENDING and waited > START_LIMIT:
         because = answer.explanation or answer.native_reason
         _stop(row, backend, Outcome.FAILED, f"its cluster did not start it within {START_LIMIT}: {because}")
     elif waited > END_LIMIT:
-        _stop(row, backend, Outcome.FAILED, f"it did not end within {END_LIMIT}")
+        said = f": {answer.explanation}" if answer.explanation else ""
+        _stop(row, backend, Outcome.FAILED, f"it did not end within {END_LIMIT}{said}")
 
 
 def _finish(row: NodePreflight, backend: Backend, answer: Observation) -> None:

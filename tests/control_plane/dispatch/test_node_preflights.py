@@ -13,6 +13,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from athanor.accounts.models import AuditEvent, PlatformRole, User
+from athanor.backends.base import Obstacle
 from athanor.backends.facts import NodeFacts, NodeState
 from athanor.backends.fake.backend import World
 from athanor.budgets.models import Meter
@@ -215,6 +216,18 @@ def test_one_that_takes_too_long_is_ended(iron: World, cluster: Cluster, full: b
     assert row.outcome == "failed"
     assert detail in row.detail
     assert iron.cancelled == [row.backend_name]
+
+
+def test_one_that_its_cluster_does_not_start_is_ended_and_says_why(iron: World, cluster: Cluster) -> None:
+    iron.full = True
+    fault(cluster, "n1")
+    run()
+    run()
+    iron.gives_up = Obstacle.CANNOT_START
+    run()
+    row = NodePreflight.objects.get()
+    said = "its cluster did not start it: It waits for room in the world."
+    assert (row.outcome, row.detail, iron.cancelled) == ("failed", said, [row.backend_name])
 
 
 def test_an_administrator_starts_one_and_is_refused_with_a_reason(
