@@ -82,9 +82,30 @@ def test_a_proposed_pool_is_made_by_its_name_and_changed_by_options(server: Any,
     server.answer("GET /api/v1/clusters/cls_1", answer({**CLUSTER, "setup": SETUP}))
     made = {**SETUP["proposed_pools"][0], "slots": 16, "slots_used": 0, "nodes": 2, "spare_nodes": 1}
     server.answer("PUT /api/v1/clusters/cls_1/pools/gpu", answer(made, 201))
-    done = athanor("cluster", "pool", "iron", "gpu", "--price", "2.5", "--spare-nodes", "1")
+    done = athanor("cluster", "pool", "iron", "gpu", "--price", "2.5", "--spare-nodes", "1", "--no-test")
     assert (done.returncode, "0 of 16 slots used, 2 nodes (1 spare) of 8" in done.stdout) == (0, True)
     assert json.loads(server.seen[-1].body) == {
         "accelerator": "h100", "nodes": 2, "slots_per_node": 8, "memory_bytes": 1024, "accelerator_memory_bytes": None,
         "price_per_slot_hour": "2.5", "spare_nodes": 1,
     }  # fmt: skip
+
+
+def test_after_the_first_pool_a_free_node_is_tested(server: Any, athanor: Any, answer: Any) -> None:
+    server.answer("GET /api/v1/clusters", answer({"items": [CLUSTER], "next_cursor": None}))
+    server.answer("GET /api/v1/clusters/cls_1", answer({**CLUSTER, "setup": SETUP}))
+    made = {**SETUP["proposed_pools"][0], "slots": 16, "slots_used": 0, "nodes": 2, "spare_nodes": 0}
+    server.answer("PUT /api/v1/clusters/cls_1/pools/gpu", answer(made, 201))
+    busy, free = ({**NODE, "name": name, "slots_used": used} for name, used in (("n1", 3), ("n2", 0)))
+    server.answer("GET /api/v1/clusters/cls_1/nodes", answer({"items": [busy, free], "next_cursor": None}))
+    row = {
+        "id": "pre_1", "cause": "manual", "actor": "ada", "outcome": "failed", "report": None,
+        "detail": "its cluster did not start it: ImagePullBackOff", "created_at": "2026-03-01T10:00:00Z",
+    }  # fmt: skip
+    server.answer("POST /api/v1/clusters/cls_1/nodes/n2:preflight", answer({**row, "outcome": ""}, 201))
+    server.answer("GET /api/v1/clusters/cls_1/nodes/n2/preflights", answer({"items": [row], "next_cursor": None}))
+    done = athanor("cluster", "pool", "iron", "gpu")
+    assert done.returncode == 1
+    assert "started by ada: failed\nits cluster did not start it: ImagePullBackOff" in done.stdout
+    server.answer("GET /api/v1/clusters/cls_1/nodes", answer({"items": [busy], "next_cursor": None}))
+    none = athanor("cluster", "pool", "iron", "gpu")
+    assert (none.returncode, "no node of the cluster is ready and free" in none.stderr) == (1, True)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from trainer.agent.reachability import check_addresses
+from trainer.contract import environment as names
 from trainer.contract.preflight import PreflightReport, report_line
 from trainer.contract.run import EXIT_STATUS, EndClass
 
@@ -15,8 +17,10 @@ LOOPBACK = "127.0.0.1"
 
 
 def measure_node(ranks: int, work: Path) -> int:
-    """Measure this node with `ranks` processes, and print the report. Return the exit status: 0, that of `node_unfit`
-    if something is broken, or without a report that of `hang` or `internal_error`.
+    """Measure this node with `ranks` processes, see whether it reaches PREFLIGHT_ADDRESSES, and print the report.
+
+    Return the exit status: 0, that of `node_unfit` if something is broken, or without a report that of `hang` or
+    `internal_error`.
 
     The ranks stay in this process's group, which what started it ends as one.
     """
@@ -46,6 +50,8 @@ def measure_node(ranks: int, work: Path) -> int:
         for rank in started:
             rank.kill()
             rank.wait()
+    findings = check_addresses(os.environ.get(names.PREFLIGHT_ADDRESSES, "{}"))
+    report = report.model_copy(update={"findings": [*report.findings, *findings]})
     sys.stdout.write(report_line(report) + "\n")
     sys.stdout.flush()
     return EXIT_STATUS[EndClass.NODE_UNFIT if report.result == "broken" else EndClass.COMPLETED]

@@ -12,6 +12,7 @@ SECRET_PREFIX = "ATHANOR_JOB_SECRET_"  # noqa: S105 - of a worker's variables: h
 CHECKPOINT_DIR = "ATHANOR_CHECKPOINT_DIR"  # optional: where copies of jobs' checkpoints are kept near the node
 INTERRUPTION_NOTICE = "ATHANOR_INTERRUPTION_NOTICE"  # optional: the file or address that announces a spot interruption
 PREFLIGHT_RANKS = "ATHANOR_PREFLIGHT_RANKS"  # optional: the agent only measures its node with as many ranks
+PREFLIGHT_ADDRESSES = "ATHANOR_PREFLIGHT_ADDRESSES"  # optional: a JSON object, name: URL, which it then tries to reach
 DIE_WITH_PARENT = "ATHANOR_DIE_WITH_PARENT"  # "1": the agent ends with the process that started it
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
 
 import boto3
 from botocore.config import Config
@@ -95,6 +96,12 @@ def presign(operation: Literal["get", "put"], key: str) -> tuple[str, datetime]:
         method, Params={"Bucket": where, "Key": inner}, ExpiresIn=int(PRESIGNED_FOR.total_seconds())
     )
     return url, presigned_until()
+
+
+def address() -> str:
+    """Return the base address of the bucket's objects, as in URLs that are presigned for agents."""
+    parts = urlsplit(presign("get", "a")[0])
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def presigned_until() -> datetime:

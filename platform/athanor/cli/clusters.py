@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from athanor.cli import node_preflights
 from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, connect
@@ -120,6 +121,9 @@ def pool(
         float | None, typer.Option(min=0.1, help="Memory of one accelerator; without it jobs are not checked for it.")
     ] = None,
     price: Annotated[float | None, typer.Option(min=0, help="Price per slot-hour.")] = None,
+    test: Annotated[
+        bool, typer.Option(help="After the first pool of a cluster, test a free node, as `athanor preflight` does.")
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Create or change a pool of a cluster."""
@@ -139,8 +143,15 @@ def pool(
     made = client.put(f"/clusters/{found['id']}/pools/{name}", {k: v for k, v in body.items() if k != "name"})
     if as_json:
         print_json(made)
-    else:
-        console.print(_pool_line(made))
+        return
+    console.print(_pool_line(made))
+    if test and not found["pools"] and found["kind"] != "local":
+        place = f"/clusters/{found['id']}"
+        node = node_preflights.free_node(client, place)
+        console.print(f"node {escape(node)} is tested; --no-test leaves it out", highlight=False)
+        rows = node_preflights.measure(client, f"{place}/nodes/{node}")
+        node_preflights.print_preflights(rows[:1])
+        raise typer.Exit(0 if rows[0]["outcome"] == "ok" else ExitCode.JOB_FAILED)
 
 
 @app.command("probe")

@@ -1,19 +1,16 @@
 """`athanor preflight`: what was measured before the first step of a job's newest attempt, or of one node now."""
 
-import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 
+from athanor.cli import node_preflights
 from athanor.cli.clusters import cluster_path
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, connect, find_job
 from athanor.cli.render import console, print_json
 from athanor.cli.times import moment
-from trainer.contract.preflight import PreflightReport, format_report
-
-POLL_SECONDS = 2.0
 
 
 @reports_errors
@@ -22,7 +19,9 @@ def preflight(
         str | None, typer.Argument(help="The job's name, or the beginning or end of its id.", metavar="[JOB]")
     ] = None,
     node: Annotated[str | None, typer.Option(help="Measure this node of --cluster now, without a job.")] = None,
-    cluster: Annotated[str | None, typer.Option(help="Name or id of the node's cluster.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="Name or id of the node's cluster; without --node, a free node is chosen.")
+    ] = None,
     last: Annotated[bool, typer.Option("--last", help="Start none: show the newest one of the node.")] = False,
     all_attempts: Annotated[bool, typer.Option("--all", help="Start none: show all, the newest first.")] = False,
     as_json: AsJson = False,
@@ -30,13 +29,16 @@ def preflight(
     """Show the preflight of a job: rates of devices, memory, disks, object store and network, measured before the first
     step, and what is slow or broken. A spec asks for it with `preflight: true`.
 
-    With --node, a platform administrator measures a node that is free: its devices, memory and disk. No team is
-    charged, and it stops as soon as a job is submitted to the cluster. Exits with 1 unless nothing is slow or broken.
+    With --cluster, a platform administrator tests a node that is free: whether the trainer starts there, and reaches
+    the platform and the object store; its devices, memory and disk. No team is charged, and it stops as soon as a job
+    is submitted to the cluster. Exits with 1 unless nothing is slow or broken.
     """
-    if (job is None) == (node is None) or (node is None) != (cluster is None):
-        raise CliError(ExitCode.USAGE, "name either a job, or a node with --node and --cluster")
-    if node is not None:
-        _of_node(str(cluster), node, only_read=last or all_attempts, show_all=all_attempts, as_json=as_json)
+    if (job is None) == (cluster is None) or (node is not None and cluster is None):
+        raise CliError(ExitCode.USAGE, "name either a job, or --cluster and perhaps --node of it")
+    if (last or all_attempts) and cluster is not None and node is None:
+        raise CliError(ExitCode.USAGE, "name the node with --node")
+    if cluster is not None:
+        _of_node(cluster, node, only_read=last or all_attempts, show_all=all_attempts, as_json=as_json)
         return
     client = connect()
     found = client.get(f"/jobs/{find_job(client, str(job))}/preflights")["items"]
@@ -48,39 +50,23 @@ def preflight(
         console.print("No attempt has measured its nodes. Set preflight: true in the spec.")
     for row in shown:
         console.print(f"attempt {row['attempt']}, {moment(row['time'])}: {row['result']}")
-        _print_report(row)
+        node_preflights.print_report(row)
 
 
-def _of_node(cluster: str, node: str, *, only_read: bool, show_all: bool, as_json: bool) -> None:
+def _of_node(cluster: str, node: str | None, *, only_read: bool, show_all: bool, as_json: bool) -> None:
     client = connect()
-    path = f"{cluster_path(client, cluster)}/nodes/{node}"
-    if only_read:
-        found = client.get(f"{path}/preflights")["items"]
-    else:
-        identifier = client.post(f"{path}:preflight")["id"]
-        while not (found := [row for row in client.get(f"{path}/preflights")["items"] if _has_ended(row, identifier)]):
-            time.sleep(POLL_SECONDS)  # between two questions to the API, which has no stream of preflights
+    place = cluster_path(client, cluster)
+    chosen = node or node_preflights.free_node(client, place)
+    path = f"{place}/nodes/{chosen}"
+    found = client.get(f"{path}/preflights")["items"] if only_read else node_preflights.measure(client, path)
     shown = found if show_all else found[:1]
     if as_json:
         print_json(shown)
     elif not shown:
-        console.print(f"Node {escape(node)} has not been measured outside jobs.", highlight=False)
-    for row in [] if as_json else shown:
-        by = f"started by {row['actor']}" if row["actor"] else f"started after an {row['cause']}"
-        by = "at the interval of its cluster" if row["cause"] == "interval" else by
-        console.print(f"{moment(row['created_at'])}, {by}: {row['outcome'] or 'running'}", highlight=False)
-        if row["detail"]:
-            console.print(escape(row["detail"]), soft_wrap=True, highlight=False)
-        if row["report"]:
-            _print_report(row["report"])
+        console.print(f"Node {escape(chosen)} has not been measured outside jobs.", highlight=False)
+    else:
+        if node is None:
+            console.print(f"node {escape(chosen)}", highlight=False)
+        node_preflights.print_preflights(shown)
     if not only_read and shown[0]["outcome"] != "ok":
         raise typer.Exit(ExitCode.JOB_FAILED)
-
-
-def _has_ended(row: Any, identifier: str) -> bool:
-    return bool(row["id"] == identifier and row["outcome"])
-
-
-def _print_report(row: Any) -> None:
-    for line in format_report(PreflightReport.model_validate(row)):
-        console.print(escape(line), soft_wrap=True, highlight=False)

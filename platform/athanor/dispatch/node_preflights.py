@@ -1,20 +1,24 @@
 """Preflights of single nodes outside jobs: started after incidents, at an interval, or by an administrator.
 
-The backend runs the agent on the node without a token: it measures, prints its report, and ends. Such a preflight
+The backend runs the agent on the node without a token: it measures, tries to reach the platform and the object store,
+prints its report, and ends. Such a preflight
 reserves no slots, so admission does not see it and no team is charged: it is started on a free node while no job waits
 for its pool and no run of it lacks a node, and ended before the next attempt is submitted to its cluster.
 """
 
+import json
 import logging
 from datetime import timedelta
 from functools import partial
 
+from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import Exists, F, Max, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 
 from athanor.accounts.failures import run_isolated
+from athanor.artifacts import storage
 from athanor.backends.base import Backend, BackendRejected, BackendUnavailable, Handle, Observation, Phase, Presence
 from athanor.backends.facts import NodeState
 from athanor.backends.plan import LaunchPlan, backend_name
@@ -178,6 +182,7 @@ def _is_needed(pool: Pool) -> bool:
 
 
 def _plan(row: NodePreflight) -> LaunchPlan:
+    addresses = {"platform": settings.ATHANOR.public_url, "object store": storage.address()}
     ranks = min(row.pool.slots_per_node, row.node.slots or row.pool.slots_per_node, MAX_RANKS)
     return LaunchPlan(
         attempt_id=row.id,
@@ -186,7 +191,7 @@ def _plan(row: NodePreflight) -> LaunchPlan:
         processes_per_node=ranks,
         accelerator=row.pool.accelerator,
         time_limit_seconds=LIMIT_SECONDS,
-        environment={names.PREFLIGHT_RANKS: str(ranks)},
+        environment={names.PREFLIGHT_RANKS: str(ranks), names.PREFLIGHT_ADDRESSES: json.dumps(addresses)},
         job_name="preflight",
         pool=row.pool.name,
         priority="low",

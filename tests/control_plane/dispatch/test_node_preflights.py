@@ -272,8 +272,10 @@ def test_a_local_cluster_measures_this_machine_alone(pool: Pool) -> None:
 def test_the_agent_measures_this_machine_without_a_token(tmp_path: Path, pool: Pool, settings: Any) -> None:
     """The agent itself, on the local backend: what it prints is read and stored."""
     settings.ATHANOR = settings.ATHANOR.model_copy(
-        update={"cluster_config_dir": tmp_path, "local_backend_dir": tmp_path / "local"}
-    )
+        update={
+            "cluster_config_dir": tmp_path, "local_backend_dir": tmp_path / "local", "public_url": "http://127.0.0.1:1",
+        }
+    )  # fmt: skip
     command = ["env", f"PYTHONPATH={REPOSITORY}", sys.executable, "-m", "trainer.agent"]
     (tmp_path / "fake.cluster.json").write_text(json.dumps({"kind": "local", "config": {"command": command}}))
     Cluster.objects.filter(pk=pool.cluster_id).update(kind="local", config={})
@@ -288,8 +290,11 @@ def test_the_agent_measures_this_machine_without_a_token(tmp_path: Path, pool: P
         return row.ended_at is not None
 
     wait_until(has_ended, "the preflight has ended", 120)
-    assert row.outcome in ("ok", "slow"), (row.outcome, row.detail)
+    assert row.outcome == "broken", (row.outcome, row.detail)
     found = PreflightReport.model_validate(row.report)
+    (unreachable,) = [each for each in found.findings if each.severity == "broken"]
+    assert "platform at http://127.0.0.1:1 cannot be reached" in unreachable.because, "unlike the object store"
+    assert not NodeIncident.objects.exists(), "which may be no fault of the node"
     assert (found.ranks, found.nodes, found.device) == (2, 1, "cpu")
     assert {"matrix products", "memory bandwidth", "disk of the work folder"} <= {each.name for each in found.measures}
     assert found.measures[0].lowest_at.startswith(here)
