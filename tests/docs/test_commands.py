@@ -26,6 +26,7 @@ from tests.e2e.administration import write_server_part
 from tests.e2e.conftest import FINAL, TINY, Stack
 from tests.pages import EXAMPLES, REPOSITORY, Example
 from tests.worlds import ServedWorld
+from trainer.contract.preflight import PreflightReport, report_line
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(500)]
 LANGUAGES = ("sh", "console")
@@ -43,6 +44,8 @@ NOT_RUN = {
     "kubectl config view": "needs a Kubernetes cluster",
     'chmod 600 "$ATHANOR_CLUSTER_CONFIG_DIR/training.kubeconfig"': "needs the file of the command before it",
     "athanor cluster add training.yaml": "needs a Kubernetes cluster; iron.yaml in clusters.md runs the same command",
+    "athanor cluster pool training": "needs a Kubernetes cluster; clusters.md runs the same command",
+    "athanor preflight --cluster training": "needs a Kubernetes cluster",
     "mkdir -p ~/.config/systemd": "writes to the user's own folder",
     "python -m deploy.local unit": "tests/deploy/test_systemd.py verifies what it prints",
     "systemctl --user": "needs systemd",
@@ -174,6 +177,7 @@ def iron(stack: Stack) -> Iterator[ServedWorld]:
         for name in ("n6", "n7")
     }
     world.findings = [Finding("answer", Level.OK, "it answers")]
+    world.report = report_line(PreflightReport(ranks=8, nodes=1, device="H100", seconds=9.0))
     served = ServedWorld(world)
     write_server_part(stack.data_dir, "iron", "fake_cluster", {"address": served.address})
     yield served

@@ -13,12 +13,14 @@ from athanor.accounts.failures import run_isolated
 from athanor.backends.base import BackendUnavailable, Phase
 from athanor.core import leases, task_triggers
 from athanor.core.leases import Lease
+from athanor.dispatch import output
 from athanor.dispatch.abandon import abandon_job_of
 from athanor.dispatch.services import applying_to_attempt, backend_of, handle_of
 from athanor.jobs import transitions
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import Reason
 from athanor.jobs.states import ATTEMPT_LIVE, Desired, JobStatus
+from athanor.telemetry.models import Heartbeat
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +76,10 @@ def _stop(lease: Lease) -> None:
     except ValueError as error:  # its operator must act; the job is not to blame
         log.warning("attempt %s is cancelled later, its cluster cannot be used: %s", attempt.id, error)
         return
+    if attempt.phase != Phase.PENDING.value and not attempt.cancels_sent:
+        _keep_output(attempt)
+        if not leases.renew(Attempt, lease, seconds=LEASE_SECONDS):
+            return  # it took so long that another worker continues
     try:
         backend.cancel(handle_of(attempt), force=force)
     except BackendUnavailable as error:
@@ -85,3 +91,9 @@ def _stop(lease: Lease) -> None:
             rows[1].cancel_sent_at = timezone.now()
             rows[1].cancels_sent += 1
             rows[1].save(update_fields=["cancel_sent_at", "cancels_sent"])
+
+
+def _keep_output(attempt: Attempt) -> None:
+    """Copy what an agent has written that never connected: a cluster may forget it with the processes that it ends."""
+    if not Heartbeat.objects.filter(attempt=attempt).exists():
+        output.keep_last_words(attempt)

@@ -165,3 +165,24 @@ def test_what_its_agent_could_not_say_is_in_the_output_that_the_cluster_kept(
     drive.settle()
     page = logs.backwards(job, logs.Sought(), after=-1, limit=10)
     assert [line.text for line in page.lines] == ["first", "ModuleNotFoundError: No module named 'trainer'"]
+
+
+@pytest.mark.parametrize("is_connected", [False, True])
+def test_what_an_agent_wrote_that_never_connected_is_kept_before_its_cluster_forgets_it(
+    submit: Submit, world: World, bucket: str, is_connected: bool
+) -> None:
+    job = submit()
+    attempt = drive.start(job)
+    observe.observe_due()
+    if is_connected:
+        drive.beat(attempt, step=0)
+    world.written[attempt.backend_name] = "connecting\nno route to host\n"
+    services_of_jobs.request_stop(job.id, "ada")
+    stop.stop_due()
+    assert world.cancelled == [attempt.backend_name]
+    world.written[attempt.backend_name] = ""  # as Kubernetes does when a Job is ended by its deadline
+    world.finish(attempt.backend_name, None)
+    drive.settle()
+    assert drive.status_of(job) == ("cancelled", "stopped_by_user")
+    lines = [line.text for line in logs.backwards(job, logs.Sought(), after=-1, limit=10).lines]
+    assert lines == ([] if is_connected else ["connecting", "no route to host"])

@@ -33,6 +33,7 @@ from athanor.backends.facts import Finding, HealthCheck, Level, NodeFacts, NodeS
 from athanor.backends.fake.config import FakeConfig
 from athanor.backends.fake.remote import RemoteWorld
 from athanor.backends.plan import LaunchPlan
+from trainer.contract import environment as names
 
 
 @dataclass
@@ -45,7 +46,7 @@ class World:
     A world with `nodes` places a submission on as many of them as it asks for, among those that are ready and not to be
     avoided, and keeps it pending while there are too few. `replacements`: requests of nodes in the place of lost ones,
     by name, node index and number; a script moves their attempt to other nodes (`placed`), or ends them
-    (`ended_replacements`).
+    (`ended_replacements`). `report`: what a preflight of a node prints, which then ends at its start.
     """
 
     running: dict[str, Submission] = field(default_factory=dict)
@@ -70,6 +71,7 @@ class World:
     replacements: dict[tuple[str, int, int], Submission] = field(default_factory=dict)
     ended_replacements: set[tuple[str, int, int]] = field(default_factory=set)
     findings: list[Finding] = field(default_factory=list)
+    report: str = ""
     _began: dict[str, float] = field(default_factory=dict)
 
     def finish(self, backend_name: str, exit_status: int | None = 0) -> None:
@@ -199,6 +201,9 @@ class World:
         self.created.append(name)
         self._began[name] = time.monotonic()
         self.written[name] = "hello from the program \u00e9\n"
+        if self.report and names.PREFLIGHT_RANKS in self.running[name].environment:
+            self.written[name] = f"{self.report}\n"
+            self.finish(name)
 
     def _settle(self) -> None:
         if self.full:

@@ -14,6 +14,7 @@ from athanor.backends.base import (
     Cause,
     LogPart,
     Observation,
+    Obstacle,
     Phase,
     Presence,
     Submission,
@@ -110,4 +111,5 @@ def _observation(answer: dict[str, Any]) -> Observation:
         cause=Cause(answer["cause"]) if answer.get("cause") else None,
         explanation=answer.get("explanation", ""),
         nodes=tuple(answer.get("nodes", ())),
+        gives_up=Obstacle(answer["gives_up"]) if answer.get("gives_up") else None,
     )
