@@ -87,7 +87,8 @@ def test_one_that_an_admin_lets_begin_anew_has_ended_and_runs_no_second_time(
         60,
     )
     assert slurm_commands.starts(handle) == 1
-    assert slurm_commands.observe(handle).cause is Cause.PREEMPTED
+    again = slurm_commands.until(handle, Presence.FINISHED)  # its exit code is known before its node has finished it
+    assert again.cause is Cause.PREEMPTED
 
 
 def test_of_two_jobs_of_one_name_one_runs(slurm_commands: SlurmCase) -> None:
