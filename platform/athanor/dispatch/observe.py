@@ -225,7 +225,7 @@ def _write_places(present: list[tuple[Live, Observation]]) -> None:
     """Write when and where they were launched or will be, by our clock, from durations that the backend reported."""
     launched: dict[float | None, list[str]] = {}
     for live, answer in present:
-        if live.launched_at is None and answer.phase is not Phase.PENDING:
+        if live.launched_at is None and _was_launched(live, answer):
             seconds = None if answer.running_seconds is None else float(round(answer.running_seconds))
             launched.setdefault(seconds, []).append(live.id)
         if answer.nodes and list(answer.nodes) != live.native_nodes:
@@ -241,6 +241,14 @@ def _write_places(present: list[tuple[Live, Observation]]) -> None:
         submitted = Coalesce("submitted_at", "created_at")
         began = submitted if seconds is None else Greatest(Now() - timedelta(seconds=seconds), submitted)
         Attempt.objects.filter(pk__in=ids, launched_at__isnull=True).update(launched_at=began, expected_start_at=None)
+
+
+def _was_launched(live: Live, answer: Observation) -> bool:
+    """Return whether its processes could start: one that waited for nodes until it was ended used none."""
+    if answer.phase in (Phase.STARTING, Phase.RUNNING):
+        return True
+    is_known = answer.running_seconds is not None or answer.exit_status is not None
+    return answer.phase is not Phase.PENDING and bool(is_known or answer.nodes or live.native_nodes)
 
 
 def _moves(live: Live, answer: Observation, has_trained: bool, now: datetime) -> bool:

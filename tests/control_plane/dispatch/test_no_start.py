@@ -30,7 +30,9 @@ def give_up(world: World, job: Job, obstacle: Obstacle) -> Attempt:
     assert drive.status_of(job) == ("pausing", obstacle.value)
     for _ in range(3):
         drive.settle()
-    return drive.attempt_of(job)
+    attempt = drive.attempt_of(job)
+    assert (attempt.status, attempt.launched_at) == ("ended", None), "it has used no node"
+    return attempt
 
 
 def test_without_room_the_job_waits_in_the_queue_longer_each_time(submit: Submit, world: World) -> None:
