@@ -156,10 +156,12 @@ def test_what_does_not_start_is_given_up(kubernetes: KubernetesCase) -> None:
     with kubernetes.skew_clock(200):
         assert kubernetes.observe(absent).gives_up is Obstacle.CANNOT_START
     kubernetes.backend.cancel(absent)
+    kubernetes.until(absent, Presence.FINISHED)  # until then its pod counts in the quota
     kubernetes.use(quota={"pods": "1"}, watch=False)
     with kubernetes.cluster.full():
-        unplaced, refused = (kubernetes.backend.submit(kubernetes.submission()) for _ in range(2))
-        wait_until(lambda: kubernetes.observe(unplaced).native_reason, "the scheduler has looked at it", 20)
+        unplaced = kubernetes.backend.submit(kubernetes.submission())
+        wait_until(lambda: "nodes are available" in kubernetes.observe(unplaced).native_reason, "it has no node", 20)
+        refused = kubernetes.backend.submit(kubernetes.submission())
         wait_until(lambda: "exceeded quota" in kubernetes.observe(refused).native_reason, "the quota is named", 30)
         for handle in (unplaced, refused):
             assert kubernetes.observe(handle).gives_up is None
