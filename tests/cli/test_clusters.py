@@ -95,8 +95,9 @@ def test_after_the_first_pool_a_free_node_is_tested(server: Any, athanor: Any, a
     server.answer("GET /api/v1/clusters/cls_1", answer({**CLUSTER, "setup": SETUP}))
     made = {**SETUP["proposed_pools"][0], "slots": 16, "slots_used": 0, "nodes": 2, "spare_nodes": 0}
     server.answer("PUT /api/v1/clusters/cls_1/pools/gpu", answer(made, 201))
-    busy, free = ({**NODE, "name": name, "slots_used": used} for name, used in (("n1", 3), ("n2", 0)))
-    server.answer("GET /api/v1/clusters/cls_1/nodes", answer({"items": [busy, free], "next_cursor": None}))
+    states = [("n0", "cpu", 0), ("n1", "h100", 3), ("n2", "h100", 0)]
+    other, busy, free = ({**NODE, "name": name, "accelerator": kind, "slots_used": used} for name, kind, used in states)
+    server.answer("GET /api/v1/clusters/cls_1/nodes", answer({"items": [other, busy, free], "next_cursor": None}))
     row = {
         "id": "pre_1", "cause": "manual", "actor": "ada", "outcome": "failed", "report": None,
         "detail": "its cluster did not start it: ImagePullBackOff", "created_at": "2026-03-01T10:00:00Z",
@@ -106,6 +107,6 @@ def test_after_the_first_pool_a_free_node_is_tested(server: Any, athanor: Any, a
     done = athanor("cluster", "pool", "iron", "gpu")
     assert done.returncode == 1
     assert "started by ada: failed\nits cluster did not start it: ImagePullBackOff" in done.stdout
-    server.answer("GET /api/v1/clusters/cls_1/nodes", answer({"items": [busy], "next_cursor": None}))
+    server.answer("GET /api/v1/clusters/cls_1/nodes", answer({"items": [other, busy], "next_cursor": None}))
     none = athanor("cluster", "pool", "iron", "gpu")
-    assert (none.returncode, "no node of the cluster is ready and free" in none.stderr) == (1, True)
+    assert (none.returncode, "no node (h100) is ready and free" in none.stderr) == (1, True)

@@ -50,6 +50,18 @@ def test_the_platform_does_its_work(confined: KubernetesCase) -> None:
     assert confined.until(waiting, Presence.FINISHED).exit_status == 0
 
 
+def test_annotations_that_the_cluster_adds_to_an_account_stay(confined: KubernetesCase) -> None:
+    """As OpenShift does."""
+    confined.backend.sync_teams(["research"])
+    store, namespace = confined.cluster.store, names.namespace_of(confined.backend._config, "research")
+    account = store.get("serviceaccounts", namespace, names.MANAGER)
+    added = {"openshift.io/internal-registry-pull-secret-ref": "athanor-dockercfg"}
+    store.change("serviceaccounts", account, lambda draft: draft["metadata"].update(annotations=added))
+    confined.use(labels={"new": "settings"})
+    assert confined.backend.sync_teams(["research"])
+    assert store.get("serviceaccounts", namespace, names.MANAGER)["metadata"]["annotations"] == added
+
+
 def a_job(namespace: str, account: str = "athanor", **pod: Any) -> dict[str, Any]:
     container = {"name": "a", "image": "a"}
     spec = {"restartPolicy": "Never", "containers": [container], "serviceAccountName": account, **pod}

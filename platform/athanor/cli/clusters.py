@@ -147,7 +147,7 @@ def pool(
     console.print(_pool_line(made))
     if test and not found["pools"] and found["kind"] != "local":
         place = f"/clusters/{found['id']}"
-        node = node_preflights.free_node(client, place)
+        node = node_preflights.free_node(client, place, [made["accelerator"]])
         console.print(f"node {escape(node)} is tested; --no-test leaves it out", highlight=False)
         rows = node_preflights.measure(client, f"{place}/nodes/{node}")
         node_preflights.print_preflights(rows[:1])

@@ -1,7 +1,7 @@
 """Start preflights of nodes outside jobs, wait for them, and print them."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from rich.markup import escape
@@ -15,12 +15,21 @@ from trainer.contract.preflight import PreflightReport, format_report
 POLL_SECONDS = 2.0
 
 
-def free_node(client: Client, cluster: str) -> str:
-    """Return a node that is ready and runs nothing. `cluster`: its path in the API. Raises CliError."""
+def free_node(client: Client, cluster: str, accelerators: Collection[str]) -> str:
+    """Return a node with one of the accelerators that is ready and runs nothing. Raises CliError if there is none.
+
+    `cluster`: its path in the API.
+    """
     for node in client.pages(f"{cluster}/nodes", state="ready"):
-        if node["listed"] and not node["slots_used"]:
+        has_pool = (node["accelerator"] or "cpu") in accelerators
+        if has_pool and node["listed"] and not node["slots_used"]:
             return str(node["name"])
-    raise CliError(ExitCode.JOB_FAILED, "no node of the cluster is ready and free; name one with --node later")
+    kinds = ", ".join(sorted(accelerators)) or "no pool"
+    raise CliError(
+        ExitCode.JOB_FAILED,
+        f"no node ({kinds}) is ready and free to be tested; see `athanor cluster nodes`, then run "
+        "`athanor preflight --cluster CLUSTER`",
+    )
 
 
 def measure(client: Client, node: str) -> list[Any]:

@@ -6,6 +6,7 @@ import typer
 from rich.markup import escape
 
 from athanor.cli import node_preflights
+from athanor.cli.client import Client
 from athanor.cli.clusters import cluster_path
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, connect, find_job
@@ -53,10 +54,15 @@ def preflight(
         node_preflights.print_report(row)
 
 
+def _free_node(client: Client, place: str) -> str:
+    pools = client.get(place)["pools"]
+    return node_preflights.free_node(client, place, {pool["accelerator"] for pool in pools})
+
+
 def _of_node(cluster: str, node: str | None, *, only_read: bool, show_all: bool, as_json: bool) -> None:
     client = connect()
     place = cluster_path(client, cluster)
-    chosen = node or node_preflights.free_node(client, place)
+    chosen = node or _free_node(client, place)
     path = f"{place}/nodes/{chosen}"
     found = client.get(f"{path}/preflights")["items"] if only_read else node_preflights.measure(client, path)
     shown = found if show_all else found[:1]

@@ -34,7 +34,7 @@ WEIGHTS: Mapping[str, float] = {
     "silent_corruption": 0.8,  # with two replicas, recorded at both nodes
     "slow_node": 0.6,
     "node_lost": 0.6,
-    "startup_timeout": 0.6,  # of a node whose agent did not join those of the other nodes
+    "startup_timeout": 0.6,  # of a node that did not join the others
     "device_exception": 0.5,
     SLOW_IN_PREFLIGHT: 0.4,
     "launch_failed": 0.3,

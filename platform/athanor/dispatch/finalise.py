@@ -173,13 +173,15 @@ def _apply(job: Job, attempt: Attempt, ending: Ending, report: AttemptEnd | None
         ending = shown  # the platform has ended the attempt, and counts it as one that failed
     elif status is JobStatus.PAUSING and (ended_by_us or MEANINGS[ending.reason].retry is not Retry.NEVER):
         if job.desired == Desired.RUN.value and Reason(job.reason) is not Reason.PAUSED_BY_USER:
-            reason, detail = Reason(job.reason), job.reason_detail
+            reason, detail, queued_at = Reason(job.reason), job.reason_detail, job.queued_at
             # Not one of the faults that are counted: the platform itself has asked for it.
             Attempt.objects.filter(pk=attempt.pk).update(reason=reason.value, reason_detail=detail)
             transitions.move(job, JobStatus.QUEUED, reason=reason, actor="dispatch", detail=detail, data=facts)
             if reason is Reason.NO_ROOM:
                 job.act_after = timezone.now() + recovery.pause_without_room(history)
-                job.save(update_fields=["act_after"])
+                # It has not been launched: its wait continues.
+                job.queued_at, job.expires_at = queued_at, transitions.expiry(job, queued_at)
+                job.save(update_fields=["act_after", "queued_at", "expires_at"])
         else:
             transitions.move(job, JobStatus.PAUSED, reason=Reason.PAUSED_BY_USER, actor="dispatch", data=facts)
         return
@@ -201,7 +203,7 @@ def _apply(job: Job, attempt: Attempt, ending: Ending, report: AttemptEnd | None
 
 def _suspected_nodes(attempt: Attempt, reason: Reason, report: AttemptEnd | None) -> list[str]:
     """Return the nodes at which a fault of nodes is recorded: that of the agent that reported it, or else all, since it
-    may have been any. Of a start that took too long, those whose agents did not join."""
+    may have been any. Of a start that took too long, those that did not join."""
     if reason is Reason.STARTUP_TIMEOUT:
         return nodes_without_agent(attempt)
     known, last = attempt.known_nodes, list(attempt.native_nodes)

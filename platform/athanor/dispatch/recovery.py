@@ -91,8 +91,8 @@ def reason_of_end(
 
 
 def pause_without_room(history: Sequence[PastEnd]) -> timedelta:
-    """Return how long a job waits whose cluster had no room for it: longer after each such attempt, so that others can
-    use its slots."""
+    """Return how long a job waits after its cluster had no room for it: longer after each such attempt, so that others
+    can use its slots."""
     times = len(list(takewhile(lambda past: past.reason is Reason.NO_ROOM, reversed(history))))
     pause: timedelta = FIRST_PAUSE * 2 ** min(times, 10)
     return min(pause, MAX_PAUSE)

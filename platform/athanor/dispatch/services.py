@@ -81,7 +81,7 @@ def backend_of(cluster: Cluster) -> Backend:
 
 def nodes_to_avoid(job: Job) -> tuple[str, ...]:
     """Return the nodes in quarantine, and as long as its pool has enough others, those on which a device or the disk
-    failed this job, whose agents did not start, or on which it failed more than once, then those with the highest
+    failed this job, that did not join an attempt, or on which it failed more than once, then those with the highest
     scores of incidents. Spare nodes of the pool count as others: they replace such nodes, too."""
     cluster = job.pool.cluster
     quarantined = quarantined_names(cluster)

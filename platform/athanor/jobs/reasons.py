@@ -366,7 +366,7 @@ MEANINGS: dict[Reason, Meaning] = {
         Retry.FREE,
         Blame.INFRASTRUCTURE,
         "The first step did not finish in time, which is 30 minutes from its launch.",
-        "See the start-up phases, the log, and whether its detail names nodes whose agents did not join.",
+        "See the start-up phases, the log, and the nodes that did not join, if its detail names some.",
         max_retries=2,
     ),
     R.UNKNOWN_LOSS: Meaning(

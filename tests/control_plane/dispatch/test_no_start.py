@@ -52,6 +52,15 @@ def test_without_room_the_job_waits_in_the_queue_longer_each_time(submit: Submit
     assert not NodeIncident.objects.exists()
 
 
+def test_without_room_a_job_waits_no_longer_than_its_limit(submit: Submit, world: World) -> None:
+    job = submit(wait_limit_seconds=3600)
+    queued_at = Job.objects.get(pk=job.pk).queued_at
+    for _ in range(2):
+        give_up(world, job, Obstacle.NO_ROOM)
+        job.refresh_from_db()
+        assert (job.queued_at, job.expires_at) == (queued_at, queued_at + timedelta(hours=1))
+
+
 def test_its_slots_are_free_for_another_job_meanwhile(submit: Submit, world: World) -> None:
     first, second = (submit(resources={"processes_per_node": 8, "cluster": "fake"}) for _ in range(2))
     assert first.pool.slots == first.slots == 8

@@ -175,8 +175,9 @@ def _namespaces(config: KubernetesConfig, client: KubernetesClient) -> Iterator[
     namespace = found[0]["metadata"]["name"]
     try:
         response = client.request(
-            "POST", path("batch/v1", "jobs", namespace), body=_privileged(), dryRun="All", fieldManager=names.MANAGER
-        )
+            "POST", path("batch/v1", "jobs", namespace), body=_probe(privileged=True), dryRun="All",
+            fieldManager=names.MANAGER,
+        )  # fmt: skip
     except Refused as error:
         yield Finding("pod security", Level.OK, f"a privileged Job is refused in {namespace}: {error}")
         return
@@ -193,7 +194,7 @@ def _confinement(config: KubernetesConfig, client: KubernetesClient) -> Iterator
     """Check whether our account could run a pod in a namespace that is not ours, by a dry run."""
     try:
         client.request(
-            "POST", path("batch/v1", "jobs", SYSTEM), body=_privileged(), dryRun="All", fieldManager=names.MANAGER
+            "POST", path("batch/v1", "jobs", SYSTEM), body=_probe(), dryRun="All", fieldManager=names.MANAGER
         )
     except Refused as error:
         yield Finding("confinement", Level.OK, f"our account may create no Job in {SYSTEM}: {error}")
@@ -204,9 +205,13 @@ def _confinement(config: KubernetesConfig, client: KubernetesClient) -> Iterator
     )  # fmt: skip
 
 
-def _privileged() -> Json:
-    container = {"name": "probe", "image": "probe", "securityContext": {"privileged": True}}
-    pod = {"restartPolicy": "Never", "containers": [container]}
+def _probe(*, privileged: bool = False) -> Json:
+    """Return a Job under our account, as the platform's own are."""
+    container = {"name": "probe", "image": "probe", "securityContext": {"privileged": privileged}}
+    pod = {
+        "restartPolicy": "Never", "containers": [container], "serviceAccountName": names.MANAGER,
+        "automountServiceAccountToken": False,
+    }  # fmt: skip
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
