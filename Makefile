@@ -22,7 +22,7 @@ unexport ATHANOR_DATA_DIR
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup setup-dev demo quota-demo up down status test test-all test-fast test-matrix lint bench gpu-kit chaos matrix slurm gen clean
+.PHONY: help python setup setup-dev demo quota-demo up down status test test-all test-fast test-matrix lint bench gpu-kit chaos images matrix slurm gen clean
 
 help:
 	@echo 'make demo     set everything up and train, download and try a model'
@@ -44,6 +44,7 @@ help:
 	@echo 'make matrix   train one step on every mesh of up to 8 ranks, and compare with one rank (MATRIX=--ranks=4)'
 	@echo 'make slurm    the tests of Slurm over ssh too, and on a cluster with accounting (root, slurmdbd, mariadb-server)'
 	@echo 'make gen      regenerate the OpenAPI document, the types and docs/reference'
+	@echo 'make images   build the container images, with buildah (IMAGES="platform --base=python:3.12-slim")'
 	@echo 'make setup    only install and build'
 	@echo 'make clean    remove what was built; the data in .athanor stays'
 	@echo
@@ -104,6 +105,9 @@ chaos: setup-dev
 	@$(VENV)/python -m tests.chaos.run --minutes $(or $(CHAOS_MINUTES),10) $(CHAOS)
 	@$(VENV)/python -m pytest -q tests/chaos/test_machine.py
 	@$(VENV)/python -m tests.chaos.faults --minutes $(or $(FAULT_MINUTES),15)
+
+images: setup
+	@$(VENV)/python -m deploy.images $(IMAGES)
 
 matrix: setup-dev
 	@$(VENV)/python -m tests.trainer.matrix $(MATRIX)

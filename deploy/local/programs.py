@@ -14,7 +14,6 @@ from deploy.local.service import Service
 PROBE_SECONDS = 2.0
 STORE_PROBE_SECONDS = 5.0  # its proxy asks its other servers, all in one thread that also carries the uploads
 WEB_PROCESSES = 2
-WORKER_THREADS = 4
 
 
 def answers_ok(port: int, path: str, seconds: float = PROBE_SECONDS) -> Callable[[], bool]:
@@ -79,26 +78,20 @@ def worker(folder: DataFolder, environment: dict[str, str]) -> Service:
     """Return the Celery worker as a supervised service."""
     return Service(
         name="worker",
-        command=[
-            sys.executable, "-m", "celery", "-A", "athanor.config.celery", "worker", "--loglevel=INFO",
-            "--pool=threads", f"--concurrency={WORKER_THREADS}", "--without-gossip", "--without-mingle",
-        ],
+        command=[sys.executable, "-m", "athanor.config.program", "worker"],
         environment=with_repository_on_path(environment),
         working_folder=REPOSITORY,
         log=folder.logs / "worker.log",
         notifies=True,
         grace_seconds=20.0,
-    )  # fmt: skip
+    )
 
 
 def beat(folder: DataFolder, environment: dict[str, str]) -> Service:
     """Return Celery beat as a supervised service."""
     return Service(
         name="beat",
-        command=[
-            sys.executable, "-m", "celery", "-A", "athanor.config.celery", "beat", "--loglevel=WARNING",
-            "--scheduler=workers.beat:MemoryScheduler", "--pidfile=",
-        ],
+        command=[sys.executable, "-m", "athanor.config.program", "beat"],
         environment=with_repository_on_path(environment),
         working_folder=REPOSITORY,
         log=folder.logs / "beat.log",

@@ -19,6 +19,7 @@ GRACE_SECONDS = 5
 TICK_SECONDS = 1.0
 # Before each accept, for each connection that the process has: the one with fewer accepts first.
 STEP_BACK_SECONDS = 0.0001
+BACKLOG = 2048  # as uvicorn's own sockets
 MAX_STEP_BACK_SECONDS = 0.001  # each new connection waits for it beside many others
 
 
@@ -96,11 +97,22 @@ async def _notify() -> None:
     notify(READY, ALIVE)
 
 
+def listen(host: str, port: int) -> SharedSocket:
+    """Return a socket that listens on an address of this machine. Raises OSError if it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
+    return SharedSocket(made.detach())
+
+
 def main() -> None:
     """Serve the socket of the given file descriptor."""
     parser = argparse.ArgumentParser(prog="athanor.config.server")
     parser.add_argument("--fd", type=int, required=True, help="of a TCP socket that listens")
-    listening = SharedSocket(parser.parse_args().fd)
+    serve(SharedSocket(parser.parse_args().fd))
+
+
+def serve(listening: SharedSocket) -> None:
+    """Serve the web on a socket until a signal ends it."""
     server = Server(configuration("athanor.config.asgi:application", env.read().trusted_proxies))
     listening.connections = server.server_state.connections
     server.run(sockets=[listening])
