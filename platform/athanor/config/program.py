@@ -55,7 +55,8 @@ def main() -> None:
         case "manage":
             from django.core.management import execute_from_command_line  # noqa: PLC0415 - likewise
 
-            execute_from_command_line(["manage.py", *chosen.arguments])
+            sys.argv = ["manage.py", *chosen.arguments]  # settings/security.py reads which command it is
+            execute_from_command_line(sys.argv)
         case "healthy":
             sys.exit(0 if seconds_since_alive() < chosen.seconds else 1)
 

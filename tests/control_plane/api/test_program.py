@@ -64,12 +64,27 @@ def test_it_is_healthy_while_it_serves_and_not_when_it_hangs(container: Containe
     assert container.process.wait(30) == -signal.SIGTERM  # after its shutdown, uvicorn sends itself the signal again
 
 
-def test_a_command_of_manage_py_has_its_own_arguments_and_exit_status(tmp_path: Path) -> None:
-    environment = with_repository_on_path(dict(os.environ))
-    done = subprocess.run(
-        [*PROGRAM, "manage", "generate_master_key", "--help"],
-        env=environment, capture_output=True, text=True, check=True,
+def manage(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of manage.py as a container does that has no settings yet."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ATHANOR_")}
+    return subprocess.run(
+        [*PROGRAM, "manage", *arguments],
+        env=with_repository_on_path(environment), capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert "generate_master_key" in done.stdout
-    wrong = subprocess.run([*PROGRAM, "manage", "nothing"], env=environment, capture_output=True, check=False)
-    assert wrong.returncode == 1
+
+
+def test_the_secrets_of_an_installation_are_made_before_there_are_any() -> None:
+    made = dict(line.split("=", 1) for line in manage("generate_secrets").stdout.splitlines())
+    assert len(made["ATHANOR_SECRET_KEY"]) >= 48
+    assert len(set(made.values())) == len(made)
+    environment = {name: value for name, value in made.items() if name in {"ATHANOR_SECRET_KEY", "ATHANOR_MASTER_KEY"}}
+    command = [*PROGRAM, "manage", "showmigrations", "--help"]
+    done = subprocess.run(command, env=with_repository_on_path(environment), capture_output=True, text=True, check=True)
+    assert "showmigrations" in done.stdout
+
+
+def test_a_command_of_manage_py_has_its_exit_status_and_arguments() -> None:
+    refused = manage("migrate")
+    assert refused.returncode == 1
+    assert "ATHANOR_SECRET_KEY and ATHANOR_MASTER_KEY must be set" in refused.stderr
+    assert manage("generate_master_key", "--nothing").returncode == 2  # noqa: PLR2004 - of argparse

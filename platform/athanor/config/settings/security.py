@@ -7,7 +7,7 @@ from athanor.config.env import EnvironmentProblem
 from athanor.config.settings.base import ATHANOR
 
 # Commands that only make keys or describe the code run before any key exists.
-KEYLESS_COMMANDS = {"generate_master_key", "spectacular", "makemigrations", "check"}
+KEYLESS_COMMANDS = {"generate_master_key", "generate_secrets", "spectacular", "makemigrations", "check"}
 _keyless = len(sys.argv) > 1 and sys.argv[1] in KEYLESS_COMMANDS
 
 if not _keyless and not (ATHANOR.secret_key and ATHANOR.master_key):
