@@ -26,8 +26,11 @@ class Command(BaseCommand):
         """Add the arguments."""
         parser.add_argument("--username", default="admin")
         parser.add_argument("--team", default="demo")
+        parser.add_argument(
+            "--only-missing", action="store_true", help="leave the password of an existing user, and make no token"
+        )
 
-    def handle(self, *args: Any, username: str, team: str, **options: Any) -> None:
+    def handle(self, *args: Any, username: str, team: str, only_missing: bool, **options: Any) -> None:
         """Run the command."""
         ensure_bucket()
         powers = {"is_staff": True, "is_superuser": True, "platform_role": PlatformRole.PLATFORM_ADMIN.value}
@@ -35,16 +38,19 @@ class Command(BaseCommand):
         password = os.environ.get(PASSWORD_VARIABLE)
         if created and not password:
             self.stderr.write(f"{PASSWORD_VARIABLE} is not set; {username} cannot sign in to the dashboard yet")
-        if password and not user.check_password(password):
+        if password and (created or not only_missing) and not user.check_password(password):
             user.set_password(password)
             user.save()
         team_row, _ = Team.objects.get_or_create(name=team)
         Membership.objects.get_or_create(user=user, team=team_row, defaults={"role": Role.ADMIN})
+        self._this_machine()
+        if only_missing:
+            self.stdout.write(f"administrator {username} and team {team}: {'made' if created else 'there'}")
+            return
         # Only digests of tokens are kept, so running this again cannot show the old one.
         for old in ApiToken.objects.filter(user=user, team=team_row, name=TOKEN_NAME, revoked_at__isnull=True):
             revoke_token(user, old.id)
         _, token = issue_token(user, team_row, TOKEN_NAME)
-        self._this_machine()
         self.stdout.write(
             json.dumps({"username": username, "password": password, "team": team_row.name, "token": token})
         )
