@@ -22,7 +22,7 @@ unexport ATHANOR_DATA_DIR
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup setup-dev demo quota-demo up down status test test-all test-fast test-matrix lint bench gpu-kit chaos images matrix slurm gen clean
+.PHONY: help python setup setup-dev demo quota-demo up down status test test-all test-fast test-matrix lint bench gpu-kit chaos images compose-test matrix slurm gen clean
 
 help:
 	@echo 'make demo     set everything up and train, download and try a model'
@@ -45,6 +45,7 @@ help:
 	@echo 'make slurm    the tests of Slurm over ssh too, and on a cluster with accounting (root, slurmdbd, mariadb-server)'
 	@echo 'make gen      regenerate the OpenAPI document, the types and docs/reference'
 	@echo 'make images   build the container images, with buildah (IMAGES="platform --base=python:3.12-slim")'
+	@echo 'make compose-test  train the demo job in these images, by deploy/compose.yaml (podman)'
 	@echo 'make setup    only install and build'
 	@echo 'make clean    remove what was built; the data in .athanor stays'
 	@echo
@@ -108,6 +109,9 @@ chaos: setup-dev
 
 images: setup
 	@$(VENV)/python -m deploy.images $(IMAGES)
+
+compose-test: setup-dev
+	@ATHANOR_TEST_COMPOSE=1 $(VENV)/python -m pytest -q tests/deploy/test_compose.py
 
 matrix: setup-dev
 	@$(VENV)/python -m tests.trainer.matrix $(MATRIX)

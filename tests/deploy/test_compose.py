@@ -1,0 +1,158 @@
+"""deploy/compose.yaml trains the demo job in the images of `make images`: `make compose-test`.
+
+Needs buildah and podman, and the images in their storage. PostgreSQL, Valkey and SeaweedFS are of an image that is
+built here from packages (tests/deploy/images), as there may be no registry.
+"""
+
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from deploy.local.administrator import Administrator
+from deploy.local.environment import REPOSITORY
+from deploy.local.handle import wait_until
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not os.environ.get("ATHANOR_TEST_COMPOSE"), reason="part of `make compose-test`"),
+]
+
+COMPOSE = REPOSITORY / "deploy" / "compose.yaml"
+STORES = "localhost/athanor-test/stores"
+PORTS = ("ATHANOR_PORT", "DATABASE_PORT", "VALKEY_PORT", "STORE_PORT")
+# Options for machines where the defaults do not work: of podman, of `podman run`, of `buildah bud`.
+RUN_OPTIONS = os.environ.get("ATHANOR_TEST_PODMAN_RUN", "")
+BUILD_OPTIONS = shlex.split(os.environ.get("ATHANOR_TEST_BUILD", ""))
+
+
+def podman(*arguments: str) -> str:
+    command = ["podman", *shlex.split(os.environ.get("ATHANOR_TEST_PODMAN", "")), *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+class Installation:
+    """One that runs by compose.yaml, with secrets, ports and volumes of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._version = next(iter(podman("images", "--format", "{{.Tag}}", "athanor/platform").split()))
+        printed = podman("run", "--rm", *shlex.split(RUN_OPTIONS), f"athanor/platform:{self._version}",
+                         "manage", "generate_secrets")  # fmt: skip
+        self.secrets = dict(line.split("=", 1) for line in printed.splitlines())
+        self.ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
+        self._project = f"athanor-test-{os.getpid()}"
+        self._environment_file = folder / "environment"
+        images = {f"{name}_IMAGE": f"{STORES}:latest" for name in ("POSTGRES", "VALKEY", "STORE")}
+        values = {**self.secrets, **self.ports, **images, "ATHANOR_VERSION": self._version}
+        self._environment_file.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+        self._environment_file.chmod(0o600)
+        self.url = f"http://127.0.0.1:{self.ports['ATHANOR_PORT']}"
+
+    def compose(self, *arguments: str) -> None:
+        command = [
+            str(Path(sys.executable).with_name("podman-compose")), "--in-pod=false",
+            f"--podman-args={os.environ.get('ATHANOR_TEST_PODMAN', '')}", f"--podman-run-args={RUN_OPTIONS}",
+            "--env-file", str(self._environment_file), "-p", self._project, "-f", str(COMPOSE), *arguments,
+        ]  # fmt: skip
+        subprocess.run(command, check=True)
+
+    def container(self, service: str) -> str:
+        return f"{self._project}_{service}_1"
+
+    def is_ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=5).is_success
+        except httpx.HTTPError:
+            return False
+
+    def cli(self, token: str, *arguments: str) -> Any:
+        environment = {**os.environ, "ATHANOR_URL": self.url, "ATHANOR_TOKEN": token}
+        command = [str(Path(sys.executable).with_name("athanor")), *arguments, "--json"]
+        return json.loads(subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout)
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [made.getsockname()[1] for made in sockets]
+    for made in sockets:
+        made.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    base = os.environ.get("ATHANOR_TEST_BASE", "python:3.12-slim")
+    folder = Path(__file__).with_name("images")
+    subprocess.run(
+        ["buildah", "bud", "--build-arg", f"BASE={base}", *BUILD_OPTIONS, "-t", STORES,
+         "-f", str(folder / "stores.Containerfile"), str(folder)],
+        check=True,
+    )  # fmt: skip
+    made = Installation(tmp_path_factory.mktemp("installation"))
+    try:
+        made.compose("up", "-d")
+        wait_until(made.is_ready, "the platform is ready", 180)
+        yield made
+    finally:
+        made.compose("down", "--volumes", "--timeout", "20")
+
+
+@pytest.fixture(scope="module")
+def token(installation: Installation) -> str:
+    administrator = Administrator(
+        {"url": installation.url, "username": "admin", "password": installation.secrets["ATHANOR_BOOTSTRAP_PASSWORD"]}
+    )
+    made: str = administrator.call("POST", "tokens", {"name": "compose test", "team": "demo"})["token"]
+    return made
+
+
+def test_the_demo_job_is_trained_and_its_model_downloaded(
+    installation: Installation, token: str, tmp_path: Path
+) -> None:
+    submitted = installation.cli(token, "submit", "--preset", "demo")
+    installation.cli(token, "watch", submitted["id"], "--timeout", "600")
+    job = installation.cli(token, "show", submitted["id"])
+    assert job["status"] == "succeeded"
+    assert job["validation_loss"]["after"] < job["validation_loss"]["before"]
+    downloaded = installation.cli(token, "download", job["id"], "--output", str(tmp_path / "model"))
+    assert any(file["path"].endswith(".safetensors") for file in downloaded["files"])
+
+
+@pytest.mark.parametrize("service", ["web", "worker", "beat"])
+def test_programs_run_unprivileged_on_a_root_that_they_cannot_change(installation: Installation, service: str) -> None:
+    probe = (
+        "import os; print(os.getuid(), next(l for l in open('/proc/self/status') if l.startswith('CapEff')).split()[1])"
+    )
+    uid, capabilities = podman("exec", installation.container(service), "python", "-c", probe).split()
+    assert int(uid) > 0
+    assert int(capabilities, 16) == 0
+    writes = "import pathlib; pathlib.Path('/opt/athanor/planted').write_text('')"
+    with pytest.raises(subprocess.CalledProcessError):
+        podman("exec", installation.container(service), "python", "-c", writes)
+
+
+def test_the_stores_inner_servers_answer_nobody_outside_of_their_container(installation: Installation) -> None:
+    settings = json.loads(podman("inspect", installation.container("store")))[0]["NetworkSettings"]
+    address = next(iter(settings["Networks"].values()))["IPAddress"]
+    for port in (8080, 8888, 9333, 18080, 18888, 19333):
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection((address, port), timeout=5)
+
+
+def test_no_secret_is_in_a_command_line_or_a_log(installation: Installation) -> None:
+    lines = subprocess.run(["ps", "-eww", "-o", "args"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    logs = "".join(
+        podman("logs", installation.container(service)) for service in yaml.safe_load(COMPOSE.read_text())["services"]
+    )
+    for name, value in installation.secrets.items():
+        assert value not in lines, name
+        assert value not in logs, name
