@@ -8,15 +8,18 @@ import json
 import os
 import shlex
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import boto3
 import httpx
 import pytest
 import yaml
+from botocore.exceptions import ClientError
 
 from deploy.local.administrator import Administrator
 from deploy.local.environment import REPOSITORY
@@ -67,6 +70,11 @@ class Installation:
 
     def container(self, service: str) -> str:
         return f"{self._project}_{service}_1"
+
+    def store_address(self) -> str:
+        """Return the address of the store's container, which any process of the machine reaches."""
+        known = json.loads(podman("inspect", self.container("store")))[0]["NetworkSettings"]["Networks"]
+        return str(next(iter(known.values()))["IPAddress"])
 
     def is_ready(self) -> bool:
         try:
@@ -140,12 +148,36 @@ def test_programs_run_unprivileged_on_a_root_that_they_cannot_change(installatio
         podman("exec", installation.container(service), "python", "-c", writes)
 
 
-def test_the_stores_inner_servers_answer_nobody_outside_of_their_container(installation: Installation) -> None:
-    settings = json.loads(podman("inspect", installation.container("store")))[0]["NetworkSettings"]
-    address = next(iter(settings["Networks"].values()))["IPAddress"]
-    for port in (8080, 8888, 9333, 18080, 18888, 19333):
+def test_the_stores_inner_servers_do_not_answer_outside_of_their_container(installation: Installation) -> None:
+    for port in (8080, 8181, 8888, 9101, 9333, 18080, 18888, 19333):
         with pytest.raises(OSError, match="refused"):
-            socket.create_connection((address, port), timeout=5)
+            socket.create_connection((installation.store_address(), port), timeout=5)
+
+
+def test_who_reaches_the_stores_grpc_port_makes_no_access_key(installation: Installation, tmp_path: Path) -> None:
+    key = field(1, b"planted") + field(2, b"planted secret")
+    identity = field(1, b"planted") + field(2, key) + field(3, b"Admin")
+    request = field(1, identity)
+    body = tmp_path / "body"
+    body.write_bytes(b"\0" + struct.pack(">I", len(request)) + request)
+    answer = subprocess.run(
+        ["curl", "-sSi", "--http2-prior-knowledge", "--max-time", "20", "-H", "content-type: application/grpc",
+         "-H", "te: trailers", "--data-binary", f"@{body}",
+         f"http://{installation.store_address()}:18333/messaging_pb.SeaweedS3IamCache/PutIdentity"],
+        check=True, stdout=subprocess.PIPE, text=True,
+    ).stdout  # fmt: skip
+    assert "grpc-status: 16" in answer, "it is not refused as unauthenticated"
+    store = boto3.client(
+        "s3", endpoint_url=f"http://127.0.0.1:{installation.ports['STORE_PORT']}", region_name="us-east-1",
+        aws_access_key_id="planted", aws_secret_access_key="planted secret",
+    )  # fmt: skip
+    with pytest.raises(ClientError, match="InvalidAccessKeyId"):
+        store.list_buckets()
+
+
+def field(number: int, content: bytes) -> bytes:
+    """Return a field of a protobuf message, of less than 128 bytes."""
+    return bytes([number << 3 | 2, len(content)]) + content
 
 
 def test_no_secret_is_in_a_command_line_or_a_log(installation: Installation) -> None:
