@@ -38,6 +38,7 @@ def test_only_env_reads_the_servers_environment() -> None:
         "platform/athanor/config/env.py",
         "platform/athanor/config/asgi.py",  # names the settings module, as Django asks
         "platform/athanor/config/celery.py",  # likewise
+        "platform/athanor/config/program.py",  # likewise, and a variable of sd_notify(3)
         "platform/athanor/config/tooling.py",
         "platform/athanor/core/service_notify.py",  # variables of sd_notify(3)
         "platform/athanor/config/management/commands/bootstrap.py",  # a password must not be an argument

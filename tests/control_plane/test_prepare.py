@@ -10,6 +10,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from athanor.accounts.models import ApiToken, Membership, User
 from athanor.artifacts import storage
 from athanor.clusters.models import Pool
+from athanor.config import program
 from athanor.config.management.commands.bootstrap import PASSWORD_VARIABLE
 
 FIRST = "the password of the environment"
@@ -60,3 +61,15 @@ def test_older_code_does_not_touch_a_newer_database(bucket: str) -> None:
         assert not User.objects.filter(username="admin").exists()
     finally:
         newer.delete()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_program_waits_for_the_migrations_of_its_code() -> None:
+    program.await_migrations(0.0)  # all are there
+    applied = list(MigrationRecorder.Migration.objects.filter(app="webhooks"))
+    MigrationRecorder.Migration.objects.filter(app="webhooks").delete()
+    try:
+        with pytest.raises(SystemExit, match=rf"{len(applied)} migrations are not applied: run `manage prepare`"):
+            program.await_migrations(0.0)
+    finally:
+        MigrationRecorder.Migration.objects.bulk_create(applied)

@@ -31,13 +31,20 @@ def main() -> None:
     web.add_argument("--listen", default=DEFAULT_ADDRESS, metavar="HOST:PORT")
     worker = programs.add_parser("worker", help="run the background work")
     worker.add_argument("--threads", type=int, default=WORKER_THREADS)
-    programs.add_parser("beat", help="trigger the background work; one is enough")
+    beat = programs.add_parser("beat", help="trigger the background work; one is enough")
+    for program in (web, worker, beat):
+        program.add_argument(
+            "--await-migrations", type=float, default=0.0, metavar="SECONDS",
+            help="wait until the database answers and has all migrations of this code, which `manage prepare` applies",
+        )  # fmt: skip
     manage = programs.add_parser("manage", help="run a command of manage.py, such as migrate", add_help=False)
     manage.add_argument("arguments", nargs=argparse.REMAINDER)
     healthy = programs.add_parser("healthy", help="exit with 0 if the program of this container is alive")
     healthy.add_argument("--seconds", type=float, default=HUNG_AFTER_SECONDS)
     chosen = parser.parse_args()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "athanor.config.settings")
+    if getattr(chosen, "await_migrations", 0.0):
+        await_migrations(chosen.await_migrations)
     match chosen.program:
         case "web":
             from athanor.config import server  # noqa: PLC0415 - not for health checks, which run often
@@ -59,6 +66,30 @@ def main() -> None:
             execute_from_command_line(sys.argv)
         case "healthy":
             sys.exit(0 if seconds_since_alive() < chosen.seconds else 1)
+
+
+def await_migrations(seconds: float) -> None:
+    """Wait until all migrations of this code are applied. Ends the program if they are not within `seconds`."""
+    import django  # noqa: PLC0415 - not for health checks, which run often
+
+    django.setup()
+    from django.db import DatabaseError, connection  # noqa: PLC0415 - after the set-up
+    from django.db.migrations.executor import MigrationExecutor  # noqa: PLC0415 - likewise
+
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            executor = MigrationExecutor(connection)
+            missing = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+            if not missing:
+                connection.close()
+                return
+            problem = f"{missing} migrations are not applied: run `manage prepare` with the same version"
+        except DatabaseError as error:  # it does not answer yet, or this role may not read it yet
+            problem = f"the database does not answer: {error}"
+        if time.monotonic() > deadline:
+            sys.exit(f"athanor: waited for {seconds:.0f} s; {problem}")
+        time.sleep(1.0)  # between two questions to a database that another program prepares
 
 
 def seconds_since_alive() -> float:

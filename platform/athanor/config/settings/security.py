@@ -13,7 +13,7 @@ _keyless = len(sys.argv) > 1 and sys.argv[1] in KEYLESS_COMMANDS
 if not _keyless and not (ATHANOR.secret_key and ATHANOR.master_key):
     raise EnvironmentProblem(
         "athanor: ATHANOR_SECRET_KEY and ATHANOR_MASTER_KEY must be set; `make up` makes both, or see "
-        "`python manage.py generate_master_key`"
+        "`python manage.py generate_secrets`"
     )
 
 SECRET_KEY = ATHANOR.secret_key or "keyless-command"
