@@ -53,6 +53,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="deploy.images", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(IMAGES)} (default: all)")
     parser.add_argument("--base", default=BASE, help="the image to build on, with Python 3.11 or newer (%(default)s)")
+    parser.add_argument(
+        "--packages", metavar="NAMES",
+        help="packages of the trainer's images, for torch.compile: 'g++ python3-dev' on a base with Debian's Python",
+    )  # fmt: skip
     parser.add_argument("--revision", default="HEAD", help="the commit to build (%(default)s)")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="the folder of the OCI layouts (%(default)s)")
     parser.add_argument(
@@ -68,7 +72,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="athanor-images-") as folder:
             source = Source.of_revision(chosen.revision, Path(folder))
             for name in chosen.names or IMAGES:
-                build(builder, source, name, chosen.base, chosen.output / name)
+                build(builder, source, name, chosen.base, chosen.output / name, chosen.packages)
     except StackError as error:
         print(f"{error.log}\nimages: {error}", file=sys.stderr)
         return 1
@@ -99,8 +103,11 @@ class Source:
         return cls(source, commit, datetime.fromtimestamp(int(seconds), UTC), version)
 
 
-def build(builder: Builder, source: Source, name: str, base: str, output: Path) -> None:
-    """Build one image, and write it into the folder `output` with what is attached to it."""
+def build(builder: Builder, source: Source, name: str, base: str, output: Path, packages: str | None = None) -> None:
+    """Build one image, and write it into the folder `output` with what is attached to it.
+
+    `packages`: PACKAGES of the trainer's Containerfile, None for its default.
+    """
     image = IMAGES[name]
     tag = f"athanor/{name}:{source.version}"
     arguments = {"BASE": base, "VERSION": source.version, "REVISION": source.revision, **image.arguments}
@@ -111,6 +118,8 @@ def build(builder: Builder, source: Source, name: str, base: str, output: Path) 
             options.append(f"--volume={Path(torch[1]).resolve()}:{WHEELS}:ro")
             torch = ["--find-links", WHEELS]
         arguments["TORCH_OPTIONS"] = shlex.join(torch)
+        if packages is not None:
+            arguments["PACKAGES"] = packages
     began, clock = datetime.now(UTC), time.monotonic()
     containerfile = f"deploy/images/{image.containerfile}.Containerfile"
     print(f"building {tag} from {source.revision[:12]} on {base}", flush=True)
