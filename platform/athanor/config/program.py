@@ -51,7 +51,11 @@ def main() -> None:
 
             _record_signs_of_life()
             host, _, port = chosen.listen.rpartition(":")
-            server.serve(server.listen(host, int(port)))
+            try:
+                listening = server.listen(host, int(port))
+            except (OSError, ValueError, OverflowError) as error:
+                sys.exit(f"athanor: --listen {chosen.listen}: {error}: give HOST:PORT of a free port")
+            server.serve(listening)
         case "worker":
             _record_signs_of_life()
             _celery("worker", "--loglevel=INFO", "--pool=threads", f"--concurrency={chosen.threads}",

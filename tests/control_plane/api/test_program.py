@@ -88,3 +88,15 @@ def test_a_command_of_manage_py_has_its_exit_status_and_arguments() -> None:
     assert refused.returncode == 1
     assert "ATHANOR_SECRET_KEY and ATHANOR_MASTER_KEY must be set" in refused.stderr
     assert manage("generate_master_key", "--nothing").returncode == 2
+
+
+def test_an_address_that_cannot_be_listened_on_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for address in (f"127.0.0.1:{taken.getsockname()[1]}", "8700:", "127.0.0.1:99999"):
+            environment = with_repository_on_path(dict(os.environ))
+            done = subprocess.run(
+                [*PROGRAM, "web", "--listen", address], env=environment, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 1
+            assert done.stderr.startswith(f"athanor: --listen {address}: "), done.stderr
+            assert "Traceback" not in done.stderr
