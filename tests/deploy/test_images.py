@@ -123,6 +123,8 @@ def test_programs_of_an_image_are_pinned_and_not_roots(path: Path) -> None:
     user = re.search(r"^USER (\d+):(\d+)$", final, re.MULTILINE)
     assert user is not None
     assert int(user[1]) > 0
+    # `python -m` imports from the folder where it is started: what a job leaves in /tmp must not be found there.
+    assert re.findall(r"^WORKDIR (.*)$", final, re.MULTILINE) == ["/"]
     for line in re.findall(r"pip install .*", text):
         assert "-c constraints.txt" in line, line
 
