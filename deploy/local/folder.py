@@ -27,6 +27,7 @@ class DataFolder:
         self.valkey = self.root / "valkey"
         self.jobs = self.root / "jobs"
         self.clusters = self.root / "clusters"  # the server's own part of clusters' configurations
+        self.metrics = self.run / "metrics"  # counters of the processes, from the start of the stack on
         self.state = self.run / "state.json"
         self.credentials = self.root / "credentials.json"
 
@@ -62,6 +63,11 @@ class DataFolder:
                 f"data folder {self.root} has format {text}, this version reads up to {FORMAT}: "
                 "install a newer Athanor, or set ATHANOR_DATA_DIR to another folder"
             )
+
+    def clear_metrics(self) -> None:
+        """Remove the counters of processes that have ended; a stack that starts counts from 0."""
+        shutil.rmtree(self.metrics, ignore_errors=True)
+        self.metrics.mkdir(mode=0o700)
 
     def check_space(self) -> None:
         """Raise StackError if the disk has less than LEAST_FREE_BYTES free."""

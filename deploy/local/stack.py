@@ -42,6 +42,7 @@ class Stack:
     def initialise(self) -> None:
         """Create and check what must exist before the first process starts."""
         self.folder.check_space()
+        self.folder.clear_metrics()
         self._check_attributes()
         if self._postgres is not None:
             self._postgres.initialise()
@@ -103,6 +104,7 @@ class Stack:
     def platform(self) -> list[Service]:
         """Return web, worker and beat as services."""
         runtime = {name: value for name, value in self.environment.items() if name != environment.OWNER_ONLY}
+        runtime["PROMETHEUS_MULTIPROC_DIR"] = str(self.folder.metrics)
         return [
             *programs.web(self.folder, self._web_socket, runtime),
             programs.worker(self.folder, runtime),

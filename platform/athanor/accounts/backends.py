@@ -8,6 +8,7 @@ from django.http import HttpRequest
 from athanor.accounts import devices, throttling
 from athanor.accounts.models import PlatformRole, User
 from athanor.core.logging import bound_id
+from athanor.core.metrics import SIGN_IN_FAILURES
 
 # Apps of Django's admin that a platform role gives access to: people, teams, tokens, audit trail, clusters. No app with
 # jobs or data of a team is among them.
@@ -45,8 +46,11 @@ class ThrottledBackend(ModelBackend):
             throttling.begin(username, address, device)
         found = super().authenticate(request, username=username, password=password, **kwargs)
         user = found if isinstance(found, User) and found.service_team_id is None else None
-        if user is not None and request is not None:
-            throttling.succeeded(username, address, device)
+        if request is not None:
+            if user is not None:
+                throttling.succeeded(username, address, device)
+            else:
+                SIGN_IN_FAILURES.labels("password").inc()
         return user
 
 

@@ -30,6 +30,7 @@ from athanor.accounts import audit, devices, passwords, sessions, throttling
 from athanor.accounts.models import PlatformRole, User
 from athanor.core import encryption
 from athanor.core.errors import Conflict, Forbidden, NotFound, SecondFactorRequired, Unauthenticated
+from athanor.core.metrics import SIGN_IN_FAILURES
 
 APP, PASSKEY, RECOVERY_CODE = "authenticator_app", "passkey", "recovery_code"
 KIND_OF = {
@@ -166,6 +167,7 @@ def complete_by_code(request: HttpRequest, code: str) -> User:
 
 def refuse(user: User, what: str) -> Unauthenticated:
     """Record a wrong second factor, and return the error to raise."""
+    SIGN_IN_FAILURES.labels("second_factor").inc()
     facts = {"step": "second_factor", "with": what}
     audit.record_alone("session.refuse", actor=user, target=("user", user.id), after=facts)
     return Unauthenticated(

@@ -26,6 +26,7 @@ from django.utils import timezone
 from athanor.accounts import audit
 from athanor.accounts.models import SignInTries, User
 from athanor.core.errors import TooManyRequests
+from athanor.core.metrics import SIGN_IN_FAILURES
 
 WINDOW = timedelta(minutes=15)  # after the last failure, the count starts again
 # Failures before the first delay, and the longest delay in seconds. A name's own count only matters where many
@@ -115,6 +116,7 @@ def _factor_keys(user: User, device: str) -> dict[str, str]:
 
 
 def _refusal(keys: list[str]) -> TooManyRequests:
+    SIGN_IN_FAILURES.labels("throttled").inc()
     times = SignInTries.objects.filter(key__in=keys, free_at__gt=timezone.now()).values_list("free_at", flat=True)
     longest = max((free_at - timezone.now() for free_at in times), default=timedelta())
     seconds = int(longest.total_seconds()) + 1

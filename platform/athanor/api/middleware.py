@@ -1,13 +1,16 @@
-"""Give every request an id, which its response, log lines and events contain."""
+"""Give every request an id, which its response, log lines and events contain, and measure it."""
 
 import re
+import time
 from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponseBase
 from ulid import ULID
 
 from athanor.core.logging import bound
+from athanor.core.metrics import REQUEST_SECONDS
 
+KNOWN_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 ACCEPTED = re.compile(r"^[A-Za-z0-9._-]{8,64}$")
 
 
@@ -29,3 +32,28 @@ class RequestIdMiddleware:
             response = self._get_response(request)
         response.headers["X-Request-ID"] = request_id
         return response
+
+
+class MeasureMiddleware:
+    """Measures the time to the start of each response, by the route that was resolved."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        """Handle a request."""
+        began = time.monotonic()
+        response = self._get_response(request)
+        method = (request.method or "") if request.method in KNOWN_METHODS else "other"
+        status = f"{response.status_code // 100}xx"
+        REQUEST_SECONDS.labels(method, _route(request), status).observe(time.monotonic() - began)
+        return response
+
+
+def _route(request: HttpRequest) -> str:
+    """Return the pattern of the address. Static files are answered before one is resolved, and unknown addresses have
+    none of their own."""
+    match = request.resolver_match
+    if match is None or not match.route:
+        return "other"
+    return match.view_name if match.route.startswith("^") else match.route  # the dashboard's is a long expression

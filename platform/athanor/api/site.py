@@ -70,17 +70,20 @@ def dashboard(request: HttpRequest) -> HttpResponse:
 def unknown(request: HttpRequest) -> JsonResponse:
     """Return the problem for an unknown address."""
     detail = f"there is no page or resource {request.path}"
-    return _problem(404, "Not found", "not_found", detail, remedy="the API is described at /api/docs/")
+    return plain_problem(404, "Not found", "not_found", detail, remedy="the API is described at /api/docs/")
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
     """Return the problem for a failed CSRF check; Django's page outside the API."""
     if not request.path.startswith("/api/"):
         return default_csrf_failure(request, reason)
-    return _problem(403, "Not allowed", "csrf_failed", reason, remedy="read GET /api/v1/session and send X-CSRFToken")
+    return plain_problem(
+        403, "Not allowed", "csrf_failed", reason, remedy="read GET /api/v1/session and send X-CSRFToken"
+    )
 
 
-def _problem(status: int, title: str, code: str, detail: str, *, remedy: str) -> JsonResponse:
+def plain_problem(status: int, title: str, code: str, detail: str, *, remedy: str) -> JsonResponse:
+    """Return a problem from a view of Django."""
     answer = problem(status, title, code, detail, remedy=remedy)
     return JsonResponse(answer.data, status=status, content_type=CONTENT_TYPE)
 

@@ -16,6 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from django.conf import settings
 
 from athanor.core.errors import Unavailable
+from athanor.core.metrics import OBJECT_STORE_ERRORS
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -246,6 +247,8 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except (BotoCoreError, ClientError) as error:
+        code = error.response["Error"]["Code"] if isinstance(error, ClientError) else type(error).__name__
+        OBJECT_STORE_ERRORS.labels(code).inc()
         raise Unavailable(
             "storage_unavailable", f"the object store did not answer: {error}", remedy="try again"
         ) from error

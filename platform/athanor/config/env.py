@@ -16,6 +16,8 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 ANCHOR_PLACE = re.compile(r"file:/.+|store|s3://[^/]+(/.*)?|syslog|syslog://[^/:]+:[0-9]+")
 
+MIN_METRICS_TOKEN_LENGTH = 16
+
 # Read by other programs of this repository, and harmless here.
 FOREIGN_NAMES = frozenset(
     {
@@ -94,6 +96,10 @@ class Environment(BaseModel):
     oidc_groups_claim: str = Field("groups", alias="ATHANOR_OIDC_GROUPS_CLAIM")
     oidc_group_roles: str = Field("", alias="ATHANOR_OIDC_GROUP_ROLES")
     log_level: str = Field("INFO", alias="ATHANOR_LOG_LEVEL")
+    # What a scrape of /metrics sends as Authorization: Bearer; empty: /metrics is off.
+    metrics_token: str = Field("", alias="ATHANOR_METRICS_TOKEN")
+    # Shared by the processes of one machine, of the prometheus-client library; none: each process counts for itself.
+    metrics_folder: Path | None = Field(None, alias="PROMETHEUS_MULTIPROC_DIR")
 
     @property
     def disk_folders(self) -> list[Path]:
@@ -108,6 +114,15 @@ class Environment(BaseModel):
                 raise ValueError(
                     f"{place!r} is none of file:/PATH, store, s3://BUCKET/PREFIX, syslog, syslog://HOST:PORT"
                 )
+        return value
+
+    @field_validator("metrics_token")
+    @classmethod
+    def _token_is_long(cls, value: str) -> str:
+        if value and len(value) < MIN_METRICS_TOKEN_LENGTH:
+            raise ValueError(
+                f"give at least {MIN_METRICS_TOKEN_LENGTH} characters, such as `openssl rand -hex 32` prints"
+            )
         return value
 
     @field_validator("data_buckets")

@@ -12,10 +12,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from athanor.core.service_notify import ALIVE
 
+T = TypeVar("T")
 FOLDER = Path(tempfile.gettempdir()) / "athanor-program"
 ALIVE_FILE = FOLDER / "alive"
 HUNG_AFTER_SECONDS = 60.0
@@ -37,6 +40,8 @@ def main() -> None:
             "--await-migrations", type=float, default=0.0, metavar="SECONDS",
             help="wait until the database answers and has all migrations of this code, which `manage prepare` applies",
         )  # fmt: skip
+    for program in (worker, beat):
+        program.add_argument("--metrics", metavar="HOST:PORT", help="serve the metrics of this process there")
     manage = programs.add_parser("manage", help="run a command of manage.py, such as migrate", add_help=False)
     manage.add_argument("arguments", nargs=argparse.REMAINDER)
     healthy = programs.add_parser("healthy", help="exit with 0 if the program of this container is alive")
@@ -45,17 +50,14 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "athanor.config.settings")
     if getattr(chosen, "await_migrations", 0.0):
         await_migrations(chosen.await_migrations)
+    if getattr(chosen, "metrics", None):
+        serve_metrics(chosen.metrics)
     match chosen.program:
         case "web":
             from athanor.config import server  # noqa: PLC0415 - not for health checks, which run often
 
             _record_signs_of_life()
-            host, _, port = chosen.listen.rpartition(":")
-            try:
-                listening = server.listen(host, int(port))
-            except (OSError, ValueError, OverflowError) as error:
-                sys.exit(f"athanor: --listen {chosen.listen}: {error}: give HOST:PORT of a free port")
-            server.serve(listening)
+            server.serve(_at("--listen", chosen.listen, server.listen))
         case "worker":
             _record_signs_of_life()
             _celery("worker", "--loglevel=INFO", "--pool=threads", f"--concurrency={chosen.threads}",
@@ -70,6 +72,25 @@ def main() -> None:
             execute_from_command_line(sys.argv)
         case "healthy":
             sys.exit(0 if seconds_since_alive() < chosen.seconds else 1)
+
+
+def serve_metrics(address: str) -> None:
+    """Serve the metrics of this process in a thread, without a token. Ends the program if the address is not free."""
+    import django  # noqa: PLC0415 - not for health checks, which run often
+
+    django.setup()
+    from athanor.monitoring import exposition  # noqa: PLC0415 - after the set-up
+
+    _at("--metrics", address, exposition.serve)
+
+
+def _at(option: str, address: str, listen: Callable[[str, int], T]) -> T:
+    """Return what `listen` makes of the host and port of an address. Ends the program if it cannot listen there."""
+    host, _, port = address.rpartition(":")
+    try:
+        return listen(host, int(port))
+    except (OSError, ValueError, OverflowError) as error:
+        sys.exit(f"athanor: {option} {address}: {error}: give HOST:PORT of a free port")
 
 
 def await_migrations(seconds: float) -> None:

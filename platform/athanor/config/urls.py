@@ -4,17 +4,18 @@ from django.contrib import admin
 from django.urls import include, path, re_path
 from django.views.generic import TemplateView
 
-from athanor.api import document, site
+from athanor.api import document, metrics, site
 
 urlpatterns = [
     path("healthz", site.healthz),
     path("readyz", site.readyz),
+    path("metrics", metrics.metrics),
     path("admin/", admin.site.urls),
     path("sso/", include("athanor.api.sign_on_urls")),
     path("api/v1/", include("athanor.api.v1.urls")),
     path("api/agent/v1/", include("athanor.api.agent.urls")),
     path("api/schema/", document.openapi, name="schema"),
     path("api/docs/", TemplateView.as_view(template_name="athanor/api_docs.html")),
-    re_path(site.DASHBOARD_ROUTES, site.dashboard),
+    re_path(site.DASHBOARD_ROUTES, site.dashboard, name="dashboard"),
     re_path("", site.unknown),
 ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import zstandard
+from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 from pydantic import ValidationError
@@ -20,6 +21,7 @@ from athanor.clusters.services import record_incidents
 from athanor.core import leases, task_triggers
 from athanor.core.errors import Unavailable
 from athanor.core.leases import Lease
+from athanor.core.metrics import ATTEMPTS_ENDED
 from athanor.dispatch import output, recovery
 from athanor.dispatch.abandon import abandon_job
 from athanor.dispatch.services import nodes_without_agent, spec_of, stored_report
@@ -92,6 +94,8 @@ def _finalise(lease: Lease) -> None:
         if job is not None:
             profiles.close_of(attempt, job)
             _apply(job, attempt, ending, report)
+            reason = Attempt.objects.values_list("reason", flat=True).get(pk=attempt.pk)  # as it is shown
+            transaction.on_commit(ATTEMPTS_ENDED.labels(attempt.job.pool.cluster.name, reason).inc)
 
 
 def _ending(attempt: Attempt, report: AttemptEnd | None) -> Ending:

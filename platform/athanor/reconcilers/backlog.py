@@ -22,7 +22,7 @@ from athanor.artifacts.services import retired_checkpoints
 from athanor.budgets import goodput_hours, meter
 from athanor.compliance import erasure
 from athanor.compliance import retention as records
-from athanor.core import clock, task_triggers
+from athanor.core import clock, metrics, task_triggers
 from athanor.core.valkey import valkey
 from athanor.dispatch import finalise, node_preflights, observe, stop, submit
 from athanor.fleet import inventory_sync
@@ -164,13 +164,16 @@ def recorded(task: str) -> Iterator[None]:
         clock.require_right_clock()
         yield
     except Exception as error:
+        metrics.RECONCILER_ERRORS.labels(task).inc()
         with suppress(DatabaseError):  # the database may be what failed
             row = ReconcilerFailure(task=task, failed_at=Now(), error=f"{type(error).__name__}: {error}"[:1000])
             ReconcilerFailure.objects.bulk_create(
                 [row], update_conflicts=True, unique_fields=["task"], update_fields=["failed_at", "error"]
             )
         raise
-    run = {"task": task, "ran_at": timezone.now().isoformat(), "seconds": time.monotonic() - began}
+    seconds = time.monotonic() - began
+    metrics.RECONCILER_SECONDS.labels(task).observe(seconds)
+    run = {"task": task, "ran_at": timezone.now().isoformat(), "seconds": seconds}
     try:
         valkey().hset(RUNS_KEY, task, json.dumps(run))
     except (RedisError, OSError) as error:

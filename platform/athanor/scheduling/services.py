@@ -12,6 +12,7 @@ from django.utils import timezone
 from athanor.budgets import ledger
 from athanor.clusters.models import Pool
 from athanor.core import clock
+from athanor.core.metrics import ADMISSION_CYCLE_SECONDS
 from athanor.jobs import transitions
 from athanor.jobs.models import Dependency, Job
 from athanor.jobs.reasons import MEANINGS, Reason
@@ -34,7 +35,8 @@ def admit() -> int:
     _settle_waiting()
     admitted = 0
     for _ in range(MAX_CYCLES):
-        started, done = _cycle()
+        with ADMISSION_CYCLE_SECONDS.time():
+            started, done = _cycle()
         admitted += started
         if done or not started:
             break

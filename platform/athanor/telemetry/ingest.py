@@ -5,8 +5,9 @@ stored, and times are limited to between the attempt's creation and the present.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from typing import Any, TypeGuard
 
@@ -19,6 +20,7 @@ from athanor.clusters.services import record_incidents, record_preflight
 from athanor.core import task_triggers
 from athanor.core.disks import require_space
 from athanor.core.errors import Conflict, Invalid
+from athanor.core.metrics import TELEMETRY_ITEMS
 from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import Reason
@@ -69,19 +71,26 @@ def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
     A batch that was stored before is acknowledged; a batch that leaves a gap raises Conflict. All but progress
     raise Unavailable while a disk is full.
     """
-    filled = {"metrics": batch.points, "logs": batch.lines, "progress": batch.events, "system": batch.samples}
+    filled: dict[str, Sequence[object]] = {
+        "metrics": batch.points,
+        "logs": batch.lines,
+        "progress": batch.events,
+        "system": batch.samples,
+    }
     if not filled[kind] or any(items for other, items in filled.items() if other != kind):
         remedy = "send points to /metrics, lines to /logs, events to /progress and samples to /system"
         raise Invalid("wrong_batch", f"a batch for /{kind} has none of its items, or others too", remedy=remedy)
     if kind != "progress":  # what happens to a job is always stored; the agent keeps the rest, and sends it again
         require_space()
     if kind == "metrics" and _append_points(attempt, batch):
+        TELEMETRY_ITEMS.labels(kind).inc(len(batch.points))
         return batch.sequence + 1
     with transaction.atomic():
         # The job before the rest: the same order of locks as everywhere.
         job = Job.objects.select_for_update(no_key=True).get(pk=attempt.job_id) if kind == "progress" else attempt.job
         if (next_sequence := _take(attempt, kind, batch)) is not None:
             return next_sequence
+        transaction.on_commit(partial(TELEMETRY_ITEMS.labels(kind).inc, len(filled[kind])))
         if kind == "system":
             system.store(attempt, batch.samples)
             return batch.sequence + 1

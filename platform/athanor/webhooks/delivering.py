@@ -23,6 +23,7 @@ from athanor.accounts import audit
 from athanor.accounts.failures import run_isolated
 from athanor.core import outbound, task_triggers
 from athanor.core.leases import Lease, applying, claim
+from athanor.core.metrics import WEBHOOK_TRIES
 from athanor.core.outbound import Response
 from athanor.webhooks import envelope, retry_schedule, secrets
 from athanor.webhooks.models import Delivery, Webhook
@@ -113,6 +114,7 @@ def deliver(lease: Lease) -> None:
         **envelope.standard_headers(active, delivery.id, timestamp, delivery.body),
     }
     outcome = outbound.post(delivery.webhook.url, delivery.body.encode(), headers, outbound.allowed_for_webhooks())
+    WEBHOOK_TRIES.labels("accepted" if outcome.is_success else "failed").inc()
     with applying(Delivery, lease) as row:
         if row is None:
             log.warning("%s was sent, but its lease is over: it may be sent again", lease.pk)

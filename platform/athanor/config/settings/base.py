@@ -40,6 +40,7 @@ INSTALLED_APPS = [
     "athanor.config",
 ]
 MIDDLEWARE = [
+    "athanor.api.middleware.MeasureMiddleware",
     "athanor.api.middleware.RequestIdMiddleware",
     "athanor.api.headers.SecurityHeadersMiddleware",
     "athanor.api.throttling.RateLimitHeadersMiddleware",
