@@ -43,7 +43,7 @@ help:
 	@echo '              last, each kind of fault in each phase of a training run, and random kills (FAULT_MINUTES=15)'
 	@echo 'make matrix   train one step on every mesh of up to 8 ranks, and compare with one rank (MATRIX=--ranks=4)'
 	@echo 'make slurm    the tests of Slurm over ssh too, and on a cluster with accounting (root, slurmdbd, mariadb-server)'
-	@echo 'make gen      regenerate the OpenAPI document, the types and docs/reference'
+	@echo 'make gen      regenerate the OpenAPI document, the types, docs/reference, alerts and dashboards'
 	@echo 'make images   build the container images, with buildah (IMAGES="platform --base=python:3.12-slim")'
 	@echo 'make compose-test  train the demo job in these images, by deploy/compose.yaml (podman)'
 	@echo 'make setup    only install and build'

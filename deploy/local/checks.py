@@ -82,6 +82,7 @@ def gen_commands() -> list[Command]:
         ("TypeScript types", ["npm", "run", "--silent", "gen"], FRONTEND),
         ("Python types", python_types(REPOSITORY / "platform" / "athanor" / "cli" / "schema_gen.py"), REPOSITORY),
         ("reference pages", [sys.executable, "-m", "deploy.reference"], REPOSITORY),
+        ("alerts and dashboards", [sys.executable, "-m", "deploy.monitoring"], REPOSITORY),
     ]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from deploy.reference.cli import cli_page
 from deploy.reference.errors import errors_page
 from deploy.reference.events import events_page
+from deploy.reference.metrics import metrics_page
 from deploy.reference.models import models_page
 from deploy.reference.spec import spec_page
 
@@ -16,6 +17,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "errors.md": errors_page,
     "events.md": events_page,
     "models.md": models_page,
+    "metrics.md": metrics_page,
 }
 
 

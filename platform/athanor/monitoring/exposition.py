@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Iterable
 
 from django.conf import settings
 from django.db import DatabaseError
@@ -12,7 +13,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from athanor.core import tenancy
-from athanor.monitoring import state
+from athanor.monitoring import gauges, state
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 FRESH_SECONDS = 5.0  # several servers that scrape do not each read the database
@@ -42,15 +43,20 @@ def _of_processes() -> CollectorRegistry:
     return shared
 
 
-class _Families(Collector):
-    """Metric families that were read before."""
+class _Samples(Collector):
+    """Samples of gauges, as metric families of the library. A gauge without samples has its description."""
 
-    def __init__(self, families: list[GaugeMetricFamily]) -> None:
-        self._families = families
+    def __init__(self, samples: Iterable[state.Sample]) -> None:
+        self._families = {
+            gauge: GaugeMetricFamily(f"athanor_{gauge.name}", gauge.documentation, labels=gauge.labels)
+            for gauge in gauges.GAUGES
+        }
+        for gauge, labels, value in samples:
+            self._families[gauge].add_metric([str(label) for label in labels], value)
 
-    def collect(self) -> list[GaugeMetricFamily]:
+    def collect(self) -> Iterable[GaugeMetricFamily]:
         """Return the families."""
-        return self._families
+        return self._families.values()
 
 
 class _State:
@@ -68,21 +74,15 @@ class _State:
             return self._text
 
     def _read(self) -> bytes:
-        up = 1.0
-        families: list[GaugeMetricFamily] = []
+        samples: list[state.Sample] = []
         try:
             with tenancy.unrestricted():
-                families = [family.metric() for family in state.read()]
+                samples = [*state.read(), (gauges.STATE_UP, (), 1.0)]
         except DatabaseError as error:
             log.warning("the state of the platform could not be read for metrics: %s", error)
-            up = 0.0
-        families += [
-            GaugeMetricFamily(
-                "athanor_state_up", "1 if the database answered this scrape; else there is no state.", value=up
-            ),
-        ]
+            samples = [(gauges.STATE_UP, (), 0.0)]
         registry = CollectorRegistry()
-        registry.register(_Families(families))
+        registry.register(_Samples(samples))
         return generate_latest(registry)
 
 
