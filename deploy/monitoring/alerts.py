@@ -12,10 +12,10 @@ from athanor.jobs.reasons import MEANINGS, Blame
 Group = Literal["platform", "clusters", "jobs", "teams"]
 Severity = Literal["critical", "warning"]
 
-# Work whose delay users feel; the others wait for a budget of their own, such as the scrub.
+# Work whose delay users feel. Others wait for a budget of their own, such as the scrub, and observation has an alert
+# for each cluster.
 URGENT_TASKS = (
-    task_triggers.ADMIT, task_triggers.DISPATCH, task_triggers.OBSERVE, task_triggers.FINALISE, task_triggers.PUBLISH,
-    task_triggers.METER,
+    task_triggers.ADMIT, task_triggers.DISPATCH, task_triggers.FINALISE, task_triggers.PUBLISH, task_triggers.METER,
 )  # fmt: skip
 INFRASTRUCTURE_REASONS = sorted(
     reason.value
