@@ -125,7 +125,7 @@ ALERTS = (
         "AthanorClusterUnusable", "clusters", "critical",
         "max by (cluster) (athanor_cluster_usable) == 0", "5m",
         "Cluster {{ $labels.cluster }} cannot run jobs",
-        "The health check of the cluster finds an error: `athanor cluster doctor {{ $labels.cluster }}` names it.",
+        "The health check of the cluster finds an error: `athanor cluster probe {{ $labels.cluster }}` names it.",
     ),
     Alert(
         "AthanorClusterNotObserved", "clusters", "critical",
