@@ -12,6 +12,7 @@ from athanor.budgets import goodput_hours, metering_cycle, series_fetch
 from athanor.compliance import audit_anchors, erasure
 from athanor.compliance import retention as records
 from athanor.core import task_triggers
+from athanor.core.logging import bound
 from athanor.dispatch import finalise, node_preflights, observe, replace_nodes, stop, submit
 from athanor.fleet import inventory_sync
 from athanor.reconcilers.backlog import recorded
@@ -27,7 +28,7 @@ def reconciler(task: str) -> Callable[[Callable[[], None]], Any]:
 
     def register(work: Callable[[], None]) -> Any:
         def run(**_: Any) -> None:
-            with task_triggers.run_of(task), recorded(task):
+            with bound(task=task), task_triggers.run_of(task), recorded(task):
                 work()
 
         return shared_task(name=task)(run)

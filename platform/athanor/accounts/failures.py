@@ -17,6 +17,7 @@ from django.utils import timezone
 from athanor.accounts import audit
 from athanor.accounts.models import WorkFailure
 from athanor.core.leases import Lease, LeasedModel
+from athanor.core.logging import bound
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,19 @@ def run_isolated(
     before = WorkFailure.objects.filter(task=task, work=work).first()
     if before is not None and before.next_try_at > timezone.now():
         return
+    ids = {} if held is None else {str(held[0]._meta.model_name): str(held[1].pk)}
+    with bound(work=work, **ids):
+        _run(task, work, do, before, held, give_up)
+
+
+def _run(
+    task: str,
+    work: str,
+    do: Callable[[], object],
+    before: WorkFailure | None,
+    held: tuple[type[LeasedModel], Lease] | None,
+    give_up: Callable[[str], object] | None,
+) -> None:
     try:
         do()
     except (OperationalError, InterfaceError):

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from django.http import HttpRequest, HttpResponseBase
 from ulid import ULID
 
-from athanor.core.logging import bound
+from athanor.core.logging import bind, bound
 from athanor.core.metrics import REQUEST_SECONDS
 
+IDS_OF_ADDRESSES = ("job", "attempt", "cluster", "team")
 KNOWN_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 ACCEPTED = re.compile(r"^[A-Za-z0-9._-]{8,64}$")
 
@@ -32,6 +33,10 @@ class RequestIdMiddleware:
             response = self._get_response(request)
         response.headers["X-Request-ID"] = request_id
         return response
+
+    def process_view(self, request: HttpRequest, view: object, args: object, kwargs: dict[str, object]) -> None:
+        """Bind the ids in the address: of a job, an attempt, a cluster or a team."""
+        bind(**{name: str(kwargs[f"{name}_id"]) for name in IDS_OF_ADDRESSES if f"{name}_id" in kwargs})
 
 
 class MeasureMiddleware:

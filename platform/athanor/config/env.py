@@ -96,6 +96,7 @@ class Environment(BaseModel):
     oidc_groups_claim: str = Field("groups", alias="ATHANOR_OIDC_GROUPS_CLAIM")
     oidc_group_roles: str = Field("", alias="ATHANOR_OIDC_GROUP_ROLES")
     log_level: str = Field("INFO", alias="ATHANOR_LOG_LEVEL")
+    log_format: Literal["text", "json"] = Field("text", alias="ATHANOR_LOG_FORMAT")
     # What a scrape of /metrics sends as Authorization: Bearer; empty: /metrics is off.
     metrics_token: str = Field("", alias="ATHANOR_METRICS_TOKEN")
     # Shared by the processes of one machine, of the prometheus-client library; none: each process counts for itself.

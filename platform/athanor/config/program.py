@@ -154,7 +154,8 @@ def _write_signs_of_life(receiver: socket.socket) -> None:
 def _celery(*arguments: str) -> None:
     from celery.bin.celery import main as celery  # noqa: PLC0415 - takes a second to import, and is not for the web
 
-    sys.argv = ["celery", "-A", "athanor.config.celery", *arguments]
+    # Quiet: without a banner, which is not a log line.
+    sys.argv = ["celery", "--quiet", "-A", "athanor.config.celery", *arguments]
     sys.exit(celery())
 
 

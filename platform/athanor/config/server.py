@@ -84,6 +84,7 @@ def configuration(application: Any, trusted_proxies: str) -> uvicorn.Config:
         loop="asyncio",  # uvloop accepts by itself, all that wait
         ws="none",
         access_log=False,
+        log_config=None,  # that of Django's settings
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=trusted_proxies,
         timeout_graceful_shutdown=GRACE_SECONDS,

@@ -1,10 +1,13 @@
-"""One line per record: time, level, logger, message, and the ids that are bound to the current work."""
+"""One line per record, as text or JSON: time, level, logger, message, and the ids bound to the current work."""
 
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import UTC, datetime
 
+_IDS = frozenset({"request", "job", "attempt", "user", "token", "cluster", "team", "delivery"})
 _bound: ContextVar[dict[str, str]] = ContextVar("bound", default={})  # noqa: B039 - replaced, never changed
 
 
@@ -36,3 +39,20 @@ class BoundFormatter(logging.Formatter):
         line = super().format(record)
         ids = " ".join(f"{name}={value}" for name, value in _bound.get().items())
         return f"{line} [{ids}]" if ids else line
+
+
+class JsonFormatter(logging.Formatter):
+    """A formatter that writes one JSON object per line. The bound ids are its fields, such as `request_id`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as JSON."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **{f"{name}_id" if name in _IDS else name: value for name, value in _bound.get().items()},
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)

@@ -115,12 +115,13 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {
-        "line": {
+        "text": {
             "()": "athanor.core.logging.BoundFormatter",
             "format": "%(asctime)s %(levelname)s %(name)s %(message)s",
-        }
+        },
+        "json": {"()": "athanor.core.logging.JsonFormatter"},
     },
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": ATHANOR.log_format}},
     "root": {"handlers": ["stderr"], "level": ATHANOR.log_level},
     # Sweepers run every other second: that a task came and went is no news, nor that a cluster answered.
     "loggers": {name: {"level": "WARNING"} for name in ("celery.worker.strategy", "celery.app.trace", "httpx")},
