@@ -6,6 +6,7 @@ and beat report from their event loops (core/service_notify.py), so that one tha
 """
 
 import argparse
+import logging
 import os
 import socket
 import sys
@@ -48,6 +49,7 @@ def main() -> None:
     healthy.add_argument("--seconds", type=float, default=HUNG_AFTER_SECONDS)
     chosen = parser.parse_args()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "athanor.config.settings")
+    logging.captureWarnings(True)  # as log lines, in the format of the others
     if getattr(chosen, "await_migrations", 0.0):
         await_migrations(chosen.await_migrations)
     if getattr(chosen, "metrics", None):
