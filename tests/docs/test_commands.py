@@ -307,9 +307,12 @@ def test_the_commands_of_retries(reader: Reader) -> None:
 
 @pytest.fixture(scope="module")
 def copper(stack: Stack) -> Iterator[None]:
-    """A cluster with one free node, for the runbooks."""
+    """A cluster with two free nodes, for the runbooks: the last one cannot be put into quarantine."""
     world = World()
-    world.nodes = {"n7": NodeFacts("n7", NodeState.READY, pools=("gpu",), accelerator="h100", slots=8)}
+    world.nodes = {
+        name: NodeFacts(name, NodeState.READY, pools=("gpu",), accelerator="h100", slots=8, memory_bytes=2**40)
+        for name in ("n7", "n8")
+    }
     world.findings = [Finding("answer", Level.OK, "it answers")]
     world.report = report_line(PreflightReport(ranks=8, nodes=1, device="H100", seconds=9.0))
     served = ServedWorld(world)

@@ -333,7 +333,7 @@ def _print_findings(probe: Any, server_url: str) -> None:
         if finding["remedy"]:
             console.print(f"          {escape(finding['remedy'])}")
         if finding.get("runbook"):  # absent from older servers
-            console.print(f"          runbook: {server_url}{finding['runbook']}")
+            console.print(f"          runbook: {server_url}{finding['runbook']}", soft_wrap=True)
 
 
 def _pool_line(pool: Any) -> str:
