@@ -323,7 +323,7 @@ def copper(stack: Stack) -> Iterator[None]:
 
 @pytest.mark.usefixtures("copper")
 def test_the_commands_of_runbooks(stack: Stack, reader: Reader) -> None:
-    """Each command once: those of clusters first, then those for a job that has ended, then those that start others."""
+    """Each command once, for a job that has ended; pause, resume and fork for one that waits."""
     (reader.folder / "copper.yaml").write_text("name: copper\nkind: fake_cluster\n")
     (reader.folder / "corpus.jsonl").write_text("".join(json.dumps({"text": f"line {n}"}) + "\n" for n in range(2000)))
     (reader.folder / "job.yaml").write_text(example_with("version: 1\nname: my-first-run"))
@@ -333,16 +333,14 @@ def test_the_commands_of_runbooks(stack: Stack, reader: Reader) -> None:
     job = ANY_ID.findall(stack.athanor("submit", str(reader.folder / "ended.json")).stdout)[0]
     stack.wait_for_end(job)
     found = stack.get(f"/jobs/{job}/checkpoints")["items"][0]["id"]
-    reader.replaced |= {"JOB_ID": job, "CHECKPOINT": found, "CLUSTER": "copper", "NODE": "n7"}
+    reader.replaced |= {"CHECKPOINT": found, "CLUSTER": "copper", "NODE": "n7"}
     commands = {each.text: each for each in COMMANDS if each.place.startswith(RUNBOOKS) and not each.reason_not_run}
-    of_waiting = [text for text in commands if text.startswith(("athanor pause", "athanor resume"))]
-    for text in sorted(commands, key=lambda text: text.startswith(("athanor fork", "athanor retry"))):
-        if text not in of_waiting:
-            reader.follow(commands[text])
-    waits = ANY_ID.findall(stack.athanor("fork", job, "--set", "schedule.not_before=2999-01-01T00:00:00Z").stdout)[0]
-    reader.replaced["JOB_ID"] = waits
-    for text in of_waiting:
-        reader.follow(commands[text])
+    later = ("--set", "training.steps=1000", "--set", "schedule.not_before=2998-01-01T00:00:00Z")
+    waits = ANY_ID.findall(stack.athanor("fork", job, *later).stdout)[0]
+    for text, command in commands.items():
+        is_of_waiting = text.startswith(("athanor fork", "athanor pause", "athanor resume"))  # forks of it wait, too
+        reader.replaced["JOB_ID"] = waits if is_of_waiting else job
+        reader.follow(command)
     for each in stack.get("/jobs", limit=200)["items"]:
         if each["status"] not in FINAL:
             stack.athanor("cancel", each["id"])
