@@ -321,6 +321,7 @@ def copper(stack: Stack) -> Iterator[None]:
     served.close()
 
 
+@pytest.mark.timeout(900)  # some seventy commands, each with a start of Python
 @pytest.mark.usefixtures("copper")
 def test_the_commands_of_runbooks(stack: Stack, reader: Reader) -> None:
     """Each command once, for a job that has ended; pause, resume and fork for one that waits."""

@@ -3,11 +3,13 @@
 import ast
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from athanor.api import docs_pages
 from athanor.api.docs_pages import pages
 from athanor.backends import runbooks
 from athanor.clusters.node_score import WEIGHTS
@@ -142,3 +144,9 @@ def test_the_commands_of_runbooks_are_shell() -> None:
     assert len(blocks) > len(PAGES)
     done = subprocess.run(["bash", "-n"], input="\n".join(blocks), text=True, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_installed_package_has_the_pages_where_the_web_looks_for_them() -> None:
+    wheel = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert "docs" in wheel["only-include"]
+    assert (PLATFORM.parent / wheel["sources"]["docs"]) == docs_pages._PACKAGED
