@@ -13,7 +13,7 @@ export default defineConfig({
   plugins: [react()],
   resolve: { alias: { "@": fileURLToPath(new URL("./src", import.meta.url)) } },
   // The browser's Host header is kept: Django compares it with the Origin of unsafe requests.
-  server: { host: "127.0.0.1", proxy: { "/api": { target: server, changeOrigin: false } } },
+  server: { host: "127.0.0.1", proxy: Object.fromEntries(["/api", "/docs"].map((path) => [path, { target: server, changeOrigin: false }])) },
   build: {
     outDir: "dist",
     assetsDir: "assets",

@@ -7,7 +7,10 @@ PROBE = {
     "id": "prb_1", "usable": False, "version": "slurm 22.05", "facts": {}, "began_at": "", "seen_at": "",
     "findings": [
         {"check": "answer", "level": "ok", "detail": "it answers", "remedy": ""},
-        {"check": "munge", "level": "error", "detail": "[munge] is down", "remedy": "start munged"},
+        {
+            "check": "munge", "level": "error", "detail": "[munge] is down", "remedy": "start munged",
+            "runbook": "/docs/runbooks/findings/slurm-settings#munge",
+        },
     ],
 }  # fmt: skip
 CLUSTER = {
@@ -38,6 +41,7 @@ def test_a_cluster_is_shown_with_findings_and_remedies(server: Any, athanor: Any
     shown = athanor("cluster", "show", "iron").stdout
     for words in ("[munge] is down", "start munged", "1 ready, 1 down, 1 in quarantine", "n7"):
         assert words in shown
+    assert f"runbook: {server.url}/docs/runbooks/findings/slurm-settings#munge\n" in shown
     missing = athanor("cluster", "show", "irn")
     assert (missing.returncode, "there is iron" in missing.stderr) == (4, True)
 

@@ -48,6 +48,17 @@ def test_show_says_what_keeps_the_cluster_from_starting_a_job(
     assert (f"iron: {said}" in athanor("show", "job_1").stdout) is is_shown
 
 
+def test_show_has_the_address_of_the_runbook(server, athanor, answer) -> None:
+    reason = {"code": "hang", "message": "It hung.", "remedy": "See it.", "runbook": "/docs/runbooks/reasons/hang"}
+    server.answer("GET /api/v1/jobs", answer({"items": [JOB]}))
+    server.answer("GET /api/v1/jobs/job_1", answer({**JOB, "status": "failed", "reason": reason, "attempts": []}))
+    shown = athanor("show", "job_1").stdout
+    assert f"reason: It hung. See it.\nrunbook: {server.url}/docs/runbooks/reasons/hang\n" in shown
+    older = {**JOB, "status": "failed", "reason": {**reason, "runbook": ""}, "attempts": []}
+    server.answer("GET /api/v1/jobs/job_1", answer(older))
+    assert "runbook" not in athanor("show", "job_1").stdout
+
+
 def test_submit_is_repeated_with_the_same_key_after_a_failure_in_between(server, athanor, answer) -> None:
     server.answer("POST /api/v1/jobs", answer({}, 503), answer({}, 502), answer(JOB, 201))
     Path(athanor.home / "job.yaml").write_text(SPEC)

@@ -4617,6 +4617,8 @@ export interface components {
             detail: string;
             /** @description What to do about a warning or an error. May be empty. */
             remedy: string;
+            /** @description Path of the page about this check, on this server. Empty where `level` is `ok`, or without a page. */
+            readonly runbook: string;
         };
         /** @description Expected spending at a period's end. */
         Forecast: {
@@ -8728,6 +8730,8 @@ export interface components {
             remedy: string;
             /** @description Where the cause lies: `user`, `platform`, `infrastructure`, `preemptor` or `nobody`. */
             blame: string;
+            /** @description Path of the page with checks, causes and remedies, on this server. Empty for `completed`. */
+            runbook: string;
         };
         /** @description Whether a recorded cycle would be decided the same way. */
         Replay: {

@@ -44,7 +44,8 @@ def list_clusters(as_json: AsJson = False) -> None:
 @reports_errors
 def show(cluster: ClusterName, as_json: AsJson = False) -> None:
     """Show a cluster and its pools; administrators also see the last health check."""
-    found = _find(connect(), cluster)
+    client = connect()
+    found = _find(client, cluster)
     if as_json:
         print_json(found)
         return
@@ -70,7 +71,7 @@ def show(cluster: ClusterName, as_json: AsJson = False) -> None:
     for problem in setup["config_problems"]:
         console.print(f"[red]{escape(problem['pointer'])}[/red]: {escape(problem['detail'])}")
     if setup["probe"]:
-        _print_findings(setup["probe"])
+        _print_findings(setup["probe"], client.url)
 
 
 @app.command("add")
@@ -91,7 +92,7 @@ def add(
         if as_json:
             print_json(found)
         else:
-            _print_findings(found)
+            _print_findings(found, client.url)
         raise typer.Exit(ExitCode.JOB_FAILED if found["usable"] is False else 0)
     made = client.post("/clusters", body)
     found = client.post(f"/clusters/{made['id']}:probe") if "probe" in made["setup"]["capabilities"] else None
@@ -100,7 +101,7 @@ def add(
         return
     console.print(f"{made['name']} is registered as {made['id']}  {client.url}/clusters/{made['id']}", soft_wrap=True)
     if found:
-        _print_findings(found)
+        _print_findings(found, client.url)
 
 
 @app.command("pool")
@@ -163,7 +164,7 @@ def probe(cluster: ClusterName, as_json: AsJson = False) -> None:
     if as_json:
         print_json(found)
     else:
-        _print_findings(found)
+        _print_findings(found, client.url)
     raise typer.Exit(0 if found["usable"] else ExitCode.JOB_FAILED)
 
 
@@ -320,7 +321,7 @@ def _switch(cluster: str, *, enabled: bool, as_json: bool) -> None:
         console.print(f"{found['name']}: {_health(found)}")
 
 
-def _print_findings(probe: Any) -> None:
+def _print_findings(probe: Any, server_url: str) -> None:
     if probe["usable"] is None:
         console.print("clusters of this kind have no health check")
         return
@@ -331,6 +332,8 @@ def _print_findings(probe: Any) -> None:
         console.print(f"  {_coloured(level)}{' ' * (8 - len(level))}{finding['check']}: {escape(finding['detail'])}")
         if finding["remedy"]:
             console.print(f"          {escape(finding['remedy'])}")
+        if finding.get("runbook"):  # absent from older servers
+            console.print(f"          runbook: {server_url}{finding['runbook']}", soft_wrap=True)
 
 
 def _pool_line(pool: Any) -> str:

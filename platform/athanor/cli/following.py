@@ -29,7 +29,7 @@ def watch_job(
     if as_json:
         print_json(last, one_line=True)
     else:
-        for line in job_lines(last):
+        for line in job_lines(last, client.url):
             console.print(line, soft_wrap=True)
     if last["status"] in FINAL:
         raise typer.Exit(exit_code(last))

@@ -57,7 +57,7 @@ def submit(
     if as_json:
         print_json(job, one_line=wait)
     elif wait:
-        _print_job(job)
+        _print_job(job, client.url)
     if wait:
         raise typer.Exit(exit_code(job))
 
@@ -111,7 +111,7 @@ def show(job: JobId, as_json: AsJson = False) -> None:
     if as_json:
         print_json(found)
     else:
-        _print_job(found)
+        _print_job(found, client.url)
         for line in time_lines(found):
             console.print(line)
 
@@ -228,8 +228,8 @@ def presets(
             console.print(f"[bold]{preset['name']:<12}[/bold] {preset['title']}  [dim]({where})[/dim]")
 
 
-def _print_job(job: Job) -> None:
-    for line in job_lines(job):
+def _print_job(job: Job, server_url: str) -> None:
+    for line in job_lines(job, server_url):
         console.print(line, soft_wrap=True)
 
 

@@ -72,8 +72,8 @@ def jobs_table(jobs: Sequence[JobSummary]) -> Table:
     return table
 
 
-def job_lines(job: Job) -> list[str]:
-    """Return the summary of a job in a few lines."""
+def job_lines(job: Job, server_url: str) -> list[str]:
+    """Return the summary of a job in a few lines. `server_url`: the server that has its runbook."""
     progress = progress_of(job)
     lines = [
         f"[bold]{escape(job['name'])}[/bold]  {job['id']}  {status_text(job)}",
@@ -86,6 +86,8 @@ def job_lines(job: Job) -> list[str]:
         if reason.get("remedy"):
             message += f"{'' if message.endswith('.') else '.'} {escape(reason['remedy'])}"
         lines.append(f"reason: {message}")
+        if reason.get("runbook"):  # absent from older servers
+            lines.append(f"runbook: {server_url}{reason['runbook']}")
     if said := _why_not_started(job):
         lines.append(escape(said))
     if progress.get("step") is not None:

@@ -125,6 +125,7 @@ class Reason(TypedDict):
     message: str
     remedy: str
     blame: str
+    runbook: str
 
 
 class Resources(TypedDict):

@@ -4,7 +4,7 @@ from django.contrib import admin
 from django.urls import include, path, re_path
 from django.views.generic import TemplateView
 
-from athanor.api import document, metrics, site
+from athanor.api import docs_pages, document, metrics, site
 
 urlpatterns = [
     path("healthz", site.healthz),
@@ -16,6 +16,7 @@ urlpatterns = [
     path("api/agent/v1/", include("athanor.api.agent.urls")),
     path("api/schema/", document.openapi, name="schema"),
     path("api/docs/", TemplateView.as_view(template_name="athanor/api_docs.html")),
+    path("docs/<path:name>", docs_pages.page, name="docs"),
     re_path(site.DASHBOARD_ROUTES, site.dashboard, name="dashboard"),
     re_path("", site.unknown),
 ]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from athanor.core.runbooks import PREFIX, shared_path
 from athanor.jobs.states import JobStatus
 from trainer.contract.run import EndClass
 
@@ -406,6 +407,29 @@ REASON_OF_END: dict[EndClass, Reason] = {
 }
 
 
+SHARED_RUNBOOKS: dict[str, tuple[Reason, ...]] = {
+    "waiting": tuple(reason for reason, meaning in MEANINGS.items() if meaning.final is None),
+    "limits": (R.DEADLINE, R.WAITED_TOO_LONG, R.DEADLINE_MISSED),
+    "stopped": (R.STOPPED_BY_USER, R.STOPPED_BY_ADMIN, R.DEPENDENCY_FAILED),
+    "taken-back": (R.PREEMPTED, R.SPOT_RECLAIMED, R.NODE_JOINED),
+    "device": (R.GPU_FAULT, R.DEVICE_EXCEPTION),
+    "network": (R.COLLECTIVE_TIMEOUT, R.NETWORK_ERROR),
+    "ended-from-outside": (R.INTERRUPTED, R.UNKNOWN_LOSS),
+    "unfit-nodes": (R.NODE_UNFIT, R.VERSIONS_DIFFER),
+    "start": (R.LAUNCH_FAILED, R.CANNOT_START),
+    "internal": (R.PLATFORM_ERROR, R.TRAINER_ERROR),
+}
+"""Pages of docs/runbooks/reasons/ for reasons with the same checks and remedies. Every other reason but `completed` has
+a page with its code as the name."""
+
+
+def runbook_of(reason: Reason) -> str:
+    """Return the path of the runbook for a reason; "" for `completed`, which needs none."""
+    if reason is Reason.COMPLETED:
+        return ""
+    return shared_path("reasons", SHARED_RUNBOOKS, reason) or f"{PREFIX}/reasons/{reason.value}"
+
+
 CONTINUES = "A retry continues from the newest checkpoint."
 NO_RETRIES = (
     "No free retry is left: when the cause is fixed, fork it, with a larger retry.max_free if it may happen again."
@@ -426,4 +450,5 @@ def explain(reason: str, detail: str = "", *, trains: bool = True, has_ended: bo
         remedy += f" {CONTINUES}" if trains else ""
     elif meaning.retry is Retry.FREE and meaning.max_retries is None:
         remedy += f" {NO_RETRIES}"
-    return {"code": reason, "message": message, "remedy": remedy, "blame": meaning.blame.value}
+    runbook = runbook_of(Reason(reason))
+    return {"code": reason, "message": message, "remedy": remedy, "blame": meaning.blame.value, "runbook": runbook}

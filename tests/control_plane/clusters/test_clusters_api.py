@@ -141,12 +141,14 @@ def test_a_dry_run_examines_and_stores_nothing(operator: Api, iron: World) -> No
     assert found["usable"]
     assert found["findings"][0] == {
         "check": "accounting", "level": "warning", "detail": "no accounting", "remedy": "set up slurmdbd",
+        "runbook": "/docs/runbooks/findings/slurm-settings#accounting",
     }  # fmt: skip
     assert "platform_address" in {finding["check"] for finding in found["findings"]}
     iron.away = 1
     away = operator.send("POST", "clusters:check", body).json()
     assert not away["usable"]
     assert all(finding["remedy"] for finding in away["findings"] if finding["level"] != "ok")
+    assert all(bool(finding["runbook"]) is (finding["level"] != "ok") for finding in away["findings"])
     assert operator.send("POST", "clusters:check", {"kind": "fake"}).json()["usable"] is None
     assert not Cluster.objects.exists()
     assert not ClusterHealthCheck.objects.exists()

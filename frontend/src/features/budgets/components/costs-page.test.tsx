@@ -31,7 +31,7 @@ const GOODPUT: GoodputStatement["items"][number] = {
   uncounted: { slot_seconds: 100, cost: 360_000 },
   interruptions: [
     {
-      reason: { code: "process_killed", message: "", remedy: "", blame: "infrastructure" },
+      reason: { code: "process_killed", message: "", remedy: "", blame: "infrastructure", runbook: "" },
       attempts: 0,
       restarts: 12,
       steps_lost: 1017,

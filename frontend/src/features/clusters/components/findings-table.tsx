@@ -1,4 +1,4 @@
-import { Text } from "@mantine/core";
+import { Anchor, Text } from "@mantine/core";
 
 import type { Finding } from "@/api/types";
 import type { Column } from "@/components/data-table";
@@ -27,6 +27,11 @@ const COLUMNS: Column<Finding>[] = [
           <Text size="sm" c="dimmed" style={{ overflowWrap: "anywhere" }}>
             {sentence(finding.remedy)}
           </Text>
+        ) : null}
+        {finding.runbook ? (
+          <Anchor href={finding.runbook} size="sm">
+            Runbook
+          </Anchor>
         ) : null}
       </>
     ),

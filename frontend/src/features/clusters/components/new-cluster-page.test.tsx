@@ -189,12 +189,15 @@ describe("cluster registration", () => {
       usable: false,
       version: "",
       facts: {},
-      findings: [{ check: "partition", level: "error", detail: "no partition named gpu", remedy: "name another" }],
+      findings: [
+        { check: "partition", level: "error", detail: "no partition named gpu", remedy: "name another", runbook: "/docs/a#b" },
+      ],
     });
     write("url: https://x\n");
     await user.click(await screen.findByRole("button", { name: "Test" }));
     expect((await screen.findByRole("alert")).dataset.tone).toBe("bad");
     expect(screen.getByText(/no partition named gpu/i)).toBeTruthy();
+    expect(screen.getByRole("link", { name: "Runbook" }).getAttribute("href")).toBe("/docs/a#b");
     expect(server.calls(CHECK)[0]?.json).toEqual({ kind: "slurm", config: { url: "https://x" } });
     expect(server.calls(REGISTER)).toHaveLength(0);
   });

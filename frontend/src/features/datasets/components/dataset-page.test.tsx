@@ -37,7 +37,7 @@ describe("data set page", () => {
   });
 
   it("says why tokenising failed, and tokenises again", async () => {
-    const reason = { code: "data_error", message: "Line 3 has no text.", remedy: "Correct it.", blame: "user" };
+    const reason = { code: "data_error", message: "Line 3 has no text.", remedy: "Correct it.", blame: "user", runbook: "" };
     const failed = { id: "job_9", name: "prepare-chats", status: "failed" as const, reason };
     server.answer("GET /datasets/{dataset_id}", dataset({ preparation: { state: "failed", job: failed, tokens: null } }));
     server.answer("GET /datasets/{dataset_id}/preview", inspection());

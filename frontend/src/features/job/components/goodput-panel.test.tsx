@@ -27,7 +27,7 @@ const LOSS: Goodput["interruptions"][number] = {
   attempt: 1,
   time: "2026-03-01T10:01:00Z",
   in_place: true,
-  reason: { code: "process_killed", message: "A process was killed. Rank 1 was killed by SIGKILL", remedy: "", blame: "infrastructure" },
+  reason: { code: "process_killed", message: "A process was killed. Rank 1 was killed by SIGKILL", remedy: "", blame: "infrastructure", runbook: "" },
   node: "gpu-1",
   steps_lost: 17,
   lost_slot_seconds: 40,

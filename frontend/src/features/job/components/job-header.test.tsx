@@ -10,7 +10,10 @@ import { attempt, event, job, wait } from "@/testing/documents";
 import { render } from "@/testing/render";
 import { refuse, server } from "@/testing/server";
 
-const REASON = { code: "out_of_memory", message: "the process ran out of memory", remedy: "use smaller batches", blame: "user" };
+const REASON = {
+  code: "out_of_memory", message: "the process ran out of memory", remedy: "use smaller batches", blame: "user",
+  runbook: "/docs/runbooks/reasons/out_of_memory",
+};
 
 describe("job facts", () => {
   it("shows status, place, id and the job that it was forked from", () => {
@@ -42,6 +45,13 @@ describe("outcome of a job", () => {
       "Use smaller batches",
       "out_of_memory",
     ]);
+  });
+
+  it("links to the runbook of the reason, which the server serves", () => {
+    const { rerender } = render(<JobOutcome job={job({ status: "failed", reason: REASON })} />);
+    expect(screen.getByRole("link", { name: "Runbook" }).getAttribute("href")).toBe(REASON.runbook);
+    rerender(<JobOutcome job={job({ status: "failed", reason: { ...REASON, runbook: "" } })} />);
+    expect(screen.queryByRole("link")).toBeNull();
   });
 
   it("names the code in words when the reason has no message", () => {

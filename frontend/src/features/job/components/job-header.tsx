@@ -1,4 +1,4 @@
-import { Group, Text } from "@mantine/core";
+import { Anchor, Group, Text } from "@mantine/core";
 import { Link } from "react-router";
 
 import type { Job } from "@/api/types";
@@ -74,6 +74,11 @@ export function JobOutcome({ job }: { job: Job }) {
           <Text size="xs" c="dimmed" className="mono">
             {reason.code}
           </Text>
+          {reason.runbook ? (
+            <Anchor href={reason.runbook} size="sm">
+              Runbook
+            </Anchor>
+          ) : null}
         </Notice>
       ) : null}
       {!isFinal(job.status) && job.warnings.length > 0 ? (

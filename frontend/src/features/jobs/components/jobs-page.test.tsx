@@ -31,7 +31,7 @@ describe("jobs page", () => {
   });
 
   it("shows progress, loss, and why a job waits", async () => {
-    const reason = { code: "no_capacity", message: "all slots are taken", remedy: "", blame: "platform" };
+    const reason = { code: "no_capacity", message: "all slots are taken", remedy: "", blame: "platform", runbook: "" };
     server.answer("GET /session", session());
     server.answer(
       LIST,

@@ -9,6 +9,7 @@ from athanor.api.bodies import AmountField, RequestSerializer
 from athanor.api.pagination import serialize_many
 from athanor.api.v1.serializers.common import FieldProblemSerializer
 from athanor.backends.facts import Level, NodeState
+from athanor.backends.runbooks import runbook_of_check
 from athanor.clusters import selectors, services
 from athanor.clusters.models import Cluster, ClusterHealthCheck, Node, NodeIncident, Pool
 from athanor.clusters.node_score import NodeScore, Standing
@@ -145,6 +146,14 @@ class FindingSerializer(serializers.Serializer[Any]):
     )
     detail = serializers.CharField(allow_blank=True, help_text="What was found.")
     remedy = serializers.CharField(allow_blank=True, help_text="What to do about a warning or an error. May be empty.")
+    runbook = serializers.SerializerMethodField(
+        help_text="Path of the page about this check, on this server. Empty where `level` is `ok`, or without a page."
+    )
+
+    def get_runbook(self, finding: Any) -> str:
+        """Return the path of the runbook of a warning or an error."""
+        found = finding if isinstance(finding, dict) else vars(finding)
+        return "" if found["level"] == Level.OK else runbook_of_check(found["check"])
 
 
 class ProbeSerializer(serializers.Serializer[ClusterHealthCheck]):

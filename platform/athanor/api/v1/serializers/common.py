@@ -51,6 +51,10 @@ class ReasonSerializer(serializers.Serializer[Any]):
     blame = serializers.CharField(
         help_text="Where the cause lies: `user`, `platform`, `infrastructure`, `preemptor` or `nobody`."
     )
+    runbook = serializers.CharField(
+        allow_blank=True,
+        help_text="Path of the page with checks, causes and remedies, on this server. Empty for `completed`.",
+    )
 
 
 class FieldProblemSerializer(serializers.Serializer[Any]):
