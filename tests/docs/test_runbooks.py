@@ -15,6 +15,7 @@ from athanor.backends import runbooks
 from athanor.clusters.node_score import WEIGHTS
 from athanor.core.runbooks import PREFIX, anchor
 from athanor.jobs.reasons import MEANINGS, SHARED_RUNBOOKS, Reason, Retry, explain, runbook_of
+from deploy.monitoring.alerts import ALERTS, rules_document
 from tests.pages import EXAMPLES, REPOSITORY
 
 FOLDER = REPOSITORY / "docs" / "runbooks"
@@ -22,6 +23,7 @@ SECTIONS = ["Symptom", "Check", "Cause", "Remedy", "What the platform does"]
 PLATFORM = REPOSITORY / "platform" / "athanor"
 SOURCES = [*PLATFORM.glob("backends/*/health_check.py"), *PLATFORM.glob("fleet/*.py")]
 PAGES = sorted([*FOLDER.glob("reasons/*.md"), *FOLDER.glob("findings/*.md")])
+ALERT_PAGES = sorted(FOLDER.glob("alerts/*.md"))
 COVERED = {reason: runbook_of(reason) for reason in Reason if runbook_of(reason)}
 
 
@@ -31,6 +33,12 @@ def file_of(path: str) -> Path:
 
 def section(text: str, name: str) -> str:
     return text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+
+
+def linked_pages(file: Path) -> set[str]:
+    """Return the pages of docs/ that a page links to, relative to it."""
+    linked = {target.partition("#")[0] for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", file.read_text())}
+    return {(file.parent / target).resolve().relative_to(REPOSITORY / "docs").as_posix() for target in linked}
 
 
 def checks_in(source: str) -> Iterator[str]:
@@ -95,9 +103,7 @@ def test_a_runbook_names_tests_that_exist_and_links_to_pages_that_are_served(fil
     named = re.findall(r"`(tests/[\w/]+(?:\.py)?)`", text)
     assert named, "a test that shows the remedy"
     assert [name for name in named if not (REPOSITORY / name).exists()] == []
-    linked = {target.partition("#")[0] for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text)}
-    resolved = {(file.parent / target).resolve().relative_to(REPOSITORY / "docs").as_posix() for target in linked}
-    assert resolved <= pages()
+    assert linked_pages(file) <= pages()
 
 
 def test_the_index_lists_every_runbook() -> None:
@@ -150,3 +156,26 @@ def test_the_installed_package_has_the_pages_where_the_web_looks_for_them() -> N
     wheel = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert "docs" in wheel["only-include"]
     assert (PLATFORM.parent / wheel["sources"]["docs"]) == docs_pages._PACKAGED
+
+
+def test_every_alert_has_a_runbook_in_the_index_and_none_is_left_over() -> None:
+    index = (FOLDER / "README.md").read_text()
+    assert {path.stem for path in FOLDER.glob("alerts/*.md")} == {alert.name for alert in ALERTS}
+    for alert in ALERTS:
+        assert f"| `{alert.name}` | {alert.severity} | [{alert.name}](alerts/{alert.name}.md) |" in index
+
+
+@pytest.mark.parametrize("file", ALERT_PAGES, ids=lambda file: file.stem)
+def test_a_runbook_of_an_alert_has_its_sections_and_links_to_pages_that_are_served(file: Path) -> None:
+    text = file.read_text()
+    assert text.startswith(f"# {file.stem}\n")
+    assert re.findall(r"^## (.*)$", text, re.M) == SECTIONS
+    assert all(section(f"{text}\n", name).strip() for name in SECTIONS)
+    assert linked_pages(file) <= pages()
+
+
+def test_the_address_in_a_rule_is_that_of_a_page() -> None:
+    for group in rules_document("https://athanor.example.org")["groups"]:  # type: ignore[attr-defined] # plain JSON
+        for rule in group["rules"]:
+            path = rule["annotations"]["runbook_url"].removeprefix("https://athanor.example.org/docs/")
+            assert f"{path}.md" in pages()
