@@ -185,11 +185,17 @@ def open_backup(place: Destination, backup_id: str = "") -> OpenBackup:
     that a newer version wrote.
     """
     known = ids_of(place)
-    if not known or (backup_id and backup_id not in known):
+    if not known:
         raise Invalid(
             "no_backup",
-            f"there is no complete backup{f' {backup_id}' if backup_id else ''} at this place",
-            remedy=f"choose one of {', '.join(known)}" if known else "check the address; `manage.py backup` makes one",
+            "there is no complete backup at this place",
+            remedy="check the address; `manage.py backup` makes one",
+        )
+    if backup_id and backup_id not in known:
+        raise Invalid(
+            "no_such_backup",
+            f"there is no complete backup {backup_id} at this place",
+            remedy=f"choose one of {', '.join(known)}",
         )
     chosen = backup_id or known[-1]
     name = manifest_name(chosen)

@@ -162,16 +162,16 @@ def _copy_objects(backup: OpenBackup) -> list[str]:
 
 
 def _refuse_damaged(problems: list[str]) -> None:
-    if problems:
-        named = "\n".join(
-            [*problems[:MAX_NAMED], *([f"and {len(problems) - MAX_NAMED} more"] * (len(problems) > MAX_NAMED))]
-        )
-        raise Invalid(
-            "backup_damaged",
-            f"{len(problems)} parts of the backup are missing or damaged:\n{named}\n",
-            remedy="put them back from another copy of the backup, restore another backup, or leave out such objects "
-            "with --without-damaged; the database was not filled",
-        )
+    if not problems:
+        return
+    more = [f"and {len(problems) - MAX_NAMED} more"] if len(problems) > MAX_NAMED else []
+    named = "\n".join([*problems[:MAX_NAMED], *more])
+    raise Invalid(
+        "backup_damaged",
+        f"parts of the backup are missing or damaged, and the database was not filled:\n{named}\n",
+        remedy="put them back from another copy of the backup, restore another backup, or leave out such objects with "
+        "--without-damaged",
+    )
 
 
 def _remove_tables() -> None:
