@@ -16,9 +16,9 @@ from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
 from athanor.accounts import audit
-from athanor.accounts.models import ApiToken, AuditEvent, User
+from athanor.accounts.models import ApiToken, AuditEvent, Team, User
 from athanor.artifacts import deletions, manifests, services, storage, unreferenced
-from athanor.artifacts.models import Artifact, Checkpoint, Dataset, TeamSecret
+from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Deletion, JobStorage, TeamSecret
 from athanor.backends.fake.backend import World
 from athanor.backups import create, tables
 from athanor.compliance import erasure
@@ -50,20 +50,35 @@ def rows_of_all_tables() -> dict[str, list[bytes]]:
         }
 
 
-@pytest.fixture
-def changes_meanwhile(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """While objects are copied, the checkpoint is retired, and all that deletes objects runs; what that deleted."""
-    copy = create.Copier.copy
-    deleted: list[int] = []
+def run_all_that_deletes() -> list[int]:
+    """Run all that deletes objects. Return what each has done."""
+    done = [services.sweep_retired(), deletions.purge_due(), erasure.run_due()]
+    unreferenced.sweep()
+    return [*done, JobStorage.objects.exclude(scanned_at=None).count()]
 
-    def retire_meanwhile(*arguments: Any) -> None:
+
+@pytest.fixture
+def changes_meanwhile(installation: Installation, other_team: Team, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """While objects are copied, the model, the checkpoint and a team are deleted; what was done about it meanwhile."""
+    copy = create.Copier.copy
+    done: list[int] = []
+
+    def delete(team: Team, kind: str, target_id: str) -> Deletion:
+        return Deletion.objects.create(
+            team=team, kind=kind, target_id=target_id, name="deleted", size_bytes=0, purge_after=timezone.now()
+        )
+
+    def delete_meanwhile(*arguments: Any) -> None:
+        model = installation.model
         Checkpoint.objects.filter(pk=installation.checkpoint.pk).update(retired_at=timezone.now())
-        sweeps = (services.sweep_retired, deletions.purge_due, unreferenced.sweep, erasure.run_due)
-        deleted.extend(in_another_session(sweep) for sweep in sweeps)
+        Artifact.objects.filter(pk=model.pk).update(deletion=delete(model.job.team, "artifact", model.pk))
+        Team.objects.filter(pk=other_team.pk).update(deleted_at=timezone.now())
+        delete(other_team, "team", other_team.pk)
+        done.extend(in_another_session(run_all_that_deletes))
         copy(*arguments)
 
-    monkeypatch.setattr(create.Copier, "copy", retire_meanwhile)
-    return deleted
+    monkeypatch.setattr(create.Copier, "copy", delete_meanwhile)
+    return done
 
 
 def test_everything_is_lost_and_restored_elsewhere(
@@ -79,7 +94,7 @@ def test_everything_is_lost_and_restored_elsewhere(
     assert changes_meanwhile == [0, 0, 0, 0]
     own = {key for key in objects_of(storage.bucket()) if key.split("/")[1] in owners(installation)}
     copies = {key: storage.get(key) for key in own}
-    assert services.sweep_retired() == 1, "objects are deleted again after the backup"
+    assert run_all_that_deletes() == [1, 1, 1, 2], "objects are deleted again after the backup"
     storage.delete(list(own))  # the bucket is lost, and the database is another one from here on
     world.forget(drive.attempt_of(installation.running).backend_name)
 
