@@ -40,6 +40,7 @@ help:
 	@echo 'make chaos    attack and kill parts of the platform while jobs run, and check the record (CHAOS_MINUTES=10, CHAOS=--seed=7)'
 	@echo '              before that, a thousand random histories of admission (CHAOS_SEEDS=1000); after it, faults of the machine:'
 	@echo '              full disks, no inodes, no descriptors, frozen services, wrong clocks and keys (root);'
+	@echo '              a backup during training, restored elsewhere after everything is lost;'
 	@echo '              last, each kind of fault in each phase of a training run, and random kills (FAULT_MINUTES=15)'
 	@echo 'make matrix   train one step on every mesh of up to 8 ranks, and compare with one rank (MATRIX=--ranks=4)'
 	@echo 'make slurm    the tests of Slurm over ssh too, and on a cluster with accounting (root, slurmdbd, mariadb-server)'
@@ -104,7 +105,7 @@ chaos: setup-dev
 	@ATHANOR_TEST_EXAMPLES=all $(VENV)/python -m pytest -q tests/control_plane/api/test_fuzz.py \
 		tests/control_plane/budgets/test_properties.py tests/control_plane/jobs/test_transitions.py
 	@$(VENV)/python -m tests.chaos.run --minutes $(or $(CHAOS_MINUTES),10) $(CHAOS)
-	@$(VENV)/python -m pytest -q tests/chaos/test_machine.py
+	@$(VENV)/python -m pytest -q tests/chaos/test_machine.py tests/chaos/test_backup.py
 	@$(VENV)/python -m tests.chaos.faults --minutes $(or $(FAULT_MINUTES),15)
 
 images: setup

@@ -100,3 +100,8 @@ def _forget_outside_settings() -> None:
         if name.startswith("ATHANOR_") and not name.startswith("ATHANOR_TEST_") or name in FOREIGN:
             with suppress(KeyError):
                 del os.environ[name]
+
+
+def secret(name: str) -> str:
+    """Return a secret of the stores, such as the password of PostgreSQL's superuser."""
+    return secret_values.load_or_make(_stack[0].folder)[name]

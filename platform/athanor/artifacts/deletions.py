@@ -23,7 +23,7 @@ from athanor.accounts import audit
 from athanor.accounts.models import Team, User
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
-from athanor.artifacts import keys, manifests, storage
+from athanor.artifacts import deletion_hold, keys, manifests, storage
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Deletion, PreparedDataset
 from athanor.core import task_triggers, tenancy
 from athanor.core.errors import Conflict, Invalid, NotFound
@@ -243,6 +243,7 @@ def due_of_any_kind() -> QuerySet[Deletion]:
     return Deletion.objects.filter(purged_at=None, restored_at=None, purge_after__lte=timezone.now())
 
 
+@deletion_hold.unless_held
 def purge_due(limit: int = 20) -> int:
     """Delete the objects of due deletions. Return how many deletions are complete. Safe to repeat and to run twice."""
     done = 0

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import User
-from athanor.artifacts import buckets, datasets, keys, manifests, preparations, storage
+from athanor.artifacts import buckets, datasets, deletion_hold, keys, manifests, preparations, storage
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset
 from athanor.core import task_triggers
 from athanor.core.errors import Conflict, Forbidden, Invalid, NotFound
@@ -218,6 +218,7 @@ def retired_checkpoints() -> QuerySet[Checkpoint]:
     return rows.filter(job__team__deleted_at=None)
 
 
+@deletion_hold.unless_held
 def sweep_retired(limit: int = 50) -> int:
     """Delete the objects of retired checkpoints. Return how many checkpoints were deleted."""
     gone = 0

@@ -130,9 +130,10 @@ def size_of(key: str) -> int | None:
 
 
 def put(key: str, content: bytes) -> None:
-    """Write an object of the platform's bucket."""
+    """Write an object. `key` may be `s3://bucket/key` of another bucket."""
+    where, inner = split(key)
     with _translated():
-        client().put_object(Bucket=bucket(), Key=key, Body=content)
+        client().put_object(Bucket=where, Key=inner, Body=content)
 
 
 def put_new(key: str, content: bytes) -> None:
@@ -163,10 +164,11 @@ def get(key: str) -> bytes | None:
 
 
 def delete(keys: list[str]) -> None:
-    """Delete objects of the platform's bucket, a few at a time: a checkpoint of thousands of ranks has 100,000."""
+    """Delete objects, a few at a time: a checkpoint of thousands of ranks has 100,000. Keys as in `put`."""
 
     def delete_one(key: str) -> None:
-        client().delete_object(Bucket=bucket(), Key=key)
+        where, inner = split(key)
+        client().delete_object(Bucket=where, Key=inner)
 
     with _translated(), ThreadPoolExecutor(DELETED_AT_A_TIME) as pool:
         for _ in pool.map(delete_one, keys):  # raises the first error, and cancels what has not begun

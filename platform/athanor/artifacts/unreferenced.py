@@ -21,7 +21,7 @@ from django.db.models import Exists, F, Max, OuterRef, QuerySet
 from django.utils import timezone
 
 from athanor.accounts import audit
-from athanor.artifacts import manifests, storage
+from athanor.artifacts import deletion_hold, manifests, storage
 from athanor.artifacts.models import Artifact, Checkpoint, JobStorage, PreparedDataset
 from athanor.artifacts.services import job_prefix
 from athanor.core import ids
@@ -62,6 +62,7 @@ def due(now: datetime | None = None) -> QuerySet[JobStorage]:
     return JobStorage.objects.filter(next_scan_at__lte=now or timezone.now(), team__deleted_at=None)
 
 
+@deletion_hold.unless_held
 def sweep(now: datetime | None = None, max_pages: int = MAX_PAGES) -> int:
     """Scan the due prefixes, at most `max_pages` pages of them. Return how many objects were deleted."""
     now = now or timezone.now()

@@ -21,7 +21,7 @@ from django.utils import timezone
 
 from athanor.accounts import audit, members
 from athanor.accounts.models import ApiToken, Invitation, Membership, Team, User
-from athanor.artifacts import deletions, rotation, storage
+from athanor.artifacts import deletion_hold, deletions, rotation, storage
 from athanor.artifacts.models import (
     Artifact,
     Checkpoint,
@@ -86,6 +86,7 @@ def due() -> QuerySet[Deletion]:
     return deletions.due_of_any_kind().filter(kind=Deletion.Kind.TEAM)
 
 
+@deletion_hold.unless_held
 def run_due(limit: int = 5, max_pages: int = MAX_PAGES) -> int:
     """Continue due erasures. Return how many are complete. Safe to repeat and to run concurrently."""
     done = 0

@@ -136,3 +136,8 @@ def delivery_id() -> str:
 def key_id() -> str:
     """Return a new id of a data key."""
     return new_id("key")
+
+
+def backup_id() -> str:
+    """Return a new id of a backup."""
+    return new_id("bkp")

@@ -7,7 +7,7 @@ restricted to the teams of its authenticated caller, and the setting is reset wh
 So a query that forgets to filter by team finds nothing instead of everything.
 
 It needs a database session per connection: a pooler in front of PostgreSQL must pool sessions, not transactions.
-Backups by the tables' owner need `pg_dump --enable-row-security`.
+Backups by the tables' owner need `pg_dump --enable-row-security`; `manage.py backup` takes care of it.
 """
 
 from collections.abc import Iterable, Iterator

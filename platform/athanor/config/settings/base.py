@@ -74,7 +74,7 @@ TEMPLATES = [
 ]
 
 # What makes and changes tables connects as their owner, everything else as a role that owns none.
-OWNER_COMMANDS = {"migrate", "prepare", "showmigrations", "sqlmigrate", "sqlflush", "flush"}
+OWNER_COMMANDS = {"migrate", "prepare", "restore", "showmigrations", "sqlmigrate", "sqlflush", "flush"}
 _as_owner = len(sys.argv) > 1 and sys.argv[1] in OWNER_COMMANDS
 _database_url = (ATHANOR.migration_database_url if _as_owner else "") or ATHANOR.database_url
 DATABASES = {"default": dj_database_url.parse(_database_url, engine="athanor.core.postgresql", conn_health_checks=True)}
