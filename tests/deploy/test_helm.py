@@ -1,6 +1,8 @@
 """What the chart renders: valid objects that fit each other, restricted pods, and nothing secret in the open."""
 
+import json
 import re
+import tarfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -172,6 +174,18 @@ def test_secrets_are_references_and_in_no_command_line(objects: list[helm.Object
                 assert set(one) == {"name", "valueFrom"}, one["name"]
                 assert set(one["valueFrom"]) == {"secretKeyRef"}
         assert "$(" not in " ".join(helm.container(template)["args"])
+
+
+def test_every_secret_that_the_values_may_name_is_used() -> None:
+    schema = json.loads((helm.CHART / "values.schema.json").read_text())
+    used = {
+        one["name"]
+        for values in helm.VALUES
+        for template in helm.pods(helm.render(values)).values()
+        for one in helm.container(template)["env"]
+        if "secretKeyRef" in one.get("valueFrom", {})
+    }
+    assert used == set(schema["$defs"]["secretName"]["enum"])
 
 
 def test_the_owner_of_the_tables_and_the_first_password_are_for_the_job_alone(objects: list[helm.Object]) -> None:
@@ -361,6 +375,18 @@ def test_monitors_scrape_ports_of_the_pods_with_the_token_of_the_secret() -> Non
         assert program["ports"] == [{"name": "metrics", "containerPort": 9464}]
         assert "--metrics=0.0.0.0:9464" in program["args"]
     assert of_pods["spec"]["podMetricsEndpoints"][0]["port"] == "metrics"
+
+
+def test_a_packaged_chart_renders_the_same(tmp_path: Path) -> None:
+    """What deploy/kubernetes gives it by links is in the package, and the values of the tests are not."""
+    done = helm.run("package", str(helm.CHART), "--destination", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    (package,) = tmp_path.iterdir()
+    with tarfile.open(package) as archive:
+        assert not [name for name in archive.getnames() if "/ci/" in name]
+    values = BY_NAME["production"]
+    rendered = helm.run("template", "athanor", str(package), "--namespace", helm.NAMESPACE, "-f", str(values))
+    assert [one for one in yaml.safe_load_all(rendered.stdout) if one] == helm.render(values)
 
 
 def test_the_chart_has_the_version_of_the_platform() -> None:

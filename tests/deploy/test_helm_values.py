@@ -18,7 +18,7 @@ OPTIONAL = ("global", "podSecurityContext")  # names that values.yaml need not h
 DEFAULTS = yaml.safe_load((helm.CHART / "values.yaml").read_text())
 MINIMAL = helm.CHART / "ci" / "minimal-values.yaml"
 PAGE = "docs/operations/helm.md:"
-SECRETS = set(SCHEMA["properties"]["secrets"]["properties"]["from"]["propertyNames"]["enum"])
+SECRETS = set(SCHEMA["$defs"]["secretName"]["enum"])
 
 REFUSED = {
     "an unknown value": ({"weeb": {}}, "additional properties 'weeb' not allowed"),
@@ -35,6 +35,9 @@ REFUSED = {
     "a secret as a setting": ({"settings": {"ATHANOR_MASTER_KEY": "k"}}, "invalid propertyName 'ATHANOR_MASTER_KEY'"),
     "a setting that the chart makes": ({"settings": {"ATHANOR_S3_BUCKET": "b"}}, "propertyName 'ATHANOR_S3_BUCKET'"),
     "a key of another name": ({"secrets": {"from": {"PASSWORD": {"key": "a"}}}}, "invalid propertyName 'PASSWORD'"),
+    "a secret as a variable": (
+        {"extraEnv": [{"name": "ATHANOR_SECRET_KEY", "value": "k"}]}, "'/extraEnv/0/name': 'not' failed",
+    ),
     "a monitor without metrics": ({"metrics": {"serviceMonitor": {"enabled": True}}}, "'/metrics/enabled': value must"),
     "a privileged pod": ({"podSecurityContext": {"runAsUser": 0}}, "'/podSecurityContext/runAsUser': minimum: got 0"),
     "no pod": ({"worker": {"replicas": 0}}, "'/worker/replicas': minimum: got 0, want 1"),
