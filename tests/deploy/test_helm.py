@@ -209,7 +209,7 @@ def test_started_ready_and_live_are_three_questions(objects: list[helm.Object]) 
     web = helm.container(helm.pods(objects)["web"])
     assert web["startupProbe"]["httpGet"]["path"] == "/healthz"
     assert web["readinessProbe"]["httpGet"]["path"] == "/readyz"
-    assert web["livenessProbe"]["exec"]["command"][-1] == "healthy"  # no store is asked
+    assert web["livenessProbe"]["exec"]["command"][-1] == "healthy"  # no store is requested
     for kind in ("startupProbe", "readinessProbe"):
         assert resolve(web[kind]["httpGet"]["path"])
         assert web[kind]["httpGet"]["port"] in {port["name"] for port in web["ports"]}
@@ -289,7 +289,7 @@ def test_the_network_is_closed_but_for_what_is_named() -> None:
     assert "ingress" not in closed
     named = yaml.safe_load(BY_NAME["production"].read_text())["networkPolicy"]
     assert closed["egress"][1:] == named["egress"]
-    assert [port["port"] for port in closed["egress"][0]["ports"]] == [53, 53]
+    assert closed["egress"][0]["ports"] == [{"protocol": name, "port": 53} for name in ("UDP", "TCP")]
     assert web["ingress"] == [{"from": named["ingressFrom"], "ports": [{"protocol": "TCP", "port": "http"}]}]
 
 

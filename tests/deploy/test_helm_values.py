@@ -14,7 +14,7 @@ from tests.deploy import helm
 from tests.pages import EXAMPLES
 
 SCHEMA = json.loads((helm.CHART / "values.schema.json").read_text())
-OPTIONAL = ("global", "podSecurityContext")  # names that values.yaml need not have, and whose content it has not
+OPTIONAL = ("global", "podSecurityContext")  # values.yaml has neither the first nor the content of the second
 DEFAULTS = yaml.safe_load((helm.CHART / "values.yaml").read_text())
 MINIMAL = helm.CHART / "ci" / "minimal-values.yaml"
 PAGE = "docs/operations/helm.md:"

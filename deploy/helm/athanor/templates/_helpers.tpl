@@ -145,7 +145,7 @@ spec:
     {{- $own := dict "labelSelector" (dict "matchLabels" (include "athanor.componentSelector" $ | fromYaml)) }}
     {{- $spread := list }}
     {{- range . }}
-    {{- $spread = append $spread (merge (deepCopy .) $own) }}
+    {{- $spread = append $spread (hasKey . "labelSelector" | ternary . (merge (deepCopy $own) .)) }}
     {{- end }}
     {{- toYaml $spread | nindent 4 }}
   {{- end }}
