@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import re
 import signal
 import socket
 import socketserver
@@ -20,7 +21,7 @@ from deploy.local.handle import wait_until
 from tests.deploy import helm
 
 pytestmark = [helm.needs_helm, pytest.mark.slow, pytest.mark.server]
-MINIMAL = helm.CHART / "ci" / "minimal-values.yaml"
+VALUES = helm.CHART / "ci" / "monitored-values.yaml"
 PROGRAM = [sys.executable, "-m", "athanor.config.program"]
 POD_IP = "127.0.0.1"
 REPORTS_SECONDS = 1.0  # the interval of signs of life; they count as hung after three
@@ -77,7 +78,8 @@ class Pod:
         self.container = helm.container(template)
         self.alive = folder / "athanor-program" / "alive"
         self.port = free_port()
-        self.args = [one.replace("0.0.0.0:8700", f"{POD_IP}:{self.port}") for one in self.container["args"]]
+        here = f"{POD_IP}:{self.port}"
+        self.args = [re.sub(r"0\.0\.0\.0:\d+", here, one) for one in self.container["args"]]
         variables = helm.environment(template, {"athanor": secret}, POD_IP)
         outside = {n: v for n, v in os.environ.items() if n not in variables and not n.startswith("ATHANOR_")}
         often = {"TMPDIR": str(folder), "WATCHDOG_USEC": str(int(3e6 * REPORTS_SECONDS))}
@@ -87,15 +89,19 @@ class Pod:
     def start(self) -> None:
         self.process = subprocess.Popen([*PROGRAM, *self.args], env=self.environment)
 
-    def status(self, probe: str, host: str = "") -> int:
+    def status(self, probe: str, **headers: str) -> int:
         """Return the status of the answer to a probe, requested as a kubelet does; 0 without an answer."""
-        connection = http.client.HTTPConnection(POD_IP, self.port, timeout=self.container[probe]["timeoutSeconds"])
+        settings = self.container[probe]
+        return self.get(settings["httpGet"]["path"], settings["timeoutSeconds"], headers)[0]
+
+    def get(self, path: str, seconds: float, headers: dict[str, str]) -> tuple[int, str]:
+        connection = http.client.HTTPConnection(POD_IP, self.port, timeout=seconds)
         try:
-            headers = {"Host": host} if host else {}
-            connection.request("GET", self.container[probe]["httpGet"]["path"], headers=headers)
-            return connection.getresponse().status
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
         except OSError:
-            return 0
+            return 0, ""
         finally:
             connection.close()
 
@@ -131,8 +137,9 @@ def pods(relay: Relay, tmp_path: Path) -> Iterator[dict[str, Pod]]:
     secret["DATABASE_URL"] = secret["DATABASE_URL"].replace(f"@{address.hostname}:{address.port}/", of_relay)
     assert of_relay in secret["DATABASE_URL"]
     secret["ATHANOR_BOOTSTRAP_PASSWORD"] = "chosen by the test"
+    secret["ATHANOR_METRICS_TOKEN"] = "a token of the test"
     store = f"objectStore.endpoint={os.environ['ATHANOR_S3_ENDPOINT']}"
-    templates = helm.pods(helm.render(MINIMAL, "--set", store))
+    templates = helm.pods(helm.render(VALUES, "--set", store))
     made = {}
     for component, template in templates.items():
         folder = tmp_path / component
@@ -158,10 +165,16 @@ def test_an_outage_of_the_database_makes_the_web_unready_and_restarts_nothing(
     web = pods["web"]
     wait_until(lambda: web.status("startupProbe") == 200, "the web has started", 120)
     wait_until(lambda: web.status("readinessProbe") == 200, "the web is ready", 60)
-    assert web.status("readinessProbe", host="athanor.example") == 200
-    assert web.status("readinessProbe", host="elsewhere.example") == 400
+    assert web.status("readinessProbe", Host="athanor.example") == 200
+    assert web.status("readinessProbe", Host="elsewhere.example") == 400
     for component in ("worker", "beat"):
         wait_until(lambda pod=pods[component]: pod.succeeds("startupProbe"), f"{component} has started", 120)
+
+    bearer = {"Authorization": f"Bearer {web.environment['ATHANOR_METRICS_TOKEN']}"}
+    assert "athanor_state_up 1.0" in web.get("/metrics", 10, bearer)[1], "plain http, as from Prometheus in the cluster"
+    assert web.get("/metrics", 10, {})[0] == 401
+    for component in ("worker", "beat"):
+        assert pods[component].get("/metrics", 10, {})[0] == 200
 
     relay.cut()
     wait_until(lambda: web.status("readinessProbe") == 503, "the web is not ready", 60)

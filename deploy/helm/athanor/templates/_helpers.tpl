@@ -44,7 +44,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if eq .component "prepare" -}}
 {{- $secret = concat $secret (list "ATHANOR_MIGRATION_DATABASE_URL" "ATHANOR_BOOTSTRAP_PASSWORD") -}}
 {{- end -}}
-{{- if $root.Values.metrics.enabled -}}
+{{- if and $root.Values.metrics.enabled (eq .component "web") -}}
 {{- $secret = append $secret "ATHANOR_METRICS_TOKEN" -}}
 {{- end -}}
 {{- range $name := $secret }}
@@ -54,7 +54,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
     secretKeyRef:
       name: {{ default $root.Values.secrets.name $from.name }}
       key: {{ default $name $from.key }}
-      {{- if not (or $from (has $name $required)) }}
+      {{- if not (or $from (has $name $required) (eq $name "ATHANOR_METRICS_TOKEN")) }}
       optional: true
       {{- end }}
 {{- end }}
