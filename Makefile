@@ -22,7 +22,7 @@ unexport ATHANOR_DATA_DIR
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup setup-dev demo quota-demo up down status test test-all test-fast test-matrix lint bench gpu-kit chaos images compose-test matrix slurm gen clean
+.PHONY: help python setup setup-dev demo quota-demo up down status test test-all test-fast test-matrix lint bench gpu-kit chaos images compose-test helm matrix slurm gen clean
 
 help:
 	@echo 'make demo     set everything up and train, download and try a model'
@@ -47,6 +47,7 @@ help:
 	@echo 'make gen      regenerate the OpenAPI document, the types, docs/reference, alerts and dashboards'
 	@echo 'make images   build the container images, with buildah (IMAGES="platform --base=python:3.12-slim")'
 	@echo 'make compose-test  train the demo job in these images, by deploy/compose.yaml (podman)'
+	@echo 'make helm     get helm for the tests of the chart (Linux on x86_64; a download of 36 MiB)'
 	@echo 'make setup    only install and build'
 	@echo 'make clean    remove what was built; the data in .athanor stays'
 	@echo
@@ -113,6 +114,9 @@ images: setup
 
 compose-test: setup-dev
 	@ATHANOR_TEST_COMPOSE=1 $(VENV)/python -m pytest -q tests/deploy/test_compose.py
+
+helm: setup-dev
+	@$(VENV)/python -m tests.deploy.helm
 
 matrix: setup-dev
 	@$(VENV)/python -m tests.trainer.matrix $(MATRIX)

@@ -9,7 +9,7 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from athanor.accounts.models import ApiToken, Membership, User
 from athanor.artifacts import storage
-from athanor.clusters.models import Pool
+from athanor.clusters.models import Cluster, Pool
 from athanor.config import program
 from athanor.config.management.commands.bootstrap import PASSWORD_VARIABLE
 
@@ -27,6 +27,13 @@ def test_it_makes_what_is_missing_and_shows_no_secret(bucket: str, monkeypatch: 
     assert Pool.objects.filter(cluster__name="local").exists()
     assert not ApiToken.objects.filter(user=made).exists()
     assert FIRST not in shown.getvalue()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_workers_that_run_no_jobs_themselves_need_no_local_cluster(bucket: str) -> None:
+    call_command("prepare", no_local_cluster=True, stdout=StringIO())
+    assert User.objects.filter(username="admin").exists()
+    assert not Cluster.objects.exists()
 
 
 @pytest.mark.django_db(transaction=True)

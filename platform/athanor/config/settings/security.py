@@ -29,7 +29,11 @@ if _https and not ATHANOR.trusted_proxies:
     )
 # TLS ends at the proxy, which says so in X-Forwarded-Proto; only a trusted one is believed (config/server.py).
 SECURE_SSL_REDIRECT = _https
-SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$"]
+SECURE_REDIRECT_EXEMPT = [
+    r"^healthz$",
+    r"^readyz$",
+    r"^metrics$",
+]  # requested from pods and processes, beside the proxy
 SECURE_HSTS_SECONDS = 365 * 86_400 if _https else 0
 # Whether other hosts below this name speak TLS, and whether browsers ship with it, is for the name's owner to say.
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]

@@ -29,8 +29,13 @@ class Command(BaseCommand):
         parser.add_argument(
             "--only-missing", action="store_true", help="leave the password of an existing user, and make no token"
         )
+        parser.add_argument(
+            "--no-local-cluster", action="store_true", help="make no cluster for jobs on the machine of the worker"
+        )
 
-    def handle(self, *args: Any, username: str, team: str, only_missing: bool, **options: Any) -> None:
+    def handle(
+        self, *args: Any, username: str, team: str, only_missing: bool, no_local_cluster: bool, **options: Any
+    ) -> None:
         """Run the command."""
         ensure_bucket()
         powers = {"is_staff": True, "is_superuser": True, "platform_role": PlatformRole.PLATFORM_ADMIN.value}
@@ -43,7 +48,8 @@ class Command(BaseCommand):
             user.save()
         team_row, _ = Team.objects.get_or_create(name=team)
         Membership.objects.get_or_create(user=user, team=team_row, defaults={"role": Role.ADMIN})
-        self._this_machine()
+        if not no_local_cluster:
+            self._this_machine()
         if only_missing:
             self.stdout.write(f"administrator {username} and team {team}: {'made' if created else 'there'}")
             return

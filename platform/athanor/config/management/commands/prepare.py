@@ -25,8 +25,11 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the arguments."""
         parser.add_argument("--wait", type=float, default=120.0, metavar="SECONDS", help="for stores that start")
+        parser.add_argument(
+            "--no-local-cluster", action="store_true", help="for workers that are not to run jobs on their own machine"
+        )
 
-    def handle(self, *args: Any, wait: float, **options: Any) -> None:
+    def handle(self, *args: Any, wait: float, no_local_cluster: bool, **options: Any) -> None:
         """Run the command."""
         deadline = time.monotonic() + wait
         while True:
@@ -39,4 +42,4 @@ class Command(BaseCommand):
                     raise CommandError(f"a store has not answered for {wait:.0f} s: {error}") from error
                 time.sleep(POLL_SECONDS)  # between two questions to a store that starts
         call_command("migrate", interactive=False, skip_checks=False)  # refuses a database of newer code
-        call_command("bootstrap", only_missing=True)
+        call_command("bootstrap", only_missing=True, no_local_cluster=no_local_cluster)
