@@ -106,7 +106,7 @@ chaos: setup-dev
 	@ATHANOR_TEST_EXAMPLES=all $(VENV)/python -m pytest -q tests/control_plane/api/test_fuzz.py \
 		tests/control_plane/budgets/test_properties.py tests/control_plane/jobs/test_transitions.py
 	@$(VENV)/python -m tests.chaos.run --minutes $(or $(CHAOS_MINUTES),10) $(CHAOS)
-	@$(VENV)/python -m pytest -q tests/chaos/test_machine.py tests/chaos/test_backup.py
+	@$(VENV)/python -m pytest -q tests/chaos/test_machine.py tests/chaos/test_backup.py tests/chaos/test_rolling_upgrade.py
 	@$(VENV)/python -m tests.chaos.faults --minutes $(or $(FAULT_MINUTES),15)
 
 images: setup
