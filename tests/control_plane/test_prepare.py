@@ -37,14 +37,16 @@ def test_workers_that_run_no_jobs_themselves_need_no_local_cluster(bucket: str) 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_password_that_was_changed_stays(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_administrator_has_changed_stays(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PASSWORD_VARIABLE, FIRST)
     call_command("prepare", stdout=StringIO())
     known = User.objects.get(username="admin")
     known.set_password("chosen by the administrator")
     known.save()
+    Pool.objects.filter(cluster__name="local").update(slots_per_node=1, memory_bytes=2**30)
     call_command("prepare", stdout=StringIO())
     known.refresh_from_db()
+    assert list(Pool.objects.values_list("slots_per_node", "memory_bytes")) == [(1, 2**30)]
     assert known.check_password("chosen by the administrator")
 
 

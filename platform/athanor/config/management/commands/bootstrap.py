@@ -27,7 +27,7 @@ class Command(BaseCommand):
         parser.add_argument("--username", default="admin")
         parser.add_argument("--team", default="demo")
         parser.add_argument(
-            "--only-missing", action="store_true", help="leave the password of an existing user, and make no token"
+            "--only-missing", action="store_true", help="change nothing that is there, and make no token"
         )
         parser.add_argument(
             "--no-local-cluster", action="store_true", help="make no cluster for jobs on the machine of the worker"
@@ -49,7 +49,7 @@ class Command(BaseCommand):
         team_row, _ = Team.objects.get_or_create(name=team)
         Membership.objects.get_or_create(user=user, team=team_row, defaults={"role": Role.ADMIN})
         if not no_local_cluster:
-            self._this_machine()
+            self._this_machine(only_missing)
         if only_missing:
             self.stdout.write(f"administrator {username} and team {team}: {'made' if created else 'there'}")
             return
@@ -61,14 +61,13 @@ class Command(BaseCommand):
             json.dumps({"username": username, "password": password, "team": team_row.name, "token": token})
         )
 
-    def _this_machine(self) -> None:
+    def _this_machine(self, only_missing: bool) -> None:
         cluster, _ = Cluster.objects.get_or_create(name="local", defaults={"kind": "local"})
-        Pool.objects.update_or_create(
-            cluster=cluster,
-            name="cpu",
-            defaults={
-                "accelerator": "cpu",
-                "slots_per_node": len(os.sched_getaffinity(0)),
-                "memory_bytes": psutil.virtual_memory().total,
-            },
-        )
+        if only_missing and Pool.objects.filter(cluster=cluster, name="cpu").exists():
+            return
+        machine = {
+            "accelerator": "cpu",
+            "slots_per_node": len(os.sched_getaffinity(0)),
+            "memory_bytes": psutil.virtual_memory().total,
+        }
+        Pool.objects.update_or_create(cluster=cluster, name="cpu", defaults=machine)
