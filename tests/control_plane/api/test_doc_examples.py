@@ -12,10 +12,12 @@ import pytest
 import typer
 import typer.main
 from django.core.management import get_commands
+from django.urls import resolve
 
 from athanor.accounts.models import Team, User
 from athanor.accounts.roles import PlatformRole, Role, Scope
 from athanor.accounts.services import issue_token
+from athanor.api import site
 from athanor.api.document import content
 from athanor.backends.registry import configuration
 from athanor.cli.main import app
@@ -38,6 +40,7 @@ SERVER_PART = {
     "kind": "slurm",
     "config": {"command": ["python", "-m", "trainer.agent"]},
 }
+SLURMRESTD = "https://slurm.example/"
 MESH_RANKS = 16  # of the meshes that are shown
 
 
@@ -94,6 +97,12 @@ def test_a_document_is_taken_as_it_stands(
         assert preview.status_code == 200, preview.content
     elif "pools" in data:
         Scenario.model_validate(data)
+    elif "publicUrl" in data:  # tests/deploy/test_helm_values.py renders them
+        assert set(data) <= set(load_yaml((REPOSITORY / "deploy/helm/athanor/values.yaml").read_text()))
+    elif "scrape_configs" in data:
+        (scrape,) = data["scrape_configs"]
+        assert scrape["job_name"].startswith("athanor"), "the alert AthanorDown expects it"
+        assert scrape["authorization"].keys() == {"credentials_file"}
     else:
         Pool.objects.update(slots_per_node=64)
         answers = [admin.send("POST", "jobs:plan", whole) for whole in _wholes(data)]
@@ -152,9 +161,14 @@ def test_a_target_of_make_is_there(command: str) -> None:
     assert set(named) <= targets
 
 
-@pytest.mark.parametrize("command", [each for each in COMMANDS if each.startswith("curl ")])
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each.startswith("curl ") and SLURMRESTD not in each])
 def test_a_request_of_curl_goes_to_an_operation_of_the_api(command: str) -> None:
-    (path,) = re.findall(r"(/api/v1/[\w:/$.{}-]+)", command)
+    found = re.findall(r"(/api/v1/[\w:/$.{}-]+)", command)
+    if not found:  # another address of the web
+        (other,) = re.findall(r"://[^/\s]+(/\S+)", command)
+        assert resolve(other).func is not site.unknown
+        return
+    (path,) = found
     known = [re.escape(each).replace(r"\{", "{") for each in json.loads(content())["paths"]]
     assert any(re.fullmatch(re.sub(r"\{[^}]*\}", "[^/]+", each), path) for each in known), path
 
