@@ -12,8 +12,8 @@ from athanor.jobs.reasons import MEANINGS, Blame
 Group = Literal["platform", "clusters", "jobs", "teams"]
 Severity = Literal["critical", "warning"]
 
-# Work whose delay users feel. Others wait for a budget of their own, such as the scrub, and observation has an alert
-# for each cluster.
+# Tasks for which users notice a delay. Others wait for a budget of their own, such as the scrub, and observation has
+# an alert for each cluster.
 URGENT_TASKS = (
     task_triggers.ADMIT, task_triggers.DISPATCH, task_triggers.FINALISE, task_triggers.PUBLISH, task_triggers.METER,
 )  # fmt: skip

@@ -44,9 +44,9 @@ LAG = Gauge(
 )
 RUN_AGE = Gauge("reconciler_last_run_age_seconds", "Time since the last run of a reconciler that succeeded.", ("task",))
 LATE = Gauge("reconciler_late", "1 if a reconciler has missed several runs.", ("task",))
-ROWS_FAILING = Gauge("reconciler_rows_failing", "Rows whose work failed lately and is tried again.", ("task",))
+ROWS_FAILING = Gauge("reconciler_rows_failing", "Rows with work that failed lately and is tried again.", ("task",))
 ROWS_GIVEN_UP = Gauge(
-    "reconciler_rows_given_up", "Rows whose work was given up after repeated errors, in the last 7 days.", ("task",)
+    "reconciler_rows_given_up", "Rows with work that was given up after repeated errors, in the last 7 days.", ("task",)
 )
 DELIVERIES_PENDING = Gauge(
     "webhook_deliveries_pending", "Deliveries to enabled webhooks that are not accepted yet.", ("team",)
@@ -54,7 +54,7 @@ DELIVERIES_PENDING = Gauge(
 DELIVERIES_OLDEST = Gauge(
     "webhook_oldest_pending_seconds", "Age of the oldest delivery that is not accepted yet.", ("team",)
 )
-WEBHOOKS_FAILING = Gauge("webhooks_failing", "Enabled webhooks whose last delivery failed.", ("team",))
+WEBHOOKS_FAILING = Gauge("webhooks_failing", "Enabled webhooks with a failed last delivery.", ("team",))
 BUDGET_AMOUNT = Gauge(
     "budget_amount", "Amount of a budget in its current period, in slot-hours or in the currency.", _BUDGET
 )

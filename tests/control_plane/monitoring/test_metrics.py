@@ -273,7 +273,7 @@ def test_without_a_database_the_processes_are_still_scraped(
 
 
 def test_the_state_is_read_with_the_same_number_of_queries_for_any_number_of_jobs(
-    submit: Callable[..., Job], django_assert_num_queries: Any, pool: Pool
+    submit: Callable[..., Job], pool: Pool
 ) -> None:
     from django.db import connection
     from django.test.utils import CaptureQueriesContext
