@@ -76,6 +76,7 @@ def for_platform(
         ATHANOR_LOCAL_BACKEND_DIR=str(folder.jobs),
         ATHANOR_CLUSTER_CONFIG_DIR=os.environ.get("ATHANOR_CLUSTER_CONFIG_DIR") or str(folder.clusters),
         ATHANOR_DASHBOARD_DIR=str(REPOSITORY / "frontend" / "dist"),
+        ATHANOR_DOCS_DIR=str(REPOSITORY / "build" / "docs"),
     )
     environment.setdefault("ATHANOR_AUDIT_ANCHORS", f"file:{folder.root / 'audit-anchors.jsonl'}")
     environment.setdefault("ATHANOR_DISKS", str(folder.root))

@@ -1,4 +1,5 @@
-"""`python -m deploy.local.install`: .venv, packages and the dashboard's build, each only when something changed.
+"""`python -m deploy.local.install`: .venv, packages, dashboard and documentation, each only when something
+changed.
 
 Runs under any Python from 3.11, before anything is installed: standard library only. pip's own environment
 (index, find-links, certificates) reaches pip untouched.
@@ -100,6 +101,21 @@ def build_dashboard() -> None:
     stamp.write_text(digest)
 
 
+def build_docs() -> None:
+    """Build the documentation's site when a page or what builds it has changed."""
+    sources = sorted(path for name in ("docs", "deploy/docs") for path in (REPOSITORY / name).rglob("*"))
+    inputs = [path for path in sources if path.suffix in {".md", ".py", ".yml"}]
+    digest = _digest([*inputs, REPOSITORY / "constraints.txt"])
+    stamp = REPOSITORY / "build" / "docs" / ".athanor-sources"
+    if stamp.exists() and stamp.read_text() == digest:
+        return
+    print("building the documentation", flush=True)
+    command = [str(VENV / "bin" / "python"), "-m", "deploy.docs"]
+    if subprocess.run(command, cwd=REPOSITORY, check=False).returncode:
+        raise StackError("the documentation could not be built: the message of mkdocs is above")
+    stamp.write_text(digest)
+
+
 def node_environment() -> dict[str, str]:
     """Return an environment with the system's node if it is new enough, else the one of the wheel in .venv."""
     environment = dict(os.environ)
@@ -151,6 +167,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.local.install")
     parser.add_argument("--extras", default="server,trainer,local", help="comma-separated")
     parser.add_argument("--dashboard", action="store_true", help="build the dashboard, too")
+    parser.add_argument("--docs", action="store_true", help="build the site of the documentation, too")
     options = parser.parse_args()
     started = time.monotonic()
     try:
@@ -159,6 +176,8 @@ def main() -> int:
         installed = time.monotonic()
         if options.dashboard:
             build_dashboard()
+        if options.docs:
+            build_docs()
     except StackError as error:
         print(f"athanor: {error}", file=sys.stderr)
         return 1

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from deploy.reference.api import api_page
 from deploy.reference.cli import cli_page
 from deploy.reference.errors import errors_page
 from deploy.reference.events import events_page
@@ -14,6 +15,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
 PAGES: dict[str, Callable[[], str]] = {
     "spec.md": spec_page,
     "cli.md": cli_page,
+    "api.md": api_page,
     "errors.md": errors_page,
     "events.md": events_page,
     "models.md": models_page,

@@ -41,6 +41,19 @@ def test_other_pages_obey_the_policy(page: Page, stack, path: str) -> None:
     expect(shown).to_be_visible()
 
 
+def test_the_documentation_obeys_the_policy_and_can_be_searched(page: Page, stack) -> None:
+    page.goto("/docs/runbooks/reasons/network#network_error")
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    assert page.evaluate("typeof __md_get") == "function", "the inline script of the theme ran"
+    page.get_by_role("textbox", name="Search").fill("storage quota")
+    found = page.locator(".md-search-result__item a").first
+    expect(found).to_be_visible()
+    found.click()
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    assert page.url.startswith(f"{stack.url}/docs/")
+
+
 def test_the_admin_obeys_the_policy(page: Page, stack) -> None:
     sign_in(page, stack)
     for path in ("/admin/", "/admin/accounts/user/", "/admin/accounts/user/add/"):

@@ -59,8 +59,11 @@ export function AccountMenu({ user, teams }: { user: User; teams: Team[] }) {
         <Menu.Item component={Link} to="/account">
           Password and sessions
         </Menu.Item>
+        <Menu.Item component="a" href="/docs/">
+          Documentation
+        </Menu.Item>
         <Menu.Item component="a" href="/api/docs/">
-          API reference
+          Try the API
         </Menu.Item>
         {user.is_staff || user.platform_role !== "none" ? (
           <Menu.Item component="a" href="/admin/">

@@ -1,84 +1,81 @@
-"""Pages of docs/ for people who run jobs and clusters, above all the runbooks, as HTML.
+"""The documentation under /docs/: the site that `python -m deploy.docs` builds from docs/.
 
-Readable without signing in: they come with the version and contain nothing of an installation.
+Readable without signing in: it comes with the version and contains nothing of an installation.
 """
 
-import posixpath
+import base64
+import hashlib
+import mimetypes
+import re
 from functools import lru_cache
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
-from django.utils.safestring import mark_safe
-from django.views.decorators.http import require_safe
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, HttpResponsePermanentRedirect
+from django.utils.http import quote_etag
+from django.views.decorators.gzip import gzip_page
+from django.views.decorators.http import condition, require_safe
 
 from athanor.api import site
-from athanor.core.runbooks import anchor
+from athanor.api.headers import CSP, page_policy
 
-_PACKAGED = Path(__file__).resolve().parents[1] / "docs"  # pyproject.toml puts docs/ into the wheel
-FOLDER = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).resolve().parents[3] / "docs"
-PARTS = ("runbooks", "how-to", "operations", "concepts")
-INDEX = "README.md"
 FRESH_SECONDS = 300
+INDEX = "index.html"
+_LEFT_OUT = {"404.html", "sitemap.xml", "sitemap.xml.gz"}
+_INLINE_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
+
+
+def _etag(request: HttpRequest, name: str = "") -> str | None:
+    file = _file_at(name)
+    if file is None:
+        return None
+    status = file.stat()
+    return quote_etag(f"{status.st_mtime_ns:x}-{status.st_size:x}")
 
 
 @require_safe
-def page(request: HttpRequest, name: str) -> HttpResponse:
-    """Return the page `name`, with or without .md; a folder is its README.md."""
-    # Looked up among the pages that exist: no part of the address reaches the file system.
-    file = f"{name}{INDEX}" if name.endswith("/") else name if name.endswith(".md") else f"{name}.md"
-    if file not in pages():
-        return site.unknown(request)
-    title, body = rendered(file)
-    content = {"title": title, "body": mark_safe(body)}  # noqa: S308 - HTML in the Markdown is escaped
-    answer = render(request, "athanor/docs_page.html", content)
+@gzip_page
+@condition(etag_func=_etag)
+def page(request: HttpRequest, name: str = "") -> HttpResponse:
+    """Return the page or file `name`, a page with or without .html; a folder is its index."""
+    file = _file_at(name)
+    if file is None:
+        if _file_at(f"{name}/") is not None:
+            return HttpResponsePermanentRedirect(f"/docs/{name}/")
+        return _not_built() if not files() else site.unknown(request)
+    content = file.read_bytes()
+    kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+    answer = HttpResponse(content, content_type=f"{kind}; charset=utf-8" if kind.startswith("text/") else kind)
     answer.headers["Cache-Control"] = f"public, max-age={FRESH_SECONDS}"
+    if kind == "text/html":
+        answer.headers[CSP] = page_policy(scripts=_digests(content))
     return answer
 
 
-@lru_cache(maxsize=1)
-def pages() -> frozenset[str]:
-    """Return the paths of the pages that are served, relative to docs/."""
-    files = (file for part in PARTS for file in (FOLDER / part).rglob("*.md"))
-    return frozenset(file.relative_to(FOLDER).as_posix() for file in files)
+def files() -> dict[str, Path]:
+    """Return the files of the site by their paths below /docs/."""
+    return _files_in(settings.ATHANOR.docs_dir)
 
 
-@lru_cache(maxsize=256)
-def rendered(file: str) -> tuple[str, str]:
-    """Return the title and the HTML of a page."""
-    return to_html((FOLDER / file).read_text(encoding="utf-8"), file)
+@lru_cache(maxsize=4)
+def _files_in(folder: Path) -> dict[str, Path]:
+    found = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
+    return {name: file for name, file in found.items() if name not in _LEFT_OUT and not file.name.startswith(".")}
 
 
-def to_html(text: str, file: str) -> tuple[str, str]:
-    """Return the title and the HTML of Markdown. HTML in it is escaped. Links to pages that are not served here become
-    text: a page is addressed as its file is, so that the other links lead where they do in the repository."""
-    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
-    tokens = parser.parse(text)
-    title = ""
-    for token, following in zip(tokens, tokens[1:], strict=False):
-        if token.type == "heading_open":
-            title = title or following.content
-            token.attrSet("id", anchor(following.content))
-        if following.children:
-            following.children = _without_dead_links(following.children, posixpath.dirname(file))
-    return title.replace("`", ""), str(parser.renderer.render(tokens, parser.options, {}))
+def _file_at(name: str) -> Path | None:
+    # Looked up among the files that exist: no part of the address reaches the file system.
+    if not name or name.endswith("/"):
+        return files().get(f"{name}{INDEX}")
+    return files().get(name) or files().get(f"{name}.html")
 
 
-def _without_dead_links(tokens: list[Token], folder: str) -> list[Token]:
-    found, is_dead = [], False
-    for token in tokens:
-        if token.type == "link_open":
-            is_dead = not _is_served(str(token.attrGet("href")), folder)
-        if not (is_dead and token.type in ("link_open", "link_close")):
-            found.append(token)
-    return found
+def _digests(content: bytes) -> list[str]:
+    """Return the digests of a page's inline scripts, which come with the theme, as a policy names them."""
+    digests = (hashlib.sha256(script).digest() for script in _INLINE_SCRIPT.findall(content))
+    return [f"sha256-{base64.b64encode(digest).decode()}" for digest in digests]
 
 
-def _is_served(target: str, folder: str) -> bool:
-    parts = urlsplit(target)
-    if parts.scheme or parts.netloc:
-        return True
-    return not parts.path or posixpath.normpath(posixpath.join(folder, parts.path)) in pages()
+def _not_built() -> HttpResponse:
+    text = "The documentation is not built. Run `make docs`, and restart the web; its source is in docs/."
+    return HttpResponse(text, status=404, content_type="text/plain")

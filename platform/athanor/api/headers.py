@@ -1,6 +1,6 @@
 """Security and caching headers of responses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponseBase
@@ -13,12 +13,12 @@ _PERMISSIONS = ", ".join(
 )
 
 
-def page_policy(nonce: str = "") -> str:
+def page_policy(nonce: str = "", scripts: Iterable[str] = ()) -> str:
     """Return the policy of a page: files of this server only. Style elements that the dashboard's components make carry
-    the nonce of the page."""
+    the nonce of the page. `scripts`: digests of inline scripts that the page contains, as `sha256-...`."""
     policy = [
         _NOTHING,
-        "script-src 'self'",
+        " ".join(["script-src 'self'", *(f"'{digest}'" for digest in scripts)]),
         f"style-src 'self' 'nonce-{nonce}'" if nonce else "style-src 'self'",
         "img-src 'self' data:",
         "font-src 'self'",

@@ -59,6 +59,7 @@ class Environment(BaseModel):
     cluster_config_dir: Path = Field(REPOSITORY / ".athanor" / "clusters", alias="ATHANOR_CLUSTER_CONFIG_DIR")
     cluster_urls: str = Field("", alias="ATHANOR_CLUSTER_URLS")
     dashboard_dir: Path = Field(REPOSITORY / "frontend" / "dist", alias="ATHANOR_DASHBOARD_DIR")
+    docs_dir: Path = Field(REPOSITORY / "build" / "docs", alias="ATHANOR_DOCS_DIR")
     rate_limit_per_minute: int = Field(30_000, ge=0, alias="ATHANOR_RATE_LIMIT_PER_MINUTE")
     # The longest life of an API token, and so of all that it makes.
     token_max_days: int = Field(365, ge=1, le=3650, alias="ATHANOR_TOKEN_MAX_DAYS")

@@ -1,0 +1,38 @@
+"""What mkdocs.yml cannot express: the order of the sections, headings' anchors as on GitHub, and no HTML in pages."""
+
+import re
+
+from markdown import Extension, Markdown
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import Files
+from mkdocs.structure.nav import Navigation
+from mkdocs.structure.pages import Page
+
+from athanor.core.runbooks import anchor
+
+SECTIONS = ("Tutorial", "How to", "Reference", "Concepts", "Operations", "Runbooks", "Contributing")
+
+
+class EscapeHtml(Extension):
+    """Shows HTML in a page as text."""
+
+    def extendMarkdown(self, md: Markdown) -> None:
+        """Leave out what would pass HTML through."""
+        md.preprocessors.deregister("html_block")
+        md.inlinePatterns.deregister("html")
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Set the extensions that are not settings."""
+    config.markdown_extensions.append(EscapeHtml())  # type: ignore[arg-type]  # an extension may be an object, too
+    config.mdx_configs.setdefault("toc", {})["slugify"] = lambda heading, separator: anchor(heading)
+
+
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> None:
+    """Put the sections into the order of SECTIONS, after the first page."""
+    nav.items.sort(key=lambda item: SECTIONS.index(item.title) if item.title in SECTIONS else -1)
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Leave out the comment of a generated page."""
+    return re.sub(r"^<!--.*?-->\n", "", markdown, count=1, flags=re.DOTALL | re.MULTILINE)
