@@ -10,6 +10,7 @@ from mkdocs.structure.pages import Page
 
 from athanor.core.runbooks import anchor
 
+HOME = "Documentation"
 SECTIONS = ("Tutorial", "How to", "Reference", "Concepts", "Operations", "Runbooks", "Contributing")
 
 
@@ -29,8 +30,9 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> None:
-    """Put the sections into the order of SECTIONS, after the first page."""
-    nav.items.sort(key=lambda item: SECTIONS.index(item.title) if item.title in SECTIONS else -1)
+    """Put the first page and the sections into reading order; other pages come last."""
+    order = (HOME, *SECTIONS)
+    nav.items.sort(key=lambda item: order.index(item.title) if item.title in order else len(order))
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
