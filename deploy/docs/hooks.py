@@ -4,13 +4,13 @@ import re
 
 from markdown import Extension, Markdown
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure import StructureItem
 from mkdocs.structure.files import Files
 from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 
 from athanor.core.runbooks import anchor
 
-HOME = "Documentation"
 SECTIONS = ("Tutorial", "How to", "Reference", "Concepts", "Operations", "Runbooks", "Contributing")
 
 
@@ -31,8 +31,13 @@ def on_config(config: MkDocsConfig) -> None:
 
 def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> None:
     """Put the first page and the sections into reading order; other pages come last."""
-    order = (HOME, *SECTIONS)
-    nav.items.sort(key=lambda item: order.index(item.title) if item.title in order else len(order))
+    nav.items.sort(key=_place)
+
+
+def _place(item: StructureItem) -> int:
+    if isinstance(item, Page) and item.is_homepage:
+        return -1
+    return SECTIONS.index(item.title) if item.title in SECTIONS else len(SECTIONS)
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

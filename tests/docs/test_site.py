@@ -10,7 +10,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from athanor.core.runbooks import anchor
-from deploy.docs.hooks import HOME, SECTIONS
+from deploy.docs.hooks import SECTIONS
 from tests.pages import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
@@ -100,7 +100,7 @@ def test_every_page_is_in_the_navigation_and_sections_are_in_reading_order(built
     targets = {target for target in re.findall(r'href="([^"#]+\.html)"', home)}
     assert targets >= {re.sub(r"README\.md$", "index.md", name).replace(".md", ".html") for name in SOURCES}
     tabs = [tab.strip() for tab in re.findall(r'class="md-tabs__link">([^<]*)<', home)]
-    assert tabs[: len(SECTIONS) + 1] == [HOME, *SECTIONS]
+    assert tabs[: len(SECTIONS) + 1] == ["Documentation", *SECTIONS]
 
 
 def test_nothing_comes_from_elsewhere(built: Path) -> None:
