@@ -24,6 +24,7 @@ from athanor.cli import (
     projects,
     quotas,
     simulate,
+    support_bundle,
     team_secrets,
     teams,
     times,
@@ -91,6 +92,7 @@ app.add_typer(
     no_args_is_help=True,
 )
 app.add_typer(datasets.app, name="dataset", help="Data sets: text for training.", no_args_is_help=True)
+app.command("support-bundle")(support_bundle.support_bundle)
 app.command("queue")(quotas.queue)
 app.command("costs")(costs.costs)
 app.command("simulate")(simulate.simulate)
