@@ -22,7 +22,7 @@ unexport ATHANOR_DATA_DIR
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup setup-dev demo quota-demo up down status test test-all test-fast test-matrix lint bench gpu-kit chaos images compose-test helm docs matrix slurm gen clean
+.PHONY: help python setup setup-dev demo quota-demo up down status test test-all test-fast test-matrix lint bench gpu-kit chaos images compose-test helm docs release matrix slurm gen clean
 
 help:
 	@echo 'make demo     set everything up and train, download and try a model'
@@ -48,6 +48,7 @@ help:
 	@echo 'make images   build the container images, with buildah (IMAGES="platform --base=python:3.12-slim")'
 	@echo 'make compose-test  train the demo job in these images, by deploy/compose.yaml (podman)'
 	@echo 'make helm     get helm for the tests of the chart (Linux on x86_64; a download of 36 MiB)'
+	@echo 'make release VERSION=1.2.3 KEY=release_key  packages, images, chart and notes of this commit, with signed checksums; a signed tag'
 	@echo 'make docs     build the site of the documentation into build/docs, which the web serves under /docs/'
 	@echo 'make setup    only install and build'
 	@echo 'make clean    remove what was built; the data in .athanor stays'
@@ -127,6 +128,9 @@ slurm: setup-dev
 	@ATHANOR_TEST_SLURM=accounting $(VENV)/python -m pytest tests/backends -q -k slurm_commands
 	@ATHANOR_TEST_SLURM=accounting $(VENV)/python -m pytest tests/slurm -q
 	@ATHANOR_TEST_SLURM=accounting $(VENV)/python -m pytest tests/slurm/with_accounting.py -q
+
+release: setup
+	@$(VENV)/python -m deploy.release $(VERSION) --key $(KEY) $(RELEASE)
 
 docs: python
 	@$(INSTALL) --extras docs --docs
