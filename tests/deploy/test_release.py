@@ -108,7 +108,8 @@ def test_a_release_is_complete_signed_tagged_and_the_same_when_built_again(
     names = {file.name for file in folder.iterdir()}
     assert names == {
         "RELEASE_NOTES.md", "SHA256SUMS", "SHA256SUMS.sig", f"athanor-{VERSION}-py2.py3-none-any.whl",
-        f"athanor-{VERSION}.tgz", f"athanor-dashboard-{VERSION}.tar.gz", f"athanor-docs-{VERSION}.tar.gz", f"athanor-platform-{VERSION}.oci.tar",
+        f"athanor-{VERSION}.tgz", f"athanor-dashboard-{VERSION}.tar.gz", f"athanor-docs-{VERSION}.tar.gz",
+        f"athanor-platform-{VERSION}.oci.tar",
     }  # fmt: skip
     assert (folder / "RELEASE_NOTES.md").read_text() == f"# Athanor {VERSION}\n\n### Added\n- A thing.\n"
     with tarfile.open(folder / f"athanor-dashboard-{VERSION}.tar.gz") as tar:
