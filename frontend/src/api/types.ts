@@ -24,6 +24,7 @@ export type Job = Omit<Schemas["Job"], "spec" | "resolved_spec"> & {
 };
 export type Timeline = Schemas["Timeline"];
 export type SystemState = Schemas["System"];
+export type Efficiency = Schemas["Efficiency"];
 export type Goodput = Schemas["Goodput"];
 export type GoodputStatement = Schemas["GoodputStatement"];
 export type Timings = Schemas["Timings"];

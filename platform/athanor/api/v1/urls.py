@@ -155,6 +155,7 @@ urlpatterns = [
     path("jobs/<id:job_id>/cost", costs.JobCostView.as_view()),
     path("jobs/<id:job_id>/system", system.SystemView.as_view()),
     path("jobs/<id:job_id>/preflights", preflight.PreflightsView.as_view()),
+    path("jobs/<id:job_id>/efficiency", system.EfficiencyView.as_view()),
     path("jobs/<id:job_id>/goodput", costs.GoodputView.as_view()),
     path("jobs/<id:job_id>/timeline", jobs.TimelineView.as_view()),
     path("jobs/<id:job_id>/events", events.JobEventsView.as_view()),
