@@ -3004,6 +3004,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/usage-report": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Report a month by team
+         * @description Returns what each team used in a month, what of it was productive and what was wasted, by activity and cause, what infrastructure faults lost, and its energy and carbon. The totals are those of `GET /costs`, the parts those of `GET /goodput`. Covers your teams; for platform administrators and auditors, all teams.
+         */
+        get: operations["usage_report"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/usage-report:export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export the report of a month
+         * @description Returns the items of `GET /usage-report` as CSV, with what was wasted by activity. What is not known is empty.
+         */
+        get: operations["usage_report_export"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/webhooks": {
         parameters: {
             query?: never;
@@ -9951,6 +9991,31 @@ export interface components {
             /** @description Send it as `after` for the next page. */
             next_after: string;
         };
+        /** @description The usage of a team in one currency. `productive`, `wasted` and `uncounted` sum to `slot_seconds` and `cost`. */
+        TeamMonth: {
+            /** @description Name of the team. */
+            team: string;
+            /** @description Currency of the amounts, ISO 4217. */
+            currency: string;
+            /** @description Slot-seconds, as in `GET /costs`. */
+            slot_seconds: number;
+            /** @description Cost in millionths of the currency, as in `GET /costs`. */
+            cost: number;
+            /** @description `cost` without `fault_cost`. */
+            charged: number;
+            /** @description Slot-seconds that infrastructure faults lost. */
+            fault_slot_seconds: number;
+            /** @description Their cost, which is not charged. */
+            fault_cost: number;
+            /** @description Training and preparation. */
+            productive: components["schemas"]["GoodputAmount"];
+            /** @description The rest, by activity and cause. */
+            wasted: components["schemas"]["Wasted"][];
+            /** @description What is not divided yet, as of running jobs. */
+            uncounted: components["schemas"]["GoodputAmount"];
+            /** @description Energy and carbon. */
+            energy: components["schemas"]["Energy"];
+        };
         /** @description One page of a list of Team objects. */
         TeamPage: {
             /** @description Objects of this page. */
@@ -10528,6 +10593,13 @@ export interface components {
             /** @description Size in bytes. */
             readonly size_bytes: number;
         };
+        /** @description The report of a month. */
+        UsageReport: {
+            /** @description The month in UTC, YYYY-MM. */
+            month: string;
+            /** @description One for each team and currency with usage, by name. */
+            items: components["schemas"]["TeamMonth"][];
+        };
         /** @description The signed-in user. */
         User: {
             /** @description Identifier. It never changes and is never reused. */
@@ -10594,6 +10666,19 @@ export interface components {
              */
             p99: number;
         };
+        /** @description Slot time that was neither training nor preparation, of one activity and cause. */
+        Wasted: {
+            /** @description What the slots were held for, as in `GET /goodput`. */
+            activity: components["schemas"]["WastedActivityEnum"];
+            /** @description The interruption that caused it. Null if none did, or if its reason is not known. */
+            reason: components["schemas"]["Reason"] | null;
+            /** @description Slot-seconds. */
+            slot_seconds: number;
+            /** @description Cost in millionths of the currency. */
+            cost: number;
+        };
+        /** @enum {string} */
+        WastedActivityEnum: "queued" | "startup" | "evaluation" | "checkpoint" | "export" | "finishing" | "paused" | "stalled" | "lost" | "idle" | "unattributed";
         /** @description An address that events of a team are sent to. */
         Webhook: {
             /** @description Identifier. It never changes and is never reused. */
@@ -35677,6 +35762,290 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Revoked"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    usage_report: {
+        parameters: {
+            query?: {
+                /** @description The month in UTC, YYYY-MM. Without it, the current one. */
+                month?: string;
+                /** @description Only the team with this name or id. */
+                team?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The report of a month. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UsageReport"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    usage_report_export: {
+        parameters: {
+            query?: {
+                /** @description The month in UTC, YYYY-MM. Without it, the current one. */
+                month?: string;
+                /** @description Only the team with this name or id. */
+                team?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Rows as CSV, after a line of names. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/csv": string;
                 };
             };
             /** @description The body is not what its Content-Type says. */

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from django.db.models import F, FloatField, Q, Sum
 from django.db.models.fields.json import KeyTextTransform, KeyTransform
@@ -28,6 +29,14 @@ GPU_POWER, HOST_POWER = "system/gpu_power", "system/host_power"
 WATT_SECONDS_PER_KWH = 3_600_000
 Hours = Mapping[datetime, int]
 """Slot-seconds by hour."""
+
+
+class UsageKey(NamedTuple):
+    """Of which usage: `job` is empty for hours that an earlier version stored without one."""
+
+    team: str
+    job: str
+    pool: str
 
 
 @dataclass(frozen=True)
@@ -95,25 +104,24 @@ def energy_of(hours: Hours, samples: PowerSamples | None, watts_per_slot: int | 
     return found
 
 
-def by_job(usage: Q, start: datetime | None = None, end: datetime | None = None) -> dict[tuple[str, str], Energy]:
-    """Return the energy of the usage hours that meet a condition, by job and pool.
+def by_job(usage: Q, start: datetime | None = None, end: datetime | None = None) -> dict[UsageKey, Energy]:
+    """Return the energy of the usage hours that meet a condition, by job.
 
-    Hours that an earlier version stored without a job are under the job "". `start`, `end`: the range of these hours,
-    None for all of the jobs.
+    `start`, `end`: the range of these hours, None for all of the jobs.
     """
-    hours: dict[tuple[str, str], dict[datetime, int]] = defaultdict(dict)
-    rows = UsageHour.objects.filter(usage).values("job_id", "pool_id", "hour").annotate(slots=Sum("slot_seconds"))
-    for row in rows:
-        hours[row["job_id"] or "", row["pool_id"]][row["hour"]] = row["slots"]
+    hours: dict[UsageKey, dict[datetime, int]] = defaultdict(dict)
+    rows = UsageHour.objects.filter(usage).values("team_id", "job_id", "pool_id", "hour")
+    for row in rows.annotate(slots=Sum("slot_seconds")):
+        hours[UsageKey(row["team_id"], row["job_id"] or "", row["pool_id"])][row["hour"]] = row["slots"]
     if not hours:
         return {}
-    pools = Pool.objects.select_related("cluster").in_bulk({pool for _, pool in hours})
+    pools = Pool.objects.select_related("cluster").in_bulk({key.pool for key in hours})
     moments = [hour for own in hours.values() for hour in own]
     tariffs = Tariffs(pools.values(), seconds_of(min(moments)), seconds_of(max(moments)) + HOUR)
-    samples = _samples({job for job, _ in hours if job}, pools, start, end)
+    samples = _samples({key.job for key in hours if key.job}, pools, start, end)
     return {
-        (job, pool): energy_of(own, samples.get((job, pool)), tariffs.watts(pool) or None, tariffs.carbon(pool))
-        for (job, pool), own in hours.items()
+        key: energy_of(own, samples.get((key.job, key.pool)), tariffs.watts(key.pool) or None, tariffs.carbon(key.pool))
+        for key, own in hours.items()
     }
 
 

@@ -9,8 +9,8 @@ import pytest
 from athanor.accounts.models import Team, User
 from athanor.budgets.models import PoolPricing, Series, SeriesPoint
 from athanor.jobs.models import Job
-from athanor.telemetry import system
-from athanor.telemetry.models import Progress, SystemInterval
+from athanor.telemetry import ingest, system
+from athanor.telemetry.models import SystemInterval
 from tests.control_plane.api.test_goodput import (  # noqa: F401 - fixtures
     NOON,
     SLOTS,
@@ -18,6 +18,7 @@ from tests.control_plane.api.test_goodput import (  # noqa: F401 - fixtures
     shrunken,
 )
 from tests.control_plane.conftest import Api
+from trainer.contract.run import Batch, MetricPoint
 
 pytestmark = pytest.mark.django_db
 GIB = 2**30
@@ -71,7 +72,8 @@ def test_loads_and_memory_are_those_of_the_samples(interrupted: Job, api: Api) -
     cpu = [(6, 0.1, "n1"), *((6, 0.5 + minute / 100, "n1") for minute in range(8)), (3, 1.0, "n2")]
     add_samples(interrupted, cpu_utilisation=cpu)
     values = {"memory/peak_bytes": 3.0 * GIB, "memory/peak_rank": 2.0, "memory/mean_peak_bytes": 2.0 * GIB}
-    Progress.objects.update_or_create(job=interrupted, defaults={"values": values})
+    points = [MetricPoint(step=1, time=NOON, values=values)]
+    ingest.ingest(interrupted.attempts.get(number=2), "metrics", Batch(writer="r0", sequence=0, points=points))
     found = efficiency_of(api, interrupted)
     load = found["loads"]["cpu_utilisation"]
     assert load["mean"] == pytest.approx((6 * 0.1 + 6 * (8 * 0.5 + 0.28) + 3 * 1.0) / 57)

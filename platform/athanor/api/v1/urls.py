@@ -33,6 +33,7 @@ from athanor.api.v1 import (
     teams,
     telemetry,
     tokens,
+    usage_report,
     webhooks,
 )
 
@@ -130,6 +131,8 @@ urlpatterns = [
     path("budgets/<id:budget_id>/statement:export", budgets.BudgetExportView.as_view()),
     path("costs", costs.CostsView.as_view()),
     path("goodput", costs.TeamGoodputView.as_view()),
+    path("usage-report", usage_report.UsageReportView.as_view()),
+    path("usage-report:export", usage_report.UsageReportExportView.as_view()),
     path("costs:export", costs.CostsExportView.as_view()),
     path("prices", prices.PricesView.as_view()),
     path("prices/<id:pool_id>", prices.PoolPriceView.as_view()),

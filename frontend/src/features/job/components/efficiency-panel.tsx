@@ -5,11 +5,11 @@ import type { Efficiency, Job } from "@/api/types";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { efficiencyQuery } from "@/features/job/api/queries";
+import { carbonText, energyText, NOT_KNOWN } from "@/lib/energy";
 import { bytes, duration, money, percent } from "@/lib/format";
 
 type Loads = Efficiency["loads"];
 
-const NOT_KNOWN = "Not known";
 const LOADS: [keyof Loads, string][] = [
   ["gpu_utilisation", "GPU utilisation"],
   ["gpu_memory", "GPU memory in use"],
@@ -23,8 +23,6 @@ const ADVICE: Record<Efficiency["suggestions"][number]["advice"], string> = {
   no_spare_nodes: "Leave out spare nodes",
   larger_micro_batch: "Use larger micro-batches",
 };
-
-const decimals = (value: number) => value.toLocaleString("en-GB", { maximumFractionDigits: 3 });
 
 /** How well the job used its slots; what is not known is not a zero. After its end, what to change. */
 export function EfficiencyPanel({ job }: { job: Job }) {
@@ -89,17 +87,4 @@ function memoryText(memory: Efficiency["memory"]): string {
   const beyond =
     memory.headroom_bytes < 0 ? `${bytes(-memory.headroom_bytes)} above it` : `headroom ${bytes(memory.headroom_bytes)}`;
   return `${peak} of ${bytes(memory.available_bytes)}, ${beyond}`;
-}
-
-function energyText(energy: Efficiency["energy"]): string {
-  if (energy.kwh === null) return NOT_KNOWN;
-  const text = `${decimals(energy.kwh)} kWh, ${energy.source ?? ""}`;
-  return energy.unknown_slot_seconds > 0 ? `${text}, without ${duration(energy.unknown_slot_seconds)} not known` : text;
-}
-
-function carbonText(energy: Efficiency["energy"]): string {
-  if (energy.carbon_grams === null) return NOT_KNOWN;
-  const slotSeconds = energy.measured_slot_seconds + energy.estimated_slot_seconds + energy.unknown_slot_seconds;
-  const text = `${decimals(energy.carbon_grams / 1000)} kg`;
-  return energy.carbon_slot_seconds < slotSeconds ? `${text}, of ${duration(energy.carbon_slot_seconds)} slot time` : text;
 }
