@@ -3013,7 +3013,7 @@ export interface paths {
         };
         /**
          * Report a month by team
-         * @description Returns what each team used in a month, what of it was productive and what was wasted, by activity and cause, what infrastructure faults lost, and its energy and carbon. The totals are those of `GET /costs`, the parts those of `GET /goodput`. Covers your teams; for platform administrators and auditors, all teams.
+         * @description Returns what each team used in a month, what of it was productive and what was not, by activity and cause, what infrastructure faults lost, and its energy and carbon. The totals are those of `GET /costs`, the parts those of `GET /goodput`. Covers your teams; for platform administrators and auditors, all teams.
          */
         get: operations["usage_report"];
         put?: never;
@@ -3033,7 +3033,7 @@ export interface paths {
         };
         /**
          * Export the report of a month
-         * @description Returns the items of `GET /usage-report` as CSV, with what was wasted by activity. What is not known is empty.
+         * @description Returns the items of `GET /usage-report` as CSV, with what was not productive by activity. What is not known is empty.
          */
         get: operations["usage_report_export"];
         put?: never;
@@ -9991,7 +9991,11 @@ export interface components {
             /** @description Send it as `after` for the next page. */
             next_after: string;
         };
-        /** @description The usage of a team in one currency. `productive`, `wasted` and `uncounted` sum to `slot_seconds` and `cost`. */
+        /**
+         * @description The usage of a team in one currency.
+         *
+         *     `productive`, `unproductive` and `uncounted` sum to `slot_seconds` and `cost`.
+         */
         TeamMonth: {
             /** @description Name of the team. */
             team: string;
@@ -10010,7 +10014,7 @@ export interface components {
             /** @description Training and preparation. */
             productive: components["schemas"]["GoodputAmount"];
             /** @description The rest, by activity and cause. */
-            wasted: components["schemas"]["Wasted"][];
+            unproductive: components["schemas"]["Unproductive"][];
             /** @description What is not divided yet, as of running jobs. */
             uncounted: components["schemas"]["GoodputAmount"];
             /** @description Energy and carbon. */
@@ -10581,6 +10585,19 @@ export interface components {
             /** @description Why its objects are not known. */
             why: string;
         };
+        /** @description Slot time that was neither training nor preparation, of one activity and cause. */
+        Unproductive: {
+            /** @description What the slots were held for, as in `GET /goodput`. */
+            activity: components["schemas"]["UnproductiveActivityEnum"];
+            /** @description The interruption that caused it. Null if none did, or if its reason is not known. */
+            reason: components["schemas"]["Reason"] | null;
+            /** @description Slot-seconds. */
+            slot_seconds: number;
+            /** @description Cost in millionths of the currency. */
+            cost: number;
+        };
+        /** @enum {string} */
+        UnproductiveActivityEnum: "queued" | "startup" | "evaluation" | "checkpoint" | "export" | "finishing" | "paused" | "stalled" | "lost" | "idle" | "unattributed";
         /** @description Result of an upload. */
         Uploaded: {
             /** @description Number of points that were stored. */
@@ -10666,19 +10683,6 @@ export interface components {
              */
             p99: number;
         };
-        /** @description Slot time that was neither training nor preparation, of one activity and cause. */
-        Wasted: {
-            /** @description What the slots were held for, as in `GET /goodput`. */
-            activity: components["schemas"]["WastedActivityEnum"];
-            /** @description The interruption that caused it. Null if none did, or if its reason is not known. */
-            reason: components["schemas"]["Reason"] | null;
-            /** @description Slot-seconds. */
-            slot_seconds: number;
-            /** @description Cost in millionths of the currency. */
-            cost: number;
-        };
-        /** @enum {string} */
-        WastedActivityEnum: "queued" | "startup" | "evaluation" | "checkpoint" | "export" | "finishing" | "paused" | "stalled" | "lost" | "idle" | "unattributed";
         /** @description An address that events of a team are sent to. */
         Webhook: {
             /** @description Identifier. It never changes and is never reused. */

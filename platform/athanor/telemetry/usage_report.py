@@ -1,4 +1,4 @@
-"""The report of a month by team: what was used, wasted by activity and cause, lost to faults, its energy and carbon.
+"""The report of a month by team: what was used, not productive, and lost to faults, with its energy and carbon.
 
 The totals are those of `athanor.budgets.costs`, and their parts those of `athanor.budgets.goodput_statement`: both
 read the same stored hours. Months are of UTC.
@@ -25,10 +25,10 @@ _MONTH = re.compile(r"(20\d\d)-(0[1-9]|1[0-2])")
 
 @dataclass
 class TeamMonth:
-    """The usage of a team in one currency. `productive`, `wasted` and `uncounted` sum to `total`.
+    """The usage of a team in one currency. `productive`, `unproductive` and `uncounted` sum to `total`.
 
-    `wasted`: by activity, and by the reason of the interruption that caused it, empty if that is not known, None if
-    none did. `faults`: what infrastructure faults lost, which is not charged. `uncounted`: not divided yet.
+    `unproductive`: by activity, and by the reason of the interruption that caused it, empty if that is not known, None
+    if none did. `faults`: what infrastructure faults lost, which is not charged. `uncounted`: not divided yet.
     """
 
     team: str
@@ -37,13 +37,13 @@ class TeamMonth:
     faults: Amount
     uncounted: Amount
     productive: Amount = field(default_factory=Amount)
-    wasted: dict[tuple[Activity, str | None], Amount] = field(default_factory=dict)
+    unproductive: dict[tuple[Activity, str | None], Amount] = field(default_factory=dict)
     energy: Energy = field(default_factory=Energy)
 
-    def wasted_in(self, activity: Activity) -> Amount:
-        """Return what was wasted in an activity, whatever its cause."""
+    def unproductive_in(self, activity: Activity) -> Amount:
+        """Return what was not productive in an activity, whatever its cause."""
         found = Amount()
-        for (each, _), amount in self.wasted.items():
+        for (each, _), amount in self.unproductive.items():
             if each is activity:
                 found.slot_seconds += amount.slot_seconds
                 found.cost += amount.cost
@@ -76,7 +76,7 @@ def report(month: str, team_ids: Collection[str] | None) -> list[TeamMonth]:
         if activity in PRODUCTIVE:
             month_of_team.productive.add(row)
         else:
-            month_of_team.wasted.setdefault((activity, row["cause"]), Amount()).add(row)
+            month_of_team.unproductive.setdefault((activity, row["cause"]), Amount()).add(row)
         month_of_team.uncounted.slot_seconds -= row["slots"]
         month_of_team.uncounted.cost -= row["costs"]
     currencies = dict(Pool.objects.filter(pk__in={key.pool for key in energies}).values_list("id", "currency"))

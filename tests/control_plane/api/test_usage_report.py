@@ -28,14 +28,14 @@ def report_of(api: Api, query: str = "month=2026-03") -> Any:
     (found,) = answer.json()["items"]
     (statement,) = api.send("GET", f"goodput?{RANGE}").json()["items"]
     (costs,) = api.send("GET", f"costs?{RANGE}").json()["items"]
-    parts = [found["productive"], found["uncounted"], *found["wasted"]]
+    parts = [found["productive"], found["uncounted"], *found["unproductive"]]
     for name in ("slot_seconds", "cost"):
         assert sum(each[name] for each in parts) == found[name] == statement[name] == costs[name]
         assert found["uncounted"][name] == statement["uncounted"][name]
         by_activity = {each["activity"]: each[name] for each in statement["categories"]}
         assert found["productive"][name] == by_activity.get("training", 0) + by_activity.get("preparing", 0)
-        for activity in {each["activity"] for each in found["wasted"]}:
-            own = sum(each[name] for each in found["wasted"] if each["activity"] == activity)
+        for activity in {each["activity"] for each in found["unproductive"]}:
+            own = sum(each[name] for each in found["unproductive"] if each["activity"] == activity)
             assert own == by_activity[activity]
     assert [found[name] for name in ("charged", "fault_slot_seconds", "fault_cost", "team")] == [
         costs[name] for name in ("charged", "fault_slot_seconds", "fault_cost", "team")
@@ -61,10 +61,12 @@ def test_the_month_adds_up_and_names_activities_causes_and_faults(
     divide(interrupted, shrunken)
     found = report_of(api)
     assert found["uncounted"] == {"slot_seconds": 0, "cost": 0}
-    wasted = {(each["activity"], (each["reason"] or {}).get("code")): each["slot_seconds"] for each in found["wasted"]}
-    assert wasted["lost", "process_killed"] == 20 * SLOTS
-    assert (wasted["lost", "node_lost"], wasted["lost", None]) == (30 * SLOTS, 20 * 4)
-    assert wasted["idle", None] == 65 * 2 + 30 * 4
+    unproductive = {
+        (each["activity"], (each["reason"] or {}).get("code")): each["slot_seconds"] for each in found["unproductive"]
+    }
+    assert unproductive["lost", "process_killed"] == 20 * SLOTS
+    assert (unproductive["lost", "node_lost"], unproductive["lost", None]) == (30 * SLOTS, 20 * 4)
+    assert unproductive["idle", None] == 65 * 2 + 30 * 4
     assert found["fault_slot_seconds"] == 30 * SLOTS
     assert found["energy"]["kwh"] is None
 

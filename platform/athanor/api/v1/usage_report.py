@@ -35,7 +35,7 @@ class UsageReportView(APIView):
     def get(self, request: Request) -> Response:
         """Report a month by team.
 
-        Returns what each team used in a month, what of it was productive and what was wasted, by activity and cause,
+        Returns what each team used in a month, what of it was productive and what was not, by activity and cause,
         what infrastructure faults lost, and its energy and carbon. The totals are those of `GET /costs`, the parts
         those of `GET /goodput`. Covers your teams; for platform administrators and auditors, all teams."""
         month, items = _report(request)
@@ -49,7 +49,7 @@ class UsageReportExportView(APIView):
     def get(self, request: Request) -> StreamingHttpResponse:
         """Export the report of a month.
 
-        Returns the items of `GET /usage-report` as CSV, with what was wasted by activity. What is not known is
+        Returns the items of `GET /usage-report` as CSV, with what was not productive by activity. What is not known is
         empty."""
         month, items = _report(request)
         return csv_response(f"usage-{month}.csv", HEADING, csv_rows(items))

@@ -16,7 +16,7 @@ const RED: UsageReport["items"][number] = {
   fault_slot_seconds: 600,
   fault_cost: 1_000_000,
   productive: { slot_seconds: 3600, cost: 2_500_000 },
-  wasted: [
+  unproductive: [
     { activity: "lost", reason: KILLED, slot_seconds: 1800, cost: 1_250_000 },
     { activity: "idle", reason: null, slot_seconds: 600, cost: 400_000 },
   ],
@@ -41,7 +41,7 @@ const cells = (table: HTMLElement) =>
     .map((row) => within(row).getAllByRole("cell").map((cell) => cell.textContent));
 
 describe("monthly report", () => {
-  it("shows a row for each team, what was wasted by cause, and exports the month that is shown", async () => {
+  it("shows a row for each team, what was not productive by cause, and exports the month that is shown", async () => {
     server.answer("GET /usage-report", { month: "2026-04", items: [RED] });
     const { user } = render(<UsageReportPanel />);
     expect(cells(await screen.findByRole("table", { name: "Usage by team" }))).toEqual([

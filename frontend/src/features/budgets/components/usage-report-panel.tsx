@@ -13,7 +13,7 @@ import { carbonText, energyText } from "@/lib/energy";
 import { duration, money } from "@/lib/format";
 
 type TeamMonth = UsageReport["items"][number];
-type Waste = TeamMonth["wasted"][number] & { team: string; currency: string };
+type Unproductive = TeamMonth["unproductive"][number] & { team: string; currency: string };
 
 const MONTHS = 13;
 
@@ -24,7 +24,7 @@ const TEAMS: Column<TeamMonth>[] = [
   { name: "Team", cell: (row) => row.team },
   { name: "Used", end: true, cell: (row) => amount(row, row.currency) },
   { name: "Productive", end: true, cell: (row) => amount(row.productive, row.currency) },
-  { name: "Wasted", end: true, cell: (row) => amount(sum(row.wasted), row.currency) },
+  { name: "Not productive", end: true, cell: (row) => amount(sum(row.unproductive), row.currency) },
   { name: "Not divided yet", end: true, cell: (row) => amount(row.uncounted, row.currency) },
   {
     name: "Lost to faults, not charged",
@@ -34,7 +34,7 @@ const TEAMS: Column<TeamMonth>[] = [
   { name: "Energy", end: true, cell: (row) => energyText(row.energy) },
   { name: "CO₂", end: true, cell: (row) => carbonText(row.energy) },
 ];
-const WASTE: Column<Waste>[] = [
+const UNPRODUCTIVE: Column<Unproductive>[] = [
   { name: "Team", cell: (row) => row.team },
   { name: "Activity", cell: (row) => ACTIVITIES[row.activity].name },
   { name: "Cause", cell: (row) => row.reason?.code.replaceAll("_", " ") ?? "None known" },
@@ -42,13 +42,13 @@ const WASTE: Column<Waste>[] = [
   { name: "Cost", end: true, cell: (row) => money(row.cost / 1e6, row.currency) },
 ];
 
-/** A month by team: used, productive, wasted by activity and cause, lost to faults, energy and carbon. */
+/** A month by team: used, productive, not productive by activity and cause, lost to faults, energy and carbon. */
 export function UsageReportPanel() {
   const [months] = useState(() => lastMonths(new Date()));
   const [month, setMonth] = useState(months[0] ?? "");
   const { data, error, refetch } = useQuery(usageReportQuery(month));
-  const waste = (data?.items ?? []).flatMap(({ team, currency, wasted }) =>
-    wasted.map((each): Waste => ({ ...each, team, currency })),
+  const losses = (data?.items ?? []).flatMap(({ team, currency, unproductive }) =>
+    unproductive.map((each): Unproductive => ({ ...each, team, currency })),
   );
   return (
     <Panel title="Monthly report">
@@ -63,17 +63,22 @@ export function UsageReportPanel() {
       {data && data.items.length > 0 ? (
         <DataTable label="Usage by team" rows={data.items} columns={TEAMS} rowKey={(row) => `${row.team} ${row.currency}`} />
       ) : null}
-      {waste.length > 0 ? (
-        <DataTable label="What was not productive" rows={waste} columns={WASTE} rowKey={(row) => String(waste.indexOf(row))} />
+      {losses.length > 0 ? (
+        <DataTable
+          label="What was not productive"
+          rows={losses}
+          columns={UNPRODUCTIVE}
+          rowKey={(row) => String(losses.indexOf(row))}
+        />
       ) : null}
     </Panel>
   );
 }
 
-function sum(wasted: TeamMonth["wasted"]) {
+function sum(unproductive: TeamMonth["unproductive"]) {
   return {
-    slot_seconds: wasted.reduce((total, each) => total + each.slot_seconds, 0),
-    cost: wasted.reduce((total, each) => total + each.cost, 0),
+    slot_seconds: unproductive.reduce((total, each) => total + each.slot_seconds, 0),
+    cost: unproductive.reduce((total, each) => total + each.cost, 0),
   };
 }
 

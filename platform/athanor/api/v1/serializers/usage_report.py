@@ -14,20 +14,20 @@ from athanor.jobs.reasons import explain
 from athanor.jobs.timeline import Activity
 from athanor.telemetry.usage_report import TeamMonth
 
-WASTED = [activity for activity in Activity if activity not in PRODUCTIVE]
+UNPRODUCTIVE = [activity for activity in Activity if activity not in PRODUCTIVE]
 HEADING = [
     "team", "currency", "slot_seconds", "cost", "charged", "productive_slot_seconds", "productive_cost",
-    *(f"{activity.value}_{name}" for activity in WASTED for name in ("slot_seconds", "cost")),
+    *(f"{activity.value}_{name}" for activity in UNPRODUCTIVE for name in ("slot_seconds", "cost")),
     "uncounted_slot_seconds", "uncounted_cost", "fault_slot_seconds", "fault_cost", "kwh", "energy_source",
     "energy_unknown_slot_seconds", "carbon_grams", "carbon_slot_seconds",
 ]  # fmt: skip
 
 
-class WastedSerializer(serializers.Serializer[Any]):
+class UnproductiveSerializer(serializers.Serializer[Any]):
     """Slot time that was neither training nor preparation, of one activity and cause."""
 
     activity = serializers.ChoiceField(
-        choices=enum_values(WASTED), help_text="What the slots were held for, as in `GET /goodput`."
+        choices=enum_values(UNPRODUCTIVE), help_text="What the slots were held for, as in `GET /goodput`."
     )
     reason = ReasonSerializer(
         allow_null=True, help_text="The interruption that caused it. Null if none did, or if its reason is not known."
@@ -37,7 +37,9 @@ class WastedSerializer(serializers.Serializer[Any]):
 
 
 class TeamMonthSerializer(serializers.Serializer[Any]):
-    """The usage of a team in one currency. `productive`, `wasted` and `uncounted` sum to `slot_seconds` and `cost`."""
+    """The usage of a team in one currency.
+
+    `productive`, `unproductive` and `uncounted` sum to `slot_seconds` and `cost`."""
 
     team = serializers.CharField(help_text="Name of the team.")
     currency = serializers.CharField(help_text="Currency of the amounts, ISO 4217.")
@@ -47,7 +49,7 @@ class TeamMonthSerializer(serializers.Serializer[Any]):
     fault_slot_seconds = serializers.IntegerField(help_text="Slot-seconds that infrastructure faults lost.")
     fault_cost = serializers.IntegerField(help_text="Their cost, which is not charged.")
     productive = GoodputAmountSerializer(help_text="Training and preparation.")
-    wasted = WastedSerializer(many=True, help_text="The rest, by activity and cause.")
+    unproductive = UnproductiveSerializer(many=True, help_text="The rest, by activity and cause.")
     uncounted = GoodputAmountSerializer(help_text="What is not divided yet, as of running jobs.")
     energy = EnergySerializer(help_text="Energy and carbon.")
 
@@ -69,9 +71,9 @@ def serialize_month(found: TeamMonth) -> dict[str, Any]:
         "fault_slot_seconds": found.faults.slot_seconds,
         "fault_cost": found.faults.cost,
         "productive": _amount(found.productive),
-        "wasted": [
+        "unproductive": [
             {"activity": activity.value, "reason": explain(cause or ""), **_amount(amount)}
-            for (activity, cause), amount in found.wasted.items()
+            for (activity, cause), amount in found.unproductive.items()
         ],
         "uncounted": _amount(found.uncounted),
         "energy": serialize_energy(found.energy),
@@ -89,7 +91,7 @@ def csv_rows(months: list[TeamMonth]) -> Iterator[list[Any]]:
         flat = {**row, **{name: energy[name] for name in ("kwh", "carbon_grams", "carbon_slot_seconds")}}
         flat |= {"energy_source": energy["source"], "energy_unknown_slot_seconds": energy["unknown_slot_seconds"]}
         amounts = {"productive": each.productive, "uncounted": each.uncounted}
-        amounts |= {activity.value: each.wasted_in(activity) for activity in WASTED}
+        amounts |= {activity.value: each.unproductive_in(activity) for activity in UNPRODUCTIVE}
         for name, amount in amounts.items():
             flat |= {f"{name}_slot_seconds": amount.slot_seconds, f"{name}_cost": amount.cost}
         yield [flat[name] for name in HEADING]
