@@ -36,7 +36,7 @@ async function rows(found: Efficiency): Promise<Record<string, string>> {
   server.answer("GET /jobs/{job_id}/efficiency", found);
   render(<EfficiencyPanel job={job()} />);
   const table = await screen.findByRole("table", { name: "Efficiency" });
-  const cells = within(table).getAllByRole("row").map((row) => [...row.children].map((cell) => cell.textContent ?? ""));
+  const cells = within(table).getAllByRole("row").map((row) => [...row.children].map((cell) => cell.textContent));
   return Object.fromEntries(cells) as Record<string, string>;
 }
 

@@ -1,7 +1,8 @@
-import { Code, Table, Text } from "@mantine/core";
+import { Code, Text } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 
 import type { Efficiency, Job } from "@/api/types";
+import { FiguresTable } from "@/components/figures-table";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { efficiencyQuery } from "@/features/job/api/queries";
@@ -47,20 +48,7 @@ export function EfficiencyPanel({ job }: { job: Job }) {
   ];
   return (
     <Panel title="Efficiency">
-      <Table aria-label="Efficiency">
-        <Table.Tbody>
-          {rows.map(([name, text]) => (
-            <Table.Tr key={name}>
-              <Table.Th scope="row" fw={400}>
-                {name}
-              </Table.Th>
-              <Table.Td ta="right" className="numeric">
-                {text}
-              </Table.Td>
-            </Table.Tr>
-          ))}
-        </Table.Tbody>
-      </Table>
+      <FiguresTable label="Efficiency" rows={rows} />
       {data.suggestions.map((each) => (
         <section key={each.advice} aria-label={ADVICE[each.advice]}>
           <Text size="sm" fw={600} mt="sm">
