@@ -76,8 +76,13 @@ class Energy:
 
     def add(self, other: "Energy") -> None:
         """Add the energy of other usage."""
-        for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + value)
+        self.slot_seconds += other.slot_seconds
+        self.measured_slot_seconds += other.measured_slot_seconds
+        self.measured_kwh += other.measured_kwh
+        self.estimated_slot_seconds += other.estimated_slot_seconds
+        self.estimated_kwh += other.estimated_kwh
+        self.grams += other.grams
+        self.carbon_slot_seconds += other.carbon_slot_seconds
 
 
 def energy_of(hours: Hours, samples: PowerSamples | None, watts_per_slot: int | None, carbon: Steps) -> Energy:
