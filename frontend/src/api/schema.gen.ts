@@ -4545,8 +4545,8 @@ export interface components {
              * @description Measured and estimated energy in kWh. Null if neither is known.
              */
             kwh: number | null;
-            /** @description How `kwh` is known. Null if it is not. */
-            source: components["schemas"]["SourceEnum"] | components["schemas"]["NullEnum"];
+            /** @description How `kwh` is known; `mixed` is measured and estimated, `unknown` if it is null. */
+            source: components["schemas"]["SourceEnum"];
             /**
              * Format: double
              * @description Energy in time with samples of power: of the GPUs (NVML), or of the nodes' processors (RAPL).
@@ -7414,7 +7414,6 @@ export interface components {
         NodeStateEnum: "ready" | "drained" | "down" | "unknown";
         /** @enum {string} */
         NormPositionEnum: "before" | "after" | "both";
-        NullEnum: null;
         /** @description An object on a cluster. */
         Object: {
             /** @description Id of the cluster. */
@@ -9768,7 +9767,7 @@ export interface components {
         /** @enum {string} */
         SlotActivityEnum: "queued" | "startup" | "training" | "preparing" | "evaluation" | "checkpoint" | "export" | "finishing" | "paused" | "stalled" | "lost" | "idle" | "unattributed";
         /** @enum {string} */
-        SourceEnum: "measured" | "estimated" | "mixed";
+        SourceEnum: "measured" | "estimated" | "mixed" | "unknown";
         /** @description A part of a job's time. */
         Span: {
             /**

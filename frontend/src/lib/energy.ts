@@ -8,7 +8,7 @@ const decimals = (value: number) => value.toLocaleString("en-GB", { maximumFract
 /** The energy that is known, how it is known, and the slot time of which it is not. */
 export function energyText(energy: Energy): string {
   if (energy.kwh === null) return NOT_KNOWN;
-  const text = `${decimals(energy.kwh)} kWh, ${energy.source ?? ""}`;
+  const text = `${decimals(energy.kwh)} kWh, ${energy.source}`;
   return energy.unknown_slot_seconds > 0 ? `${text}, without ${duration(energy.unknown_slot_seconds)} not known` : text;
 }
 

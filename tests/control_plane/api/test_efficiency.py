@@ -64,7 +64,7 @@ def test_what_was_not_sampled_or_configured_is_not_known(interrupted: Job, api: 
     assert set(found["loads"].values()) == {None}
     assert found["memory"] is None
     energy = found["energy"]
-    assert (energy["kwh"], energy["source"], energy["carbon_grams"]) == (None, None, None)
+    assert (energy["kwh"], energy["source"], energy["carbon_grams"]) == (None, "unknown", None)
     assert energy["unknown_slot_seconds"] == 179 * SLOTS
 
 

@@ -20,7 +20,7 @@ const UNKNOWN: Efficiency = {
   memory: null,
   energy: {
     kwh: null,
-    source: null,
+    source: "unknown",
     measured_kwh: 0,
     measured_slot_seconds: 0,
     estimated_kwh: 0,

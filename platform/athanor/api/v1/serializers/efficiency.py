@@ -13,7 +13,7 @@ from athanor.specs.right_sizing import Advice
 from athanor.telemetry.efficiency import SERIES, Efficiency
 from athanor.telemetry.energy import Energy
 
-SOURCES = ["measured", "estimated", "mixed"]
+SOURCES = ["measured", "estimated", "mixed", "unknown"]
 
 
 class LoadSerializer(serializers.Serializer[Any]):
@@ -68,7 +68,7 @@ class EnergySerializer(serializers.Serializer[Any]):
         allow_null=True, help_text="Measured and estimated energy in kWh. Null if neither is known."
     )
     source = serializers.ChoiceField(  # type: ignore[assignment] # a field, which DRF takes off the class
-        choices=SOURCES, allow_null=True, help_text="How `kwh` is known. Null if it is not."
+        choices=SOURCES, help_text="How `kwh` is known; `mixed` is measured and estimated, `unknown` if it is null."
     )
     measured_kwh = serializers.FloatField(
         help_text="Energy in time with samples of power: of the GPUs (NVML), or of the nodes' processors (RAPL)."
@@ -130,7 +130,7 @@ class EfficiencySerializer(serializers.Serializer[Any]):
 def serialize_energy(energy: Energy) -> dict[str, Any]:
     """Return energy as EnergySerializer describes it."""
     has = {"measured": energy.measured_slot_seconds > 0, "estimated": energy.estimated_slot_seconds > 0}
-    source = "mixed" if all(has.values()) else next((name for name, is_used in has.items() if is_used), None)
+    source = "mixed" if all(has.values()) else next((name for name, is_used in has.items() if is_used), "unknown")
     return {
         "kwh": energy.kwh,
         "source": source,
