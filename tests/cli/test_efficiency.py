@@ -54,7 +54,8 @@ def test_the_summary_is_a_table_with_advice_or_json(server: Any, athanor: Any, a
 
 def test_what_is_not_known_is_not_a_zero(server: Any, athanor: Any, answer: Any) -> None:
     energy = {
-        **dict.fromkeys(ENERGY, 0.0), "kwh": None, "source": "unknown", "carbon_grams": None, "unknown_slot_seconds": 6000.0,
+        **dict.fromkeys(ENERGY, 0.0), "kwh": None, "source": "unknown", "carbon_grams": None,
+        "unknown_slot_seconds": 6000.0,
     }  # fmt: skip
     unknown = {**FOUND, "loads": dict.fromkeys(LOADS), "memory": None, "energy": energy, "suggestions": []}
     server.answer(PATH, answer(unknown))
