@@ -203,6 +203,28 @@ def test_shares_of_time_are_since_the_sample_before(machine: Path) -> None:
     assert "system/cpu_pressure" not in second, "this kernel does not have it"
 
 
+def test_power_is_that_of_all_packages_and_their_memory_and_counters_wrap(machine: Path) -> None:
+    powercap = machine / "sys/class/powercap"
+    zones = {
+        "intel-rapl:0": ("package-0", 9_000_000), "intel-rapl:0:0": ("core", 5), "intel-rapl:0:1": ("dram", 1_000_000),
+        "intel-rapl:1": ("package-1", 0), "intel-rapl:2": ("psys", 7),
+    }  # fmt: skip
+    for zone, (name, energy) in zones.items():
+        (powercap / zone).mkdir(parents=True)
+        (powercap / zone / "name").write_text(f"{name}\n")
+        (powercap / zone / "energy_uj").write_text(f"{energy}\n")
+        (powercap / zone / "max_energy_range_uj").write_text("9999999\n")
+    seconds = iter([0.0, 10.0, 20.0])
+    sampler = HostSampler(machine, machine, clock=lambda: next(seconds))
+    (machine / "proc/pressure/io").unlink()  # it reads the clock as well
+    assert "system/host_power" not in sampler.sample()
+    for zone, energy in (("intel-rapl:0", 4_000_000), ("intel-rapl:0:1", 2_000_000), ("intel-rapl:1", 9_000_000)):
+        (powercap / zone / "energy_uj").write_text(f"{energy}\n")
+    assert sampler.sample()["system/host_power"] == [1.5], "5 J after a wrap, 1 J and 9 J in 10 s"
+    (powercap / "intel-rapl:1/energy_uj").unlink()
+    assert "system/host_power" not in sampler.sample(), "a part of it is not the power"
+
+
 def test_this_machine_is_sampled_and_the_samples_are_spooled(tmp_path: Path) -> None:
     events: list[tuple[str, dict[str, Any]]] = []
     nvml = RecordedNvml(gpus=1, reasons=0x48)

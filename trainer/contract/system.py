@@ -34,6 +34,7 @@ SYSTEM_SERIES: Mapping[str, SystemSeries] = {
     "system/gpu_ecc_corrected": SystemSeries("Corrected ECC errors since the driver was loaded", "count", "gpu"),
     "system/gpu_ecc_uncorrected": SystemSeries("Uncorrected ECC errors since the driver was loaded", "count", "gpu"),
     "system/nvlink_errors": SystemSeries("NVLink errors since the driver was loaded", "count", "gpu"),
+    "system/host_power": SystemSeries("Power of the processors and their memory (RAPL)", "watts"),
     "system/cpu_utilisation": SystemSeries("CPU time in use", "fraction"),
     "system/load_per_core": SystemSeries("Load of the last minute, per core", "count"),
     "system/memory_used": SystemSeries("Host memory in use", "fraction"),

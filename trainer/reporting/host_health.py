@@ -1,6 +1,7 @@
-"""Use of a machine's CPUs, memory and disk, its pressure and its temperatures, from the files of the kernel."""
+"""Use of a machine's CPUs, memory and disk, its pressure, power and temperatures, from the files of the kernel."""
 
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,9 @@ from trainer.contract.system import MAX_DEVICES
 _MICROSECONDS = 1e6
 _MILLI = 1000.0
 _IDLE = (3, 4)  # fields of the line `cpu` of /proc/stat: idle, iowait (proc(5))
+# Counters that are disjoint: each processor package, and the memory beside it. `psys` and `core` count parts of them
+# again. Source: the kernel's documentation "Power Capping Framework".
+_RAPL_PACKAGE, _RAPL_PART = re.compile(r"intel-rapl:\d+"), re.compile(r"intel-rapl:\d+:\d+")
 _GUEST = 8  # the last two fields are counted in the first ones already
 
 
@@ -21,12 +25,14 @@ class HostSampler:
         self._cores = os.cpu_count() or 1
         self._cpu_before: tuple[int, int] | None = None
         self._pressure_before: dict[str, tuple[float, int]] = {}
+        self._energy_before: tuple[float, dict[str, int]] | None = None
 
     def sample(self) -> dict[str, list[float | None]]:
         """Return the values by the name of their series (`trainer.contract.system`); a series that this machine does
         not have is absent. Shares of time are since the call before, and absent in the first."""
         values: dict[str, list[float | None]] = {}
         for name, value in (
+            ("system/host_power", self._power()),
             ("system/cpu_utilisation", self._cpu_utilisation()),
             ("system/load_per_core", self._load()),
             *self._memory().items(),
@@ -77,6 +83,35 @@ class HostSampler:
         if before is None or now[0] <= before[0]:
             return None
         return min((now[1] - before[1]) / _MICROSECONDS / (now[0] - before[0]), 1.0)
+
+    def _power(self) -> float | None:
+        """Return the mean power in watts of all packages and their memory; None if a counter is not readable, as only
+        root may read them by default, or if one was reset."""
+        found: dict[str, int] = {}
+        for zone in sorted((self._root / "sys/class/powercap").glob("intel-rapl:*")):
+            path, is_part = f"sys/class/powercap/{zone.name}", _RAPL_PART.fullmatch(zone.name) is not None
+            name = self._read(f"{path}/name").strip()
+            if is_part and name == "dram" or _RAPL_PACKAGE.fullmatch(zone.name) and name.startswith("package"):
+                text = self._read(f"{path}/energy_uj").strip()
+                if not text.isdigit():
+                    return None
+                found[path] = int(text)
+        if not found:
+            return None
+        now, before = (self._clock(), found), self._energy_before
+        self._energy_before = now
+        if before is None or now[0] <= before[0] or before[1].keys() != found.keys():
+            return None
+        used = 0
+        for path, energy in found.items():
+            change = energy - before[1][path]
+            if change < 0:  # the counter starts again at 0 after its largest value
+                largest = self._read(f"{path}/max_energy_range_uj").strip()
+                if not largest.isdigit():
+                    return None
+                change += int(largest) + 1
+            used += change
+        return used / _MICROSECONDS / (now[0] - before[0])
 
     def _temperatures(self) -> list[float | None]:
         folder = self._root / "sys/class/thermal"

@@ -1428,6 +1428,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}/efficiency": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show how well a job used its slots
+         * @description Returns its productive slot time and the cost of the rest, by the ledger of `GET /jobs/{job_id}/goodput`; utilisation, peak memory, power and energy; and for a job that has ended, changes of its spec with which a job like it would cost less. What is not known is null.
+         */
+        get: operations["jobs_efficiency"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}/events": {
         parameters: {
             query?: never;
@@ -2984,6 +3004,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/usage-report": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Report a month by team
+         * @description Returns what each team used in a month, what of it was productive and what was not, by activity and cause, what infrastructure faults lost, and its energy and carbon. The totals are those of `GET /costs`, the parts those of `GET /goodput`. Covers your teams; for platform administrators and auditors, all teams.
+         */
+        get: operations["usage_report"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/usage-report:export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export the report of a month
+         * @description Returns the items of `GET /usage-report` as CSV, with what was not productive by activity. What is not known is empty.
+         */
+        get: operations["usage_report_export"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/webhooks": {
         parameters: {
             query?: never;
@@ -3236,6 +3296,8 @@ export interface components {
             /** @description Minimum run time in seconds before a job can be preempted. It doubles with each preemption of the job. */
             protected_seconds: number;
         };
+        /** @enum {string} */
+        AdviceEnum: "fewer_slots" | "no_spare_nodes" | "larger_micro_batch";
         /** @description A change of a spec with which the job might start sooner. */
         Alternative: {
             /** @description When the job would start. */
@@ -4406,10 +4468,120 @@ export interface components {
         };
         /** @enum {string} */
         DrawEnum: "extremes" | "mean";
+        /** @description The efficiency of a job. */
+        Efficiency: {
+            /** @description Currency of the amounts, ISO 4217. */
+            currency: string;
+            /**
+             * Format: double
+             * @description Slot time of the attempts, as in `GET /jobs/{job_id}/goodput`.
+             */
+            slot_seconds: number;
+            /**
+             * Format: double
+             * @description Slot time of training and preparation.
+             */
+            productive_slot_seconds: number;
+            /**
+             * Format: double
+             * @description Slot time of nodes without ranks.
+             */
+            idle_slot_seconds: number;
+            /**
+             * Format: double
+             * @description Productive share, 0 to 1. Null before the first launch.
+             */
+            goodput: number | null;
+            /** @description Cost in millionths of the currency, as metered. */
+            cost: number;
+            /** @description Part of `cost` that was not productive. */
+            unproductive_cost: number;
+            /** @description How busy the machines were. */
+            loads: components["schemas"]["EfficiencyLoads"];
+            /** @description Peak memory. Null before the first step. */
+            memory: components["schemas"]["EfficiencyMemory"] | null;
+            /** @description Energy and carbon of the job's metered time. */
+            energy: components["schemas"]["Energy"];
+            /** @description What to change, the largest saving first. Empty while the job runs. */
+            suggestions: components["schemas"]["Suggestion"][];
+        };
+        /** @description Loads of the machines that had the job. Null where nothing was sampled. */
+        EfficiencyLoads: {
+            /** @description Share of time in which a kernel ran on a GPU, 0 to 1. */
+            gpu_utilisation: components["schemas"]["Load"] | null;
+            /** @description Share of the GPUs' memory that was in use, 0 to 1. */
+            gpu_memory: components["schemas"]["Load"] | null;
+            /** @description Power of a GPU in watts. */
+            gpu_power: components["schemas"]["Load"] | null;
+            /** @description Share of CPU time in use, 0 to 1, of the nodes, with other programs on them. */
+            cpu_utilisation: components["schemas"]["Load"] | null;
+            /** @description Share of the memory in use, 0 to 1, of the nodes, with other programs on them. */
+            host_memory: components["schemas"]["Load"] | null;
+            /** @description Power of the processors and memory of a node in watts, with other programs on it. */
+            host_power: components["schemas"]["Load"] | null;
+        };
+        /** @description Peak memory of the job's processes in its newest attempt: on the accelerator, or on the host without one. */
+        EfficiencyMemory: {
+            /** @description Peak of the process that needed most. */
+            peak_bytes: number;
+            /** @description Its rank. */
+            peak_rank: number;
+            /** @description Mean of the peaks of all processes. */
+            mean_peak_bytes: number;
+            /** @description What the pool has per process. Null if its accelerators' memory is not configured. */
+            available_bytes: number | null;
+            /** @description `available_bytes` without `peak_bytes`. Null if that is not known. */
+            headroom_bytes: number | null;
+        };
         /** @description Result of ending sessions. */
         Ended: {
             /** @description Number of sessions that were ended. */
             ended: number;
+        };
+        /** @description Energy and carbon of metered slot time, as far as they are known. */
+        Energy: {
+            /**
+             * Format: double
+             * @description Measured and estimated energy in kWh. Null if neither is known.
+             */
+            kwh: number | null;
+            /** @description How `kwh` is known; `mixed` is measured and estimated, `unknown` if it is null. */
+            source: components["schemas"]["SourceEnum"];
+            /**
+             * Format: double
+             * @description Energy in time with samples of power: of the GPUs (NVML), or of the nodes' processors (RAPL).
+             */
+            measured_kwh: number;
+            /**
+             * Format: double
+             * @description Slot-seconds of that time.
+             */
+            measured_slot_seconds: number;
+            /**
+             * Format: double
+             * @description Energy at the pool's `watts_per_slot` in time without samples.
+             */
+            estimated_kwh: number;
+            /**
+             * Format: double
+             * @description Slot-seconds of that time.
+             */
+            estimated_slot_seconds: number;
+            /**
+             * Format: double
+             * @description Slot-seconds of which the energy is in no sum: without samples, in a pool without `watts_per_slot`.
+             */
+            unknown_slot_seconds: number;
+            /**
+             * Format: double
+             * @description CO2 of `kwh` in grams, by the carbon intensity of the cluster. Null if the intensity is not known in any hour of it.
+             */
+            carbon_grams: number | null;
+            /**
+             * Format: double
+             * @description Slot-seconds that `carbon_grams` covers: those of which energy and intensity are known.
+             */
+            carbon_slot_seconds: number;
         };
         /** @description Keys of one kind that an erasure destroyed. */
         ErasedKeys: {
@@ -5935,6 +6107,26 @@ export interface components {
             checkpoints: string;
             /** @description Path of its artifacts. */
             artifacts: string;
+        };
+        /** @description A series of the job's machines, sampled every ten seconds, over all of its attempts. */
+        Load: {
+            /**
+             * Format: double
+             * @description Mean of all samples.
+             */
+            mean: number;
+            /**
+             * Format: double
+             * @description A tenth of the samples lie in intervals with at most this mean. An interval is a minute, and an hour of samples that are older than two days.
+             */
+            p10: number;
+            /**
+             * Format: double
+             * @description Highest sample.
+             */
+            highest: number;
+            /** @description Its node; NODE:NUMBER for a GPU. */
+            highest_at: string;
         };
         /** @description A line of a job's log. */
         LogLine: {
@@ -9574,6 +9766,8 @@ export interface components {
         };
         /** @enum {string} */
         SlotActivityEnum: "queued" | "startup" | "training" | "preparing" | "evaluation" | "checkpoint" | "export" | "finishing" | "paused" | "stalled" | "lost" | "idle" | "unattributed";
+        /** @enum {string} */
+        SourceEnum: "measured" | "estimated" | "mixed" | "unknown";
         /** @description A part of a job's time. */
         Span: {
             /**
@@ -9622,6 +9816,17 @@ export interface components {
             path: string;
             /** @description Size of the decrypted file in bytes. */
             size: number;
+        };
+        /** @description A change with which a job like this one would cost less. */
+        Suggestion: {
+            /** @description What to change. */
+            advice: components["schemas"]["AdviceEnum"];
+            /** @description The reason, with figures. */
+            message: string;
+            /** @description The change of the spec as a JSON merge patch. The spec with it fits the pool. */
+            changes: unknown;
+            /** @description What it saves at most, in millionths of the currency: an estimate from the cost and utilisation of this job, as if fewer slots did the same work in the same time. */
+            saving: number;
         };
         /** @description A background reconciler and its backlog. */
         Sweeper: {
@@ -9784,6 +9989,35 @@ export interface components {
             items: components["schemas"]["Event"][];
             /** @description Send it as `after` for the next page. */
             next_after: string;
+        };
+        /**
+         * @description The usage of a team in one currency.
+         *
+         *     `productive`, `unproductive` and `uncounted` sum to `slot_seconds` and `cost`.
+         */
+        TeamMonth: {
+            /** @description Name of the team. */
+            team: string;
+            /** @description Currency of the amounts, ISO 4217. */
+            currency: string;
+            /** @description Slot-seconds, as in `GET /costs`. */
+            slot_seconds: number;
+            /** @description Cost in millionths of the currency, as in `GET /costs`. */
+            cost: number;
+            /** @description `cost` without `fault_cost`. */
+            charged: number;
+            /** @description Slot-seconds that infrastructure faults lost. */
+            fault_slot_seconds: number;
+            /** @description Their cost, which is not charged. */
+            fault_cost: number;
+            /** @description Training and preparation. */
+            productive: components["schemas"]["GoodputAmount"];
+            /** @description The rest, by activity and cause. */
+            unproductive: components["schemas"]["Unproductive"][];
+            /** @description What is not divided yet, as of running jobs. */
+            uncounted: components["schemas"]["GoodputAmount"];
+            /** @description Energy and carbon. */
+            energy: components["schemas"]["Energy"];
         };
         /** @description One page of a list of Team objects. */
         TeamPage: {
@@ -10350,6 +10584,19 @@ export interface components {
             /** @description Why its objects are not known. */
             why: string;
         };
+        /** @description Slot time that was neither training nor preparation, of one activity and cause. */
+        Unproductive: {
+            /** @description What the slots were held for, as in `GET /goodput`. */
+            activity: components["schemas"]["UnproductiveActivityEnum"];
+            /** @description The interruption that caused it. Null if none did, or if its reason is not known. */
+            reason: components["schemas"]["Reason"] | null;
+            /** @description Slot-seconds. */
+            slot_seconds: number;
+            /** @description Cost in millionths of the currency. */
+            cost: number;
+        };
+        /** @enum {string} */
+        UnproductiveActivityEnum: "queued" | "startup" | "evaluation" | "checkpoint" | "export" | "finishing" | "paused" | "stalled" | "lost" | "idle" | "unattributed";
         /** @description Result of an upload. */
         Uploaded: {
             /** @description Number of points that were stored. */
@@ -10361,6 +10608,13 @@ export interface components {
             path: string;
             /** @description Size in bytes. */
             readonly size_bytes: number;
+        };
+        /** @description The report of a month. */
+        UsageReport: {
+            /** @description The month in UTC, YYYY-MM. */
+            month: string;
+            /** @description One for each team and currency with usage, by name. */
+            items: components["schemas"]["TeamMonth"][];
         };
         /** @description The signed-in user. */
         User: {
@@ -21887,6 +22141,146 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["DeletionPreview"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    jobs_efficiency: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The efficiency of a job. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Efficiency"];
                 };
             };
             /** @description The body is not what its Content-Type says. */
@@ -35371,6 +35765,290 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Revoked"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    usage_report: {
+        parameters: {
+            query?: {
+                /** @description The month in UTC, YYYY-MM. Without it, the current one. */
+                month?: string;
+                /** @description Only the team with this name or id. */
+                team?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The report of a month. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UsageReport"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    usage_report_export: {
+        parameters: {
+            query?: {
+                /** @description The month in UTC, YYYY-MM. Without it, the current one. */
+                month?: string;
+                /** @description Only the team with this name or id. */
+                team?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Rows as CSV, after a line of names. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/csv": string;
                 };
             };
             /** @description The body is not what its Content-Type says. */

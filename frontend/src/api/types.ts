@@ -24,8 +24,11 @@ export type Job = Omit<Schemas["Job"], "spec" | "resolved_spec"> & {
 };
 export type Timeline = Schemas["Timeline"];
 export type SystemState = Schemas["System"];
+export type Efficiency = Schemas["Efficiency"];
+export type Energy = Schemas["Energy"];
 export type Goodput = Schemas["Goodput"];
 export type GoodputStatement = Schemas["GoodputStatement"];
+export type UsageReport = Schemas["UsageReport"];
 export type Timings = Schemas["Timings"];
 export type FieldProblem = Schemas["FieldProblem"];
 export type Plan = Omit<Schemas["Plan"], "resolved_spec"> & { resolved_spec: JsonObject };

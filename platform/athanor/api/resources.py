@@ -56,7 +56,11 @@ RESOURCES = (
     _resource("Queue", r"queue", "Jobs that wait for slots, why they wait, and how good the start estimates were."),
     _resource("Quotas", r"quotas", "The quota tree, its limits and use, and the settings of admission."),
     _resource("Budgets", r"budgets", "What a part of the organisation may spend in each calendar period."),
-    _resource("Costs", rf"costs|goodput$|{_JOB}/(cost|goodput)$", "Usage, cost and carbon of jobs, summed."),
+    _resource(
+        "Costs",
+        rf"costs|usage-report|goodput$|{_JOB}/(cost|goodput|efficiency)$",
+        "Usage, cost and carbon of jobs, summed.",
+    ),
     _resource("Prices", r"prices|series", "Prices of pools, and series of prices and of carbon intensity over time."),
     _resource("Clusters", r"clusters(?!.*/nodes)", "Where jobs run: clusters, their pools and health checks."),
     _resource("Nodes", r"clusters/.*/nodes", "Machines of a cluster: state, incidents, drain and quarantine."),

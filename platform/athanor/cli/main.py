@@ -14,6 +14,7 @@ from athanor.cli import (
     costs,
     datasets,
     deletions,
+    efficiency,
     event_files,
     following,
     goodput,
@@ -68,6 +69,7 @@ app.command("submit")(jobs.submit)
 app.command("list")(jobs.list_jobs)
 app.command("show")(jobs.show)
 app.command("goodput")(goodput.goodput)
+app.command("efficiency")(efficiency.efficiency)
 app.command("preflight")(preflight.preflight)
 app.command("cancel")(jobs.cancel)
 app.command("pause")(jobs.pause)

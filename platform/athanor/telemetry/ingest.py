@@ -43,7 +43,7 @@ from trainer.contract.run import Heartbeat as HeartbeatMessage
 
 SHOWN_IN_PROGRESS = frozenset({
     "train/loss", "evaluation/loss", "throughput/tokens_per_second", "throughput/mfu_causal", "throughput/mfu_palm",
-    "train/learning_rate", "time/step_seconds",
+    "train/learning_rate", "time/step_seconds", "memory/peak_bytes", "memory/peak_rank", "memory/mean_peak_bytes",
 })  # fmt: skip
 EVALUATION = "evaluation/loss"
 THROUGHPUT, STEP_TIME = "throughput/tokens_per_second", "time/step_seconds"

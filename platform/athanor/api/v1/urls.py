@@ -33,6 +33,7 @@ from athanor.api.v1 import (
     teams,
     telemetry,
     tokens,
+    usage_report,
     webhooks,
 )
 
@@ -130,6 +131,8 @@ urlpatterns = [
     path("budgets/<id:budget_id>/statement:export", budgets.BudgetExportView.as_view()),
     path("costs", costs.CostsView.as_view()),
     path("goodput", costs.TeamGoodputView.as_view()),
+    path("usage-report", usage_report.UsageReportView.as_view()),
+    path("usage-report:export", usage_report.UsageReportExportView.as_view()),
     path("costs:export", costs.CostsExportView.as_view()),
     path("prices", prices.PricesView.as_view()),
     path("prices/<id:pool_id>", prices.PoolPriceView.as_view()),
@@ -155,6 +158,7 @@ urlpatterns = [
     path("jobs/<id:job_id>/cost", costs.JobCostView.as_view()),
     path("jobs/<id:job_id>/system", system.SystemView.as_view()),
     path("jobs/<id:job_id>/preflights", preflight.PreflightsView.as_view()),
+    path("jobs/<id:job_id>/efficiency", system.EfficiencyView.as_view()),
     path("jobs/<id:job_id>/goodput", costs.GoodputView.as_view()),
     path("jobs/<id:job_id>/timeline", jobs.TimelineView.as_view()),
     path("jobs/<id:job_id>/events", events.JobEventsView.as_view()),

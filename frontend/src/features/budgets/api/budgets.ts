@@ -14,6 +14,7 @@ import type {
   PoolPriceChange,
   PriceSeries,
   Quotas,
+  UsageReport,
 } from "@/api/types";
 
 const POLL_MS = 10_000;
@@ -25,6 +26,7 @@ export const budgetKeys = {
   statement: (id: string) => ["budgets", "statement", id] as const,
   costs: ["costs"] as const,
   goodput: (filters: GoodputFilters) => ["costs", "goodput", filters] as const,
+  usageReport: (month: string) => ["costs", "usage-report", month] as const,
   prices: ["prices"] as const,
   series: ["prices", "series"] as const,
 };
@@ -115,6 +117,17 @@ export function goodputStatementQuery(filters: GoodputFilters) {
 
 export function costsAddress(filters: CostFilters): string {
   return address("/costs:export", { ...filters });
+}
+
+export function usageReportQuery(month: string) {
+  return queryOptions({
+    queryKey: budgetKeys.usageReport(month),
+    queryFn: ({ signal }) => request<UsageReport>("/usage-report", { query: { month }, signal }),
+  });
+}
+
+export function usageReportAddress(month: string): string {
+  return address("/usage-report:export", { month });
 }
 
 export function pricesQuery() {

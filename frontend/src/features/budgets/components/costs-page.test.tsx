@@ -51,6 +51,7 @@ const GOODPUT: GoodputStatement["items"][number] = {
 describe("costs", () => {
   it("lists the most expensive jobs with links, and sums the others", async () => {
     server.answer("GET /costs", { ...RANGE, items: [{ ...SUMS, team: "red" }], rest: [] });
+    server.answer("GET /usage-report", { month: "2026-05", items: [] });
     server.answer("GET /goodput", { ...RANGE, items: [] });
     const { user } = render(<CostsPage />);
     await screen.findByText("red");
@@ -72,6 +73,7 @@ describe("costs", () => {
 
   it("shows what the slots of a team were held for", async () => {
     server.answer("GET /costs", { ...RANGE, items: [{ ...SUMS, team: "red" }, { ...SUMS, team: "blue" }], rest: [] });
+    server.answer("GET /usage-report", { month: "2026-05", items: [] });
     server.answer("GET /goodput", { ...RANGE, items: [GOODPUT] });
     const { user } = render(<CostsPage />);
     const sums = await screen.findByRole("table", { name: "Slot time by activity" });
@@ -80,6 +82,7 @@ describe("costs", () => {
     const jobs = screen.getByRole("table", { name: /^Jobs with the most/ });
     expect(within(jobs).getByRole("link", { name: "tiny" }).getAttribute("href")).toBe("/jobs/job_1");
     within(jobs).getByText("Not shown");
+    server.answer("GET /usage-report", { month: "2026-05", items: [] });
     server.answer("GET /goodput", { ...RANGE, items: [{ ...GOODPUT, goodput: 0.25 }] });
     await user.selectOptions(screen.getByLabelText("Team"), "blue");
     await screen.findByText("25%");

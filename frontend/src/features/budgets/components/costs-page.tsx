@@ -12,6 +12,7 @@ import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { costsAddress, costsQuery } from "@/features/budgets/api/budgets";
 import { GoodputStatementPanel } from "@/features/budgets/components/goodput-statement";
+import { UsageReportPanel } from "@/features/budgets/components/usage-report-panel";
 import { figure } from "@/features/budgets/lib/amounts";
 
 const DAY_MS = 86_400_000;
@@ -132,6 +133,7 @@ export function CostsPage() {
       ) : null}
       {costs.data ? <Notes costs={costs.data} /> : null}
       <GoodputStatementPanel after={filters.after} before={filters.before} />
+      <UsageReportPanel />
     </Page>
   );
 }

@@ -3,7 +3,7 @@ import { keepPreviousData, queryOptions } from "@tanstack/react-query";
 
 import { address, request } from "@/api/client";
 import { jobKeys } from "@/api/jobs";
-import type { Artifact, Checkpoint, EventPage, Goodput, Job, JobEvent, LogLine, LogPage, Metrics, Page, Preflight, Profile, SystemState, Timeline } from "@/api/types";
+import type { Artifact, Checkpoint, Efficiency, EventPage, Goodput, Job, JobEvent, LogLine, LogPage, Metrics, Page, Preflight, Profile, SystemState, Timeline } from "@/api/types";
 import type { Zoom } from "@/charts/plot-options";
 import { pixels } from "@/lib/pixels";
 import { longest, spliceMetrics } from "@/lib/series";
@@ -155,6 +155,15 @@ export function goodputQuery(job: Job) {
   return queryOptions({
     queryKey: jobKeys.part(job.id, "goodput"),
     queryFn: ({ signal }) => request<Goodput>(path(job, "goodput"), { signal }),
+    refetchInterval: () => (isSettling(job) ? GOODPUT_POLL_MS : false),
+  });
+}
+
+/** How well the slots were used; of a live job until now. */
+export function efficiencyQuery(job: Job) {
+  return queryOptions({
+    queryKey: jobKeys.part(job.id, "efficiency"),
+    queryFn: ({ signal }) => request<Efficiency>(path(job, "efficiency"), { signal }),
     refetchInterval: () => (isSettling(job) ? GOODPUT_POLL_MS : false),
   });
 }

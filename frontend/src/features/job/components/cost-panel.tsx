@@ -1,8 +1,8 @@
-import { Table } from "@mantine/core";
 import { useQuery } from "@tanstack/react-query";
 
 import { request } from "@/api/client";
 import type { Job, JobCost } from "@/api/types";
+import { FiguresTable } from "@/components/figures-table";
 import { Panel } from "@/components/panel";
 import { duration } from "@/lib/format";
 import { isFinal } from "@/lib/status";
@@ -37,20 +37,7 @@ export function CostPanel({ job }: { job: Job }) {
   }
   return (
     <Panel title="Cost" flush>
-      <Table aria-label="Cost">
-        <Table.Tbody>
-          {rows.map(([name, text]) => (
-            <Table.Tr key={name}>
-              <Table.Th scope="row" fw={400}>
-                {name}
-              </Table.Th>
-              <Table.Td ta="right" className="numeric">
-                {text}
-              </Table.Td>
-            </Table.Tr>
-          ))}
-        </Table.Tbody>
-      </Table>
+      <FiguresTable label="Cost" rows={rows} />
     </Panel>
   );
 }

@@ -7,6 +7,7 @@ import { eventsQuery } from "@/features/job/api/queries";
 import { Attempts } from "@/features/job/components/attempts";
 import { ChartsPanel } from "@/features/job/components/charts-panel";
 import { CostPanel } from "@/features/job/components/cost-panel";
+import { EfficiencyPanel } from "@/features/job/components/efficiency-panel";
 import { GoodputPanel } from "@/features/job/components/goodput-panel";
 import { TimeTable } from "@/features/job/components/time-table";
 import { Timeline } from "@/features/job/components/timeline";
@@ -21,6 +22,7 @@ export function OverviewTab({ job }: { job: Job }) {
       <div className={classes.side}>
         <TimeTable job={job} />
         <GoodputPanel job={job} />
+        <EfficiencyPanel job={job} />
         <CostPanel job={job} />
         {job.attempts.length > 0 ? <Attempts job={job} /> : null}
         <Panel title="Timeline">
