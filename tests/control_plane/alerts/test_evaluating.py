@@ -136,14 +136,14 @@ def test_a_drop_of_throughput_and_a_spike_of_the_loss_are_relative_to_the_series
 
 def test_last_points_are_read_from_blocks_tails_and_chunks(running: Callable[..., Run]) -> None:
     run = running()
-    values = [float(number) for number in range(1100)]
-    for first in range(0, 1100, 50):
+    values = [float(number) for number in range(1150)]
+    for first in range(0, 1150, 50):
         run.report(*values[first : first + 50])
     assert MetricBlock.objects.filter(level=0).exists()
     assert MetricChunk.objects.exists()
     found = recent.last_points([run.job.id], [MFU], 200)[run.job.id, MFU]
     assert list(found[2]) == values[-200:]
-    assert list(found[0]) == list(range(901, 1101))
+    assert list(found[0]) == list(range(951, 1151))
 
 
 def test_waiting_jobs_are_measured_and_matched_by_name_and_labels(

@@ -1,5 +1,7 @@
 """Mails of notifications, received by a real SMTP server (aiosmtpd)."""
 
+import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from datetime import time, timedelta
 from email import message_from_bytes
@@ -8,8 +10,7 @@ from email.message import Message
 from typing import Any
 
 import pytest
-from aiosmtpd.controller import Controller
-from aiosmtpd.smtp import AuthResult
+from aiosmtpd.smtp import SMTP, AuthResult
 from django.utils import timezone
 
 from athanor.accounts.models import Membership, Team, User
@@ -32,11 +33,14 @@ class Server:
         self.recipients: list[list[str]] = []
         self.refusals: list[str] = []
         self.credentials: list[tuple[bytes, bytes]] = []
-        self._controller = Controller(
-            self, hostname="127.0.0.1", port=0, authenticator=self._authenticate, auth_require_tls=False
-        )
-        self._controller.start()
-        self.port: int = self._controller.server.sockets[0].getsockname()[1]
+        self._loop = asyncio.new_event_loop()
+        listening = self._loop.run_until_complete(self._loop.create_server(self._session, "127.0.0.1", 0))
+        self.port: int = listening.sockets[0].getsockname()[1]
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def _session(self) -> SMTP:
+        return SMTP(self, loop=self._loop, authenticator=self._authenticate, auth_require_tls=False)
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
         if self.refusals:
@@ -54,7 +58,9 @@ class Server:
         return [str(make_header(decode_header(message["Subject"]))) for message in self.received]
 
     def close(self) -> None:
-        self._controller.stop()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
 
 @pytest.fixture
@@ -98,7 +104,7 @@ def test_an_alert_is_mailed_once_with_a_link(server: Server, fire: Callable, sub
     assert (message["From"], message["To"]) == ("athanor@example.com", "ada@example.com")
     text = message.get_payload(decode=True).decode()  # type: ignore[union-attr] # of a message of one part
     assert "throughput/mfu_causal is 0.1; the alert fires below 0.28" in text
-    assert f"/jobs/{Job.objects.get().id}\n" in text
+    assert f"/jobs/{Job.objects.get().id}\r\n" in text
     mail = Mail.objects.get()
     assert (mail.state, mail.tries, mail.error) == ("sent", 1, "")
     assert Notification.objects.get().mail == mail

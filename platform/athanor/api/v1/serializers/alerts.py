@@ -33,9 +33,15 @@ RECIPIENTS_HELP = (
 
 
 class LabelsField(serializers.DictField):
-    """Labels by name."""
+    """Labels by name. A value that is no string is refused, not converted."""
 
     child = serializers.CharField(max_length=200, allow_blank=True, trim_whitespace=False)
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Return the labels. Raise ValidationError naming each value that is no string."""
+        if isinstance(data, dict) and (wrong := [key for key, value in data.items() if not isinstance(value, str)]):
+            raise serializers.ValidationError({str(key): ["a label's value is a string"] for key in wrong})
+        return super().to_internal_value(data)
 
 
 class NumberField(serializers.FloatField):
@@ -50,17 +56,6 @@ class NumberField(serializers.FloatField):
             return super().to_internal_value(data)
         except OverflowError:
             self.fail("invalid")
-
-
-class ClockTimeField(serializers.RegexField):
-    """A time of day as `HH:MM`."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(CLOCK_TIME, **options)
-
-    def to_internal_value(self, data: Any) -> Any:
-        """Return the time, which has no zone."""
-        return time.fromisoformat(super().to_internal_value(data))
 
 
 class AlertRuleChangesSerializer(RequestSerializer):
@@ -220,18 +215,26 @@ class PreferenceChangesSerializer(RequestSerializer):
     time_zone = serializers.CharField(
         max_length=60, required=False, help_text="Your time zone, such as `Europe/Berlin`."
     )
-    quiet_from = ClockTimeField(
-        required=False, allow_null=True, help_text="Start of your quiet hours, `HH:MM`. Null: none."
+    quiet_from = serializers.RegexField(
+        CLOCK_TIME, required=False, allow_null=True, help_text="Start of your quiet hours, `HH:MM`. Null: none."
     )
-    quiet_until = ClockTimeField(
-        required=False, allow_null=True, help_text="End of your quiet hours, `HH:MM`. Null: none."
+    quiet_until = serializers.RegexField(
+        CLOCK_TIME, required=False, allow_null=True, help_text="End of your quiet hours, `HH:MM`. Null: none."
     )
-    digest_at = ClockTimeField(
-        required=False, allow_null=True, help_text="Time of one mail a day, `HH:MM`. Null: mails are immediate."
+    digest_at = serializers.RegexField(
+        CLOCK_TIME,
+        required=False,
+        allow_null=True,
+        help_text="Time of one mail a day, `HH:MM`. Null: mails are immediate.",
     )
     critical_immediately = serializers.BooleanField(
         required=False, help_text="Whether critical alerts wait neither for the digest nor for the end of quiet hours."
     )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields with times of day instead of their text."""
+        given = {name: attrs[name] for name in ("quiet_from", "quiet_until", "digest_at") if attrs.get(name)}
+        return {**attrs, **{name: time.fromisoformat(text) for name, text in given.items()}}
 
 
 class PreferenceSerializer(serializers.Serializer[NotificationPreference]):
