@@ -1,5 +1,7 @@
 """Create the notifications of an alert, each with the time at which it is mailed."""
 
+from datetime import datetime
+
 from django.conf import settings
 from django.utils import timezone
 
@@ -62,7 +64,7 @@ def _recipients(rule: AlertRule, alert: Alert) -> list[Membership]:
     return owner or list(members.filter(role=Role.ADMIN))
 
 
-def _mail_at(member: Membership, preference: NotificationPreference | None, severity: str) -> object:
+def _mail_at(member: Membership, preference: NotificationPreference | None, severity: str) -> datetime | None:
     preference = preference or NotificationPreference(user_id=member.user_id)
     if not settings.ATHANOR.smtp_host or not member.user.email:
         return None
