@@ -7076,7 +7076,7 @@ export interface components {
             /** @description `series_below` (as the series): Newest value of a series of a running job, below the threshold. `series_above` (as the series): Newest value of a series of a running job, at or above the threshold. `series_drop` (%): How far the newest value of a series is below the median of its last `window` points. `series_spike` (%): How far the highest of the last `window` points of a series is above their median. `no_progress` (minutes): Time since a running job reported a new step, or started. `queue_wait` (minutes): Time for which a job has been in the queue. `budget_used` (%): Spent share of a budget that the team is charged to, in its current period. `storage_used` (%): Stored data as a share of `max_storage_bytes` of the team, or of a group above it. */
             measure: components["schemas"]["MeasureEnum"];
             /**
-             * @description Name of the series, as `athanor metrics` lists it, for measures of a series. Otherwise empty.
+             * @description Name of the series, such as `throughput/mfu_causal`, for measures of a series. Otherwise empty.
              * @default
              */
             series: string;
@@ -8015,7 +8015,7 @@ export interface components {
         PatchedAlertRuleChangesRequest: {
             /** @description Name, unique in the team. */
             name?: string;
-            /** @description Name of the series, as `athanor metrics` lists it, for measures of a series. Otherwise empty. */
+            /** @description Name of the series, such as `throughput/mfu_causal`, for measures of a series. Otherwise empty. */
             series?: string;
             /** @description Number of last points that `series_drop` and `series_spike` look at. */
             window?: number;
