@@ -22,15 +22,21 @@ def rule_of(principal: Principal, rule_id: str) -> AlertRule:
     return row
 
 
-def alerts_of(principal: Principal) -> QuerySet[Alert]:
-    """Return the alerts of the principal's teams."""
-    return Alert.objects.filter(team_id__in=principal.team_ids).select_related("team", "rule")
+def alerts_of(principal: Principal, state: str | None = None) -> QuerySet[Alert]:
+    """Return the alerts of the principal's teams, in this state or in any."""
+    rows = Alert.objects.filter(team_id__in=principal.team_ids).select_related("team", "rule")
+    return rows if state is None else rows.filter(state=state)
 
 
 def inbox_of(principal: Principal) -> QuerySet[Notification]:
     """Return the principal's own notifications, of the teams that they belong to now."""
     rows = Notification.objects.filter(user=principal.user, team_id__in=principal.team_ids)
     return rows.select_related("team", "mail")
+
+
+def count_unread(principal: Principal) -> int:
+    """Return how many notifications in the principal's inbox are not marked as read."""
+    return inbox_of(principal).filter(read_at=None).count()
 
 
 def preference_of(user: User) -> NotificationPreference:

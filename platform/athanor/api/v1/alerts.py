@@ -119,11 +119,10 @@ class AlertsView(APIView):
         """List alerts.
 
         Returns the alerts of your teams, newest first. A pending alert that clears before it fires is not stored."""
-        rows = selectors.alerts_of(get_principal(request))
-        if state := request.query_params.get("state"):
-            if state not in STATES:
-                raise refusal("state", "choice", f"state={state[:40]!r} is none of {', '.join(STATES)}")
-            rows = rows.filter(state=state)
+        state = request.query_params.get("state") or None
+        if state and state not in STATES:
+            raise refusal("state", "choice", f"state={state[:40]!r} is none of {', '.join(STATES)}")
+        rows = selectors.alerts_of(get_principal(request), state)
         found, next_cursor = paginate(request, rows)
         return paginated_response(serialize_many(AlertSerializer, found), next_cursor)
 
@@ -152,8 +151,7 @@ class UnreadView(APIView):
         """Count your unread notifications.
 
         Returns how many notifications of your inbox you have not marked as read."""
-        rows = selectors.inbox_of(get_principal(request)).filter(read_at=None)
-        return Response(UnreadSerializer({"unread": rows.count()}).data)
+        return Response(UnreadSerializer({"unread": selectors.count_unread(get_principal(request))}).data)
 
 
 class ReadView(APIView):
@@ -169,8 +167,7 @@ class ReadView(APIView):
         principal = get_principal(request)
         ids = parse_body(request, ReadSerializer).get("ids")
         services.mark_read(principal.user, principal.team_ids, ids, timezone.now())
-        rows = selectors.inbox_of(principal).filter(read_at=None)
-        return Response(UnreadSerializer({"unread": rows.count()}).data)
+        return Response(UnreadSerializer({"unread": selectors.count_unread(principal)}).data)
 
 
 class PreferencesView(APIView):

@@ -73,16 +73,16 @@ export function RuleFormDialog({ opened, teams, onClose }: RuleFormDialogProps) 
           {ofJobs ? (
             <TextInput name="job_name" label="Jobs named" description="* matches any characters; empty for all" maxLength={100} error={errorAt(create.error, "/job_name")} />
           ) : null}
+          <NativeSelect
+            name="recipients"
+            label="Notify"
+            data={[
+              { value: "owner", label: ofJobs ? "Who submitted the job" : "The administrators" },
+              { value: "team", label: "All members" },
+            ]}
+          />
           <Group grow align="flex-start">
             <NativeSelect name="severity" label="Severity" data={["info", "warning", "critical"]} defaultValue="warning" />
-            <NativeSelect
-              name="recipients"
-              label="Notify"
-              data={[
-                { value: "owner", label: ofJobs ? "Who submitted the job" : "The administrators" },
-                { value: "team", label: "All members" },
-              ]}
-            />
             <NativeSelect name="team" label="Team" data={teams.map((team) => team.name)} error={errorAt(create.error, "/team")} />
           </Group>
           {create.error ? <ProblemNotice error={create.error} /> : null}
