@@ -6505,8 +6505,6 @@ export interface components {
         /** @enum {string} */
         MailFromEnum: "info" | "warning" | "critical" | "never";
         /** @enum {string} */
-        MailStateEnum: "pending" | "sent" | "failed";
-        /** @enum {string} */
         MeasureEnum: "series_below" | "series_above" | "series_drop" | "series_spike" | "no_progress" | "queue_wait" | "budget_used" | "storage_used";
         /** @description A person or service account in a team. */
         Member: {
@@ -7592,7 +7590,7 @@ export interface components {
              */
             mail_at: string | null;
             /** @description `pending`, `sent` or `failed`. Null before `mail_at`, and if it is not mailed. */
-            mail_state?: components["schemas"]["MailStateEnum"] | components["schemas"]["NullEnum"];
+            mail_state?: string | null;
             /** @description Why the last try to send it failed, if it did. */
             mail_error?: string | null;
         };
@@ -7605,7 +7603,6 @@ export interface components {
             /** @description Send it as `cursor` for the next page. Null on the last page. */
             next_cursor: string | null;
         };
-        NullEnum: null;
         /** @description An object on a cluster. */
         Object: {
             /** @description Id of the cluster. */

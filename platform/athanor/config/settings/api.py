@@ -58,7 +58,6 @@ SPECTACULAR_SETTINGS = {
         "AlertSeverityEnum": ["info", "warning", "critical"],
         "WebhookFormatEnum": ["cloudevents", "slack"],
         "AlertStateEnum": ["pending", "firing", "resolved"],
-        "MailStateEnum": ["pending", "sent", "failed"],
         "NotificationKindEnum": ["firing", "resolved"],
         "CheckpointStateEnum": "athanor.artifacts.models.Checkpoint.State",
     },

@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from athanor.alerts.decisions import AlertState
 from athanor.alerts.measures import DEFAULT_WINDOW, MAX_WINDOW, MEASURES, MIN_WINDOW, Measure
-from athanor.alerts.models import Alert, AlertRule, Mail, Notification, NotificationPreference, Severity
+from athanor.alerts.models import Alert, AlertRule, Notification, NotificationPreference, Severity
 from athanor.api.bodies import RequestSerializer
 
 MAX_FOR_SECONDS = 7 * 86_400
@@ -175,9 +175,8 @@ class NotificationSerializer(serializers.Serializer[Notification]):
     mail_at = serializers.DateTimeField(
         allow_null=True, help_text="Time from which it is mailed, ISO 8601 in UTC. Null if it is not mailed."
     )
-    mail_state = serializers.ChoiceField(
+    mail_state = serializers.CharField(
         source="mail.state",
-        choices=Mail.State.values,
         allow_null=True,
         default=None,
         help_text="`pending`, `sent` or `failed`. Null before `mail_at`, and if it is not mailed.",
