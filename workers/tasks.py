@@ -6,6 +6,7 @@ from typing import Any
 from celery import shared_task
 
 from athanor.accounts import idempotency, sign_on_checks
+from athanor.alerts import evaluating, mailing
 from athanor.artifacts import deletions, scrub, unreferenced
 from athanor.artifacts import services as artifacts
 from athanor.budgets import goodput_hours, metering_cycle, series_fetch
@@ -96,6 +97,18 @@ def meter() -> None:
     """Charge usage to budgets, and fetch due price series."""
     metering_cycle.run()
     series_fetch.fetch_due()
+
+
+@reconciler(task_triggers.ALERT)
+def alert() -> None:
+    """Evaluate the alert rules of teams."""
+    evaluating.evaluate_due()
+
+
+@reconciler(task_triggers.SEND_MAILS)
+def send_mails() -> None:
+    """Mail notifications that are due."""
+    mailing.send_due()
 
 
 @reconciler(task_triggers.SWEEP_STORAGE)

@@ -13,6 +13,8 @@ TRANSITIONS = REPOSITORY / "platform" / "athanor" / "jobs" / "transitions.py"
 WITHOUT_ROWS = ("platform/athanor/cli", "platform/athanor/backends")
 # Functions that write fields by computed names, and the model of their rows, which is neither Job nor Attempt.
 WRITES_BY_NAME = {
+    "platform/athanor/alerts/services.py:change": "AlertRule",
+    "platform/athanor/alerts/services.py:change_preference": "NotificationPreference",
     "platform/athanor/budgets/ledger.py:_move": "BudgetPeriod",
     "platform/athanor/budgets/services.py:change": "Budget",
     "platform/athanor/clusters/services.py:store_health_check": "ClusterHealthCheck",

@@ -232,7 +232,7 @@ def test_every_block_of_shell_is_marked_and_every_exception_is_needed() -> None:
         "docs/tutorial/first-run.md",
         *(
             f"docs/how-to/{name}.md"
-            for name in ("delete-data", "follow-events", "retry-requests", "submit-from-a-pipeline")
+            for name in ("alerts", "delete-data", "follow-events", "retry-requests", "submit-from-a-pipeline")
         ),
         *(
             f"docs/operations/{name}.md"
@@ -317,6 +317,15 @@ def test_the_commands_of_retries(reader: Reader) -> None:
     (command,) = page("docs/how-to/retry-requests.md")
     made = json.loads(reader.follow(command))
     assert (made["url"], bool(made["secret"])) == ("https://example.org/hook", True)
+
+
+def test_the_commands_of_alerts(reader: Reader) -> None:
+    shown = reader.follow_page("docs/how-to/alerts.md")
+    rules = shown["athanor alert rules"]
+    assert "low MFU" in rules
+    assert "budget_used" in rules
+    assert shown["athanor alert read"].strip() == "0 unread"
+    assert "Europe/Berlin" in shown["athanor alert preferences --digest-at none --critical-immediately"]
 
 
 @pytest.fixture(scope="module")

@@ -144,6 +144,78 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/alert-rules": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List alert rules
+         * @description Returns the rules of your teams.
+         */
+        get: operations["alert_rules_list"];
+        put?: never;
+        /**
+         * Create an alert rule
+         * @description It is evaluated about every 15 seconds, once a minute while the platform is idle. For members who may submit jobs.
+         */
+        post: operations["alert_rules_create"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/alert-rules/{alert_rule_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show an alert rule
+         * @description Returns a rule of one of your teams.
+         */
+        get: operations["alert_rules_show"];
+        put?: never;
+        post?: never;
+        /**
+         * Delete an alert rule
+         * @description Deletes the rule with its alerts. Notifications stay in the inboxes. For members who may submit jobs.
+         */
+        delete: operations["alert_rules_delete"];
+        options?: never;
+        head?: never;
+        /**
+         * Change an alert rule
+         * @description Changes the fields that are sent; the others stay. Open alerts are decided by the new thresholds; those of a disabled rule are resolved. For members who may submit jobs.
+         */
+        patch: operations["alert_rules_change"];
+        trace?: never;
+    };
+    "/api/v1/alerts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List alerts
+         * @description Returns the alerts of your teams, newest first. A pending alert that clears before it fires is not stored.
+         */
+        get: operations["alerts_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/artifacts/{artifact_id}": {
         parameters: {
             query?: never;
@@ -1848,6 +1920,90 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/notification-preferences": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show your preferences for mails
+         * @description Returns what you get by mail, and when.
+         */
+        get: operations["notification_preferences_show"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /**
+         * Change your preferences for mails
+         * @description Changes the fields that are sent, for notifications from now on.
+         */
+        patch: operations["notification_preferences_change"];
+        trace?: never;
+    };
+    "/api/v1/notifications": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List your notifications
+         * @description Returns your inbox, newest first: alerts of the teams that you belong to now.
+         */
+        get: operations["notifications_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/notifications:read": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Mark notifications as read
+         * @description Marks your own notifications and returns how many are still unread. Safe to repeat.
+         */
+        post: operations["notifications_read"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/notifications:unread": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Count your unread notifications
+         * @description Returns how many notifications of your inbox you have not marked as read.
+         */
+        get: operations["notifications_unread"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/presets": {
         parameters: {
             query?: never;
@@ -3298,6 +3454,115 @@ export interface components {
         };
         /** @enum {string} */
         AdviceEnum: "fewer_slots" | "no_spare_nodes" | "larger_micro_batch";
+        /** @description A rule that is, or was, beyond its threshold for one job, budget or storage limit. */
+        Alert: {
+            /** @description Identifier. It never changes and is never reused. */
+            id: string;
+            /** @description Name of the team. */
+            team: string;
+            /** @description Id of the rule. */
+            rule_id: string;
+            /** @description Name of the rule. */
+            rule: string;
+            /** @description Severity of the rule. */
+            severity: components["schemas"]["AlertSeverityEnum"];
+            /** @description What the rule measures. */
+            measure: components["schemas"]["MeasureEnum"];
+            /** @description Id of the job, the budget or the quota node. */
+            subject: string;
+            /** @description Its name. */
+            subject_name: string;
+            /** @description Id of the job. Null for a budget or storage. */
+            job_id: string | null;
+            /** @description `pending` until the threshold was passed for `for_seconds`, then `firing`, in the end `resolved`. */
+            state: components["schemas"]["AlertStateEnum"];
+            /**
+             * Format: date-time
+             * @description Time since when the threshold was passed, ISO 8601 in UTC.
+             */
+            since: string;
+            /**
+             * Format: date-time
+             * @description Time at which it fired, ISO 8601 in UTC. Null while it is pending.
+             */
+            fired_at: string | null;
+            /**
+             * Format: date-time
+             * @description Time at which it was resolved, ISO 8601 in UTC. Null before.
+             */
+            resolved_at: string | null;
+            /**
+             * Format: double
+             * @description Value at the last change of its state, in the unit of the measure.
+             */
+            value: number;
+            /** @description What was measured, in words. */
+            message: string;
+        };
+        /** @description One page of a list of Alert objects. */
+        AlertPage: {
+            /** @description Objects of this page. */
+            items: components["schemas"]["Alert"][];
+            /** @description Send it as `cursor` for the next page. Null on the last page. */
+            next_cursor: string | null;
+        };
+        /** @description When to notify whom. */
+        AlertRule: {
+            /** @description Identifier. It never changes and is never reused. */
+            id: string;
+            /** @description Name of the team. */
+            team: string;
+            /** @description Name, unique in the team. */
+            name: string;
+            /** @description What it measures. */
+            measure: components["schemas"]["MeasureEnum"];
+            /** @description Name of the series. Empty for other measures. */
+            series: string;
+            /** @description Number of last points that `series_drop` and `series_spike` look at. */
+            window: number;
+            /**
+             * Format: double
+             * @description In the unit of the measure.
+             */
+            threshold: number;
+            /**
+             * Format: double
+             * @description Value at which an alert that fires is resolved: at most `threshold`, for `series_below` at least. Null is the threshold itself.
+             */
+            clear_threshold: number | null;
+            /** @description Seconds for which the threshold must be passed before the alert fires. */
+            for_seconds: number;
+            /** @description Only jobs with such a name, where `*` matches any characters. Empty: all. */
+            job_name: string;
+            /** @description Only jobs with all of these labels. */
+            labels: {
+                [key: string]: string;
+            };
+            /** @description How urgent it is. */
+            severity: components["schemas"]["AlertSeverityEnum"];
+            /** @description `owner`: who submitted the job, or the team's administrators for a budget, for storage, and if that person has left the team. `team`: all members. */
+            recipients: components["schemas"]["RecipientsEnum"];
+            /** @description Whether the rule is evaluated. */
+            enabled: boolean;
+            /** @description Username of the person who created it. Null if the account is gone. */
+            created_by?: string | null;
+            /**
+             * Format: date-time
+             * @description Time of creation, ISO 8601 in UTC.
+             */
+            created_at: string;
+        };
+        /** @description One page of a list of AlertRule objects. */
+        AlertRulePage: {
+            /** @description Objects of this page. */
+            items: components["schemas"]["AlertRule"][];
+            /** @description Send it as `cursor` for the next page. Null on the last page. */
+            next_cursor: string | null;
+        };
+        /** @enum {string} */
+        AlertSeverityEnum: "info" | "warning" | "critical";
+        /** @enum {string} */
+        AlertStateEnum: "pending" | "firing" | "resolved";
         /** @description A change of a spec with which the job might start sooner. */
         Alternative: {
             /** @description When the job would start. */
@@ -6389,6 +6654,8 @@ export interface components {
             url: string;
             /** @description Types of events, each with those below it. An empty list stands for all. */
             types: string[];
+            /** @description Form of the bodies: `cloudevents` or `slack`. */
+            format: components["schemas"]["WebhookFormatEnum"];
             /** @description Whether events are sent. */
             enabled: boolean;
             /** @description Why it was disabled and by whom. Empty while it is enabled. */
@@ -6427,6 +6694,10 @@ export interface components {
             /** @description The signing secret. It is shown only here. */
             secret: string;
         };
+        /** @enum {string} */
+        MailFromEnum: "info" | "warning" | "critical" | "never";
+        /** @enum {string} */
+        MeasureEnum: "series_below" | "series_above" | "series_drop" | "series_spike" | "no_progress" | "queue_wait" | "budget_used" | "storage_used";
         /** @description A person or service account in a team. */
         Member: {
             /** @description Id of the user. */
@@ -6988,6 +7259,64 @@ export interface components {
             /** @description Name of the object, for people. */
             name: string;
         };
+        /** @description An alert rule to create. */
+        NewAlertRuleRequest: {
+            /** @description Name, unique in the team. */
+            name: string;
+            /** @description `series_below` (as the series): Newest value of a series of a running job, below the threshold. `series_above` (as the series): Newest value of a series of a running job, at or above the threshold. `series_drop` (%): How far the newest value of a series is below the median of its last `window` points. `series_spike` (%): How far the highest of the last `window` points of a series is above their median. `no_progress` (minutes): Time since a running job reported a new step, or started. `queue_wait` (minutes): Time for which a job has been in the queue. `budget_used` (%): Spent share of a budget that the team is charged to, in its current period. `storage_used` (%): Stored data as a share of `max_storage_bytes` of the team, or of a group above it. */
+            measure: components["schemas"]["MeasureEnum"];
+            /**
+             * @description Name of the series, such as `throughput/mfu_causal`, for measures of a series. Otherwise empty.
+             * @default
+             */
+            series: string;
+            /**
+             * @description Number of last points that `series_drop` and `series_spike` look at.
+             * @default 50
+             */
+            window: number;
+            /**
+             * Format: double
+             * @description In the unit of the measure.
+             */
+            threshold: number;
+            /**
+             * Format: double
+             * @description Value at which an alert that fires is resolved: at most `threshold`, for `series_below` at least. Null is the threshold itself.
+             */
+            clear_threshold?: number | null;
+            /**
+             * @description Seconds for which the threshold must be passed before the alert fires.
+             * @default 0
+             */
+            for_seconds: number;
+            /**
+             * @description Only jobs with such a name, where `*` matches any characters. Empty: all.
+             * @default
+             */
+            job_name: string;
+            /** @description Only jobs with all of these labels. */
+            labels?: {
+                [key: string]: string;
+            };
+            /**
+             * @description How urgent it is.
+             * @default warning
+             */
+            severity: components["schemas"]["AlertSeverityEnum"];
+            /**
+             * @description `owner`: who submitted the job, or the team's administrators for a budget, for storage, and if that person has left the team. `team`: all members.
+             * @default owner
+             */
+            recipients: components["schemas"]["RecipientsEnum"];
+            /**
+             * @description Whether the rule is evaluated.
+             * @default true
+             */
+            enabled: boolean;
+            /** @description Name or id of the team. May be left out if you belong to one team only. */
+            team?: string;
+        };
         /** @description A budget to create. */
         NewBudgetRequest: {
             /** @description Id of the node of the quota tree whose subtree is charged. */
@@ -7169,6 +7498,11 @@ export interface components {
             name: string;
             /** @description Types of events, each with those below it, such as `job.status.failed` or `checkpoint`. Without it, or with an empty list, all. */
             types?: string[];
+            /**
+             * @description `cloudevents`, or `slack`: a body `{"text": ...}` for incoming webhooks of Slack and of compatible servers. It cannot be changed later.
+             * @default cloudevents
+             */
+            format: components["schemas"]["WebhookFormatEnum"];
             /** @description Name or id of the team. May be left out if you belong to one team only. */
             team?: string;
         };
@@ -7414,6 +7748,53 @@ export interface components {
         NodeStateEnum: "ready" | "drained" | "down" | "unknown";
         /** @enum {string} */
         NormPositionEnum: "before" | "after" | "both";
+        /** @description A message in your inbox. */
+        Notification: {
+            /** @description Identifier. It never changes and is never reused. */
+            id: string;
+            /** @description Name of the team. */
+            team: string;
+            /** @description Id of the alert. Null if its rule was deleted. */
+            alert_id: string | null;
+            /** @description Whether the alert fires or was resolved. */
+            kind: components["schemas"]["NotificationKindEnum"];
+            /** @description Severity of the rule. */
+            severity: components["schemas"]["AlertSeverityEnum"];
+            /** @description Rule and job, budget or quota node. */
+            title: string;
+            /** @description What was measured, in words. */
+            text: string;
+            /** @description Id of the job. Empty for a budget or storage. */
+            job_id: string;
+            /**
+             * Format: date-time
+             * @description Time of creation, ISO 8601 in UTC.
+             */
+            created_at: string;
+            /**
+             * Format: date-time
+             * @description Time at which you marked it as read, ISO 8601 in UTC. Null before.
+             */
+            read_at: string | null;
+            /**
+             * Format: date-time
+             * @description Time from which it is mailed, ISO 8601 in UTC. Null if it is not mailed.
+             */
+            mail_at: string | null;
+            /** @description `pending`, `sent` or `failed`. Null before `mail_at`, and if it is not mailed. */
+            mail_state?: string | null;
+            /** @description Why the last try to send it failed, if it did. */
+            mail_error?: string | null;
+        };
+        /** @enum {string} */
+        NotificationKindEnum: "firing" | "resolved";
+        /** @description One page of a list of Notification objects. */
+        NotificationPage: {
+            /** @description Objects of this page. */
+            items: components["schemas"]["Notification"][];
+            /** @description Send it as `cursor` for the next page. Null on the last page. */
+            next_cursor: string | null;
+        };
         /** @description An object on a cluster. */
         Object: {
             /** @description Id of the cluster. */
@@ -7819,6 +8200,39 @@ export interface components {
             /** @description Minimum run time in seconds before a job can be preempted. It doubles with each preemption of the job. */
             protected_seconds?: number;
         };
+        /** @description Changes of an alert rule. The measure stays. */
+        PatchedAlertRuleChangesRequest: {
+            /** @description Name, unique in the team. */
+            name?: string;
+            /** @description Name of the series, such as `throughput/mfu_causal`, for measures of a series. Otherwise empty. */
+            series?: string;
+            /** @description Number of last points that `series_drop` and `series_spike` look at. */
+            window?: number;
+            /**
+             * Format: double
+             * @description In the unit of the measure.
+             */
+            threshold?: number;
+            /**
+             * Format: double
+             * @description Value at which an alert that fires is resolved: at most `threshold`, for `series_below` at least. Null is the threshold itself.
+             */
+            clear_threshold?: number | null;
+            /** @description Seconds for which the threshold must be passed before the alert fires. */
+            for_seconds?: number;
+            /** @description Only jobs with such a name, where `*` matches any characters. Empty: all. */
+            job_name?: string;
+            /** @description Only jobs with all of these labels. */
+            labels?: {
+                [key: string]: string;
+            };
+            /** @description How urgent it is. */
+            severity?: components["schemas"]["AlertSeverityEnum"];
+            /** @description `owner`: who submitted the job, or the team's administrators for a budget, for storage, and if that person has left the team. `team`: all members. */
+            recipients?: components["schemas"]["RecipientsEnum"];
+            /** @description Whether the rule is evaluated. */
+            enabled?: boolean;
+        };
         /** @description Changes of a budget. */
         PatchedBudgetChangeRequest: {
             /** @description Name, unique within the node. */
@@ -7870,6 +8284,21 @@ export interface components {
         PatchedPasskeyNameRequest: {
             /** @description Name by which to recognise it. */
             name?: string;
+        };
+        /** @description Changes of your preferences. */
+        PatchedPreferenceChangesRequest: {
+            /** @description Lowest severity that is mailed to you, or `never`. */
+            mail_from?: components["schemas"]["MailFromEnum"];
+            /** @description Your time zone, such as `Europe/Berlin`. */
+            time_zone?: string;
+            /** @description Start of your quiet hours, `HH:MM`. Null: none. */
+            quiet_from?: string | null;
+            /** @description End of your quiet hours, `HH:MM`. Null: none. */
+            quiet_until?: string | null;
+            /** @description Time of one mail a day, `HH:MM`. Null: mails are immediate. */
+            digest_at?: string | null;
+            /** @description Whether critical alerts wait neither for the digest nor for the end of quiet hours. */
+            critical_immediately?: boolean;
         };
         /** @description Changes of a pool's prices. */
         PatchedPriceChangeRequest: {
@@ -8041,6 +8470,34 @@ export interface components {
         };
         /** @enum {string} */
         PrecisionEnum: "auto" | "fp32" | "bf16" | "fp8";
+        /** @description What you get by mail, and when. */
+        Preference: {
+            /** @description Your address. Empty: you get no mail. */
+            email: string;
+            /** @description Lowest severity that is mailed to you, or `never`. */
+            mail_from: components["schemas"]["MailFromEnum"];
+            /** @description Your time zone. */
+            time_zone: string;
+            /**
+             * Format: time
+             * @description Start of your quiet hours. Null: none.
+             */
+            quiet_from: string | null;
+            /**
+             * Format: time
+             * @description End of your quiet hours. Null: none.
+             */
+            quiet_until: string | null;
+            /**
+             * Format: time
+             * @description Time of one mail a day. Null: mails are immediate.
+             */
+            digest_at: string | null;
+            /** @description Whether critical alerts wait neither for the digest nor for the end of quiet hours. */
+            critical_immediately: boolean;
+            /** @description Whether the platform has a mail server. */
+            readonly mail_is_on: boolean;
+        };
         /** @description What was measured before the first step of an attempt. */
         Preflight: {
             /** @description The worst finding. */
@@ -8912,6 +9369,11 @@ export interface components {
             /** @description Nodes, parents before children. */
             nodes: components["schemas"]["QuotaNode"][];
         };
+        /** @description Notifications to mark as read. */
+        ReadRequest: {
+            /** @description Ids of notifications. Without it, all that you have now. Those of others are ignored. */
+            ids?: string[];
+        };
         /** @description Why a job waits or why a job or attempt ended. */
         Reason: {
             /** @description Stable code of the reason, such as `waiting_for_capacity` or `out_of_memory`. */
@@ -8925,6 +9387,8 @@ export interface components {
             /** @description Path of the page with checks, causes and remedies, on this server. Empty for `completed`. */
             runbook: string;
         };
+        /** @enum {string} */
+        RecipientsEnum: "owner" | "team";
         /** @description Whether a recorded cycle would be decided the same way. */
         Replay: {
             /** @description Whether the same was decided. */
@@ -10597,6 +11061,11 @@ export interface components {
         };
         /** @enum {string} */
         UnproductiveActivityEnum: "queued" | "startup" | "evaluation" | "checkpoint" | "export" | "finishing" | "paused" | "stalled" | "lost" | "idle" | "unattributed";
+        /** @description Number of notifications that you have not read. */
+        Unread: {
+            /** @description Number of unread notifications in your inbox. */
+            unread: number;
+        };
         /** @description Result of an upload. */
         Uploaded: {
             /** @description Number of points that were stored. */
@@ -10694,6 +11163,8 @@ export interface components {
             url: string;
             /** @description Types of events, each with those below it. An empty list stands for all. */
             types: string[];
+            /** @description Form of the bodies: `cloudevents` or `slack`. */
+            format: components["schemas"]["WebhookFormatEnum"];
             /** @description Whether events are sent. */
             enabled: boolean;
             /** @description Why it was disabled and by whom. Empty while it is enabled. */
@@ -10730,6 +11201,8 @@ export interface components {
              */
             created_at: string;
         };
+        /** @enum {string} */
+        WebhookFormatEnum: "cloudevents" | "slack";
         /** @description One page of a list of Webhook objects. */
         WebhookPage: {
             /** @description Objects of this page. */
@@ -11677,6 +12150,855 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["SweeperPage"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    alert_rules_list: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One page of a list of AlertRule objects. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AlertRulePage"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    alert_rules_create: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewAlertRuleRequest"];
+            };
+        };
+        responses: {
+            /** @description When to notify whom. */
+            201: {
+                headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AlertRule"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    alert_rules_show: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the alert rule. */
+                alert_rule_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description When to notify whom. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AlertRule"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    alert_rules_delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the alert rule. */
+                alert_rule_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No response body. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    alert_rules_change: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the alert rule. */
+                alert_rule_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["PatchedAlertRuleChangesRequest"];
+            };
+        };
+        responses: {
+            /** @description When to notify whom. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AlertRule"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    alerts_list: {
+        parameters: {
+            query?: {
+                /** @description The `next_cursor` of the page before. Empty or absent for the first page. */
+                cursor?: string;
+                /** @description Maximum number of items per page. */
+                limit?: number;
+                /** @description Only alerts in this state. */
+                state?: "pending" | "firing" | "resolved";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One page of a list of Alert objects. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AlertPage"];
                 };
             };
             /** @description The body is not what its Content-Type says. */
@@ -25193,6 +26515,704 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["MetricsAnswer"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    notification_preferences_show: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What you get by mail, and when. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Preference"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    notification_preferences_change: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["PatchedPreferenceChangesRequest"];
+            };
+        };
+        responses: {
+            /** @description What you get by mail, and when. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Preference"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    notifications_list: {
+        parameters: {
+            query?: {
+                /** @description The `next_cursor` of the page before. Empty or absent for the first page. */
+                cursor?: string;
+                /** @description Maximum number of items per page. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One page of a list of Notification objects. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NotificationPage"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    notifications_read: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ReadRequest"];
+            };
+        };
+        responses: {
+            /** @description Number of notifications that you have not read. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Unread"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    notifications_unread: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Number of notifications that you have not read. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Unread"];
                 };
             };
             /** @description The body is not what its Content-Type says. */

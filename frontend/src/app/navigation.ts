@@ -22,6 +22,7 @@ export function groupsFor(session: Session): SectionGroup[] {
         { to: "/jobs", name: "Jobs" },
         { to: "/queue", name: "Queue" },
         { to: "/compare", name: "Compare" },
+        { to: "/alerts", name: "Alerts" },
       ],
     },
     { name: "Data and models", sections: [{ to: "/datasets", name: "Datasets" }] },

@@ -73,6 +73,10 @@ export const router = createBrowserRouter([
                 ...page(async () => (await import("@/features/audit/components/audit-page")).AuditPage),
               },
               {
+                path: "/alerts",
+                ...page(async () => (await import("@/features/alerts/components/alerts-page")).AlertsPage),
+              },
+              {
                 path: "/webhooks",
                 ...page(async () => (await import("@/features/webhooks/components/webhooks-page")).WebhooksPage),
               },

@@ -5,6 +5,7 @@ import { Link, Navigate, NavLink, Outlet, ScrollRestoration, useLocation } from 
 
 import { sessionQuery } from "@/api/session";
 import { AccountMenu } from "@/app/account-menu";
+import { InboxLink } from "@/app/inbox-link";
 import { groupOf, groupsFor } from "@/app/navigation";
 import { LoadingPage } from "@/app/outcome-pages";
 import { FurnaceMark } from "@/components/icons";
@@ -87,6 +88,7 @@ export function Shell() {
               </Menu.Dropdown>
             </Menu>
           </div>
+          <InboxLink />
           <AccountMenu user={user} teams={session.data.teams} />
         </div>
         {current ? (

@@ -309,6 +309,7 @@ export function webhook(part: Partial<Webhook> = {}): Webhook {
     name: "ci",
     url: "https://ci.example.org/hook",
     types: [],
+    format: "cloudevents",
     enabled: true,
     disabled_reason: "",
     disabled_at: null,

@@ -77,6 +77,8 @@ RESOURCES = (
     _resource("Tokens", r"tokens", "Bearer tokens of the caller for the command line, pipelines and programs."),
     _resource("Session", r"sessions?(/|:|$)", "Signing in and out of the dashboard, and where a user is signed in."),
     _resource("Second factors", r"second-factors", "Authenticator app, passkeys and recovery codes of the caller."),
+    _resource("Alerts", r"alert-rules|alerts", "Rules on the series and states of jobs, on budgets and on storage."),
+    _resource("Notifications", r"notification", "Your inbox, and what you get by mail, and when."),
     _resource("Webhooks", r"webhooks|deliveries", "Addresses that a team's events are sent to, and their deliveries."),
     _resource("Simulations", r"simulations", "Replays of real or generated jobs against proposed quotas."),
     _resource("Audit", r"audit", "The append-only trail of changes, chained and authenticated."),

@@ -22,6 +22,7 @@ COMMON_FIELDS = {
 }
 PATH_PARAMETERS = {
     "account_id": "Id of the service account.",
+    "alert_rule_id": "Id of the alert rule.",
     "artifact_id": "Id of the artifact.",
     "attempt_number": "Number of the attempt within its job, from 1.",
     "budget_id": "Id of the budget.",

@@ -7,6 +7,7 @@ import typer
 
 from athanor.cli import (
     account,
+    alerts,
     audit,
     budgets,
     checkpoints,
@@ -105,6 +106,12 @@ app.add_typer(projects.app, name="project", help="Projects: groups of a team's j
 app.add_typer(tokens.app, name="token", help="API tokens: create, rotate, revoke.", no_args_is_help=True)
 app.add_typer(
     tokens.accounts_app, name="service-account", help="Accounts for programs of a team.", no_args_is_help=True
+)
+app.add_typer(
+    alerts.app,
+    name="alert",
+    help="Alerts: rules on jobs, budgets and storage, your inbox, and what you get by mail.",
+    no_args_is_help=True,
 )
 app.add_typer(
     webhooks.app, name="webhook", help="Webhooks: addresses that a team's events are sent to.", no_args_is_help=True

@@ -47,11 +47,14 @@ def create(
         list[str] | None,
         typer.Option("--type", help="Only events of this type and those below it: job.status.failed. Repeatable."),
     ] = None,
+    slack: Annotated[
+        bool, typer.Option("--slack", help='Send {"text": ...}, for incoming webhooks of Slack and compatible servers.')
+    ] = False,
     team: TeamOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a webhook and print its signing secret, alone on standard output; it is not shown again."""
-    given = {"url": url, "name": name, "types": event_type, "team": team}
+    given = {"url": url, "name": name, "types": event_type, "team": team, "format": "slack" if slack else None}
     body = {field: value for field, value in given.items() if value}
     _print_secret(connect().post("/webhooks", body), as_json=as_json)
 

@@ -21,6 +21,7 @@ from django.utils import timezone
 
 from athanor.accounts import audit, members
 from athanor.accounts.models import ApiToken, Invitation, Membership, Team, User
+from athanor.alerts.models import Alert, AlertRule, Mail, Notification
 from athanor.artifacts import deletion_hold, deletions, rotation, storage
 from athanor.artifacts.models import (
     Artifact,
@@ -261,6 +262,7 @@ def _delete_records(team: Team, deletion: Deletion) -> dict[str, int]:
     """Delete what belongs to the team and to none of its jobs. Returns how many rows, by kind."""
     found = {}
     for name, model in {
+        "notifications": Notification, "mails": Mail, "alerts": Alert, "alert_rules": AlertRule,
         "deliveries": Delivery, "webhooks": Webhook, "datasets": Dataset, "projects": Project,
         "invitations": Invitation, "tokens": ApiToken, "members": Membership,
     }.items():  # fmt: skip

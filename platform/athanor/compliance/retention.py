@@ -20,6 +20,7 @@ from django.utils import timezone
 
 from athanor.accounts import failures
 from athanor.accounts.models import SignInTries, WorkFailure
+from athanor.alerts.models import Alert, Mail, Notification
 from athanor.artifacts.models import PreparationClaim
 from athanor.clusters.models import NodeIncident, NodePreflight
 from athanor.core import ids
@@ -64,6 +65,9 @@ def overdue(now: datetime | None = None) -> list[Rule]:
     if days := settings.ATHANOR.history_days:
         before = now - timedelta(days=days)
         rules += [
+            Rule(Notification.objects.filter(pk__lt=ids.earliest_id("ntf", before)), "created_at"),
+            Rule(Mail.objects.filter(pk__lt=ids.earliest_id("mail", before)), "created_at"),
+            Rule(Alert.objects.filter(pk__lt=ids.earliest_id("alt", before), resolved_at__lt=before), "resolved_at"),
             Rule(Simulation.objects.filter(ended_at__lt=before), "ended_at"),
             Rule(NodeIncident.objects.filter(time__lt=before), "time"),
             Rule(NodePreflight.objects.filter(created_at__lt=before, ended_at__isnull=False), "created_at"),

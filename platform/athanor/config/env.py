@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from athanor.artifacts.buckets import parse_grants
 from athanor.clusters.server_config import allowed_urls
@@ -89,6 +89,15 @@ class Environment(BaseModel):
     disk_reserve_mib: int = Field(300, ge=0, alias="ATHANOR_DISK_RESERVE_MIB")
     outbound_allow: str = Field("", alias="ATHANOR_OUTBOUND_ALLOW")
     webhook_allow: str = Field("", alias="ATHANOR_WEBHOOK_ALLOW")
+    # The sender of mails; needed where ATHANOR_SMTP_HOST is set.
+    mail_from: str = Field("", alias="ATHANOR_MAIL_FROM")
+    # The mail server for notifications of users; empty: no mail. Nothing is sent over an unencrypted connection unless
+    # the security is `none`.
+    smtp_host: str = Field("", alias="ATHANOR_SMTP_HOST")
+    smtp_port: int = Field(587, ge=1, le=65_535, alias="ATHANOR_SMTP_PORT")
+    smtp_security: Literal["starttls", "tls", "none"] = Field("starttls", alias="ATHANOR_SMTP_SECURITY")
+    smtp_username: str = Field("", alias="ATHANOR_SMTP_USERNAME")
+    smtp_password: str = Field("", alias="ATHANOR_SMTP_PASSWORD")
     oidc_issuer: str = Field("", alias="ATHANOR_OIDC_ISSUER")
     oidc_client_id: str = Field("", alias="ATHANOR_OIDC_CLIENT_ID")
     oidc_client_secret: str = Field("", alias="ATHANOR_OIDC_CLIENT_SECRET")
@@ -125,6 +134,13 @@ class Environment(BaseModel):
             raise ValueError(
                 f"give at least {MIN_METRICS_TOKEN_LENGTH} characters, such as `openssl rand -hex 32` prints"
             )
+        return value
+
+    @field_validator("smtp_host")
+    @classmethod
+    def _mail_has_a_sender(cls, value: str, info: ValidationInfo) -> str:
+        if value and "@" not in info.data.get("mail_from", ""):
+            raise ValueError("set ATHANOR_MAIL_FROM too, to an address such as athanor@example.com")
         return value
 
     @field_validator("data_buckets")

@@ -141,3 +141,23 @@ def key_id() -> str:
 def backup_id() -> str:
     """Return a new id of a backup."""
     return new_id("bkp")
+
+
+def alert_rule_id() -> str:
+    """Return a new id of an alert rule."""
+    return new_id("alr")
+
+
+def alert_id() -> str:
+    """Return a new id of an alert."""
+    return new_id("alt")
+
+
+def notification_id() -> str:
+    """Return a new id of a notification."""
+    return new_id("ntf")
+
+
+def mail_id() -> str:
+    """Return a new id of a mail."""
+    return new_id("mail")

@@ -21,6 +21,16 @@ _USER = "the user"
 _ATTEMPT = "the attempt"
 _PROFILE = "Id of the profile."
 _WHY = "The reason that they gave."
+_ALERT = {
+    "alert": "Id of the alert.",
+    "rule": "Id of the rule.",
+    "name": "Name of the rule.",
+    "severity": "`info`, `warning` or `critical`.",
+    "measure": "What the rule measures.",
+    "subject": "Id of the job, the budget or the quota node.",
+    "value": "What was measured, in the unit of the measure.",
+    "threshold": "Threshold of the rule, in the same unit.",
+}
 
 PLATFORM_EVENTS: Mapping[str, PlatformEventType] = {
     "agent.events_refused": PlatformEventType(
@@ -31,6 +41,16 @@ PLATFORM_EVENTS: Mapping[str, PlatformEventType] = {
             "count": "Number of events that were dropped.",
         },
         "`platform`",
+    ),
+    "alert.firing": PlatformEventType(
+        "An alert rule of the team fires: on the job, or, for a budget or the storage, on the newest job of the team.",
+        _ALERT,
+        "`alerts`",
+    ),
+    "alert.resolved": PlatformEventType(
+        "An alert that fired is over, or is not measured any more. Written to the same job, or the newest of the team.",
+        _ALERT,
+        "`alerts`",
     ),
     "artifact.registered": PlatformEventType(
         "A model was stored.",

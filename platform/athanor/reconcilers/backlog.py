@@ -17,6 +17,7 @@ from django.utils import timezone
 from redis.exceptions import RedisError
 
 from athanor.accounts import failures, idempotency, sign_on_checks
+from athanor.alerts import mailing
 from athanor.artifacts import deletions, scrub, unreferenced
 from athanor.artifacts.services import retired_checkpoints
 from athanor.budgets import goodput_hours, meter
@@ -94,6 +95,11 @@ DUE: dict[str, Callable[[], list[Due]]] = {
     task_triggers.FINALISE: lambda: [Due(finalise.to_finalise(), F("updated_at"))],
     task_triggers.PUBLISH: lambda: [Due(event_feed.unnumbered(), F("time"))],
     task_triggers.DELIVER: lambda: [Due(delivering.due_now(), F("next_try_at"))],
+    task_triggers.ALERT: lambda: [],  # no row waits for an evaluation: each run measures everything
+    task_triggers.SEND_MAILS: lambda: [
+        Due(mailing.to_gather(), F("mail_at")),
+        Due(mailing.due_now(), F("next_try_at")),
+    ],
     task_triggers.METER: lambda: [
         Due(meter.due(timezone.now()), F("due_at")),
         Due(meter.unmetered(), F("launched_at")),
@@ -141,12 +147,14 @@ def states() -> list[State]:
 
 
 def is_idle() -> bool:
-    """Return whether nothing needs a reconciler within IDLE_SECONDS: no job, event, delivery, meter, simulation or
-    preflight of a node."""
+    """Return whether nothing needs a reconciler within IDLE_SECONDS: no job, event, delivery, mail, meter, simulation
+    or preflight of a node."""
     return not (
         Job.objects.filter(status__in=AT_WORK).exists()
         or event_feed.unnumbered().exists()
         or delivering.due_now().exists()
+        or mailing.to_gather().exists()
+        or mailing.due_now().exists()
         or meter.due(timezone.now()).exists()
         or simulations.due().exists()
         or node_preflights.live().exists()

@@ -42,6 +42,12 @@ RECONCILERS = (
     ),
     Reconciler(task_triggers.DELIVER, 5.0, "Deliveries are retried until they are accepted or given up."),
     Reconciler(
+        task_triggers.ALERT,
+        15.0,
+        "Each alert rule is evaluated for its team's jobs, budgets and storage; whom it concerns is notified once.",
+    ),
+    Reconciler(task_triggers.SEND_MAILS, 15.0, "Notifications are mailed when they are due, or the mail is given up."),
+    Reconciler(
         task_triggers.METER,
         10.0,
         "Usage is charged to its budgets exactly once; runs that a hard budget no longer covers stop.",

@@ -15,6 +15,7 @@ from typing import Any
 from athanor.jobs.models import JobEvent
 
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
+SLACK_CONTENT_TYPE = "application/json; charset=utf-8"
 SIGNATURE = "Athanor-Signature"
 SECRET_PREFIX = "whsec_"  # noqa: S105 - not a secret
 TYPE_PREFIX = "athanor."
@@ -56,6 +57,27 @@ def of_event(event: JobEvent, source: str) -> str:
             },
         }
     )
+
+
+def for_slack(event: JobEvent, job_name: str, source: str) -> str:
+    """Build the body of an incoming webhook of Slack, and of servers that are compatible with it."""
+    words = " ".join(filter(None, [f"{full_type(event)}:", event.message]))
+    link = f"<{source}/jobs/{event.job_id}|{escape_slack(job_name)}>"
+    return _encoded({"text": f"{link} {escape_slack(words)}"})
+
+
+def test_for_slack() -> str:
+    """Build the body of a test delivery for Slack."""
+    return _encoded({"text": "Athanor: this is a test"})
+
+
+def escape_slack(text: str) -> str:
+    """Escape the control characters of Slack's messages, so that no name mentions a channel or forges a link.
+
+    `|` ends the address within a link, and control characters a line: both become spaces.
+    """
+    plain = "".join(letter if letter.isprintable() and letter != "|" else " " for letter in text)
+    return plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def of_test(delivery_id: str, webhook_id: str, time: str, source: str) -> str:

@@ -12,11 +12,18 @@ from athanor.core.leases import LeasedModel
 class Webhook(models.Model):
     """An address that receives a team's events, from `position` in the team's feed on."""
 
+    class Format(models.TextChoices):
+        CLOUDEVENTS = "cloudevents"
+        SLACK = "slack"
+
     id = models.CharField(primary_key=True, max_length=40, default=ids.webhook_id, editable=False)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="webhooks")
     name = models.CharField(max_length=100, blank=True, default="")
     url = models.CharField(max_length=500)
     types = models.JSONField(default=list)
+    format = models.CharField(
+        max_length=12, choices=Format.choices, default=Format.CLOUDEVENTS, db_default=Format.CLOUDEVENTS
+    )
     enabled = models.BooleanField(default=True)
     disabled_reason = models.CharField(max_length=200, blank=True, default="")
     disabled_at = models.DateTimeField(null=True)

@@ -12,7 +12,7 @@ from ulid import ULID
 from athanor.accounts.failures import run_isolated
 from athanor.core import task_triggers
 from athanor.jobs import event_feed
-from athanor.jobs.models import EventHead
+from athanor.jobs.models import EventHead, Job, JobEvent
 from athanor.webhooks import envelope
 from athanor.webhooks.models import Delivery, Webhook
 from athanor.webhooks.retry_schedule import GIVE_UP_AFTER
@@ -54,13 +54,17 @@ def _publish(webhook_id: str) -> bool:
             return False
         now = timezone.now()
         selected = [event for event in events if envelope.is_subscribed(webhook.types, envelope.full_type(event))]
+        names: dict[str, str] = {}
+        if webhook.format == Webhook.Format.SLACK:
+            jobs = Job.objects.filter(pk__in={event.job_id for event in selected})
+            names = dict(jobs.values_list("pk", "name"))
         Delivery.objects.bulk_create(
             Delivery(
                 team_id=webhook.team_id,
                 webhook=webhook,
                 team_seq=event.team_seq,
                 event_type=envelope.full_type(event),
-                body=envelope.of_event(event, settings.ATHANOR.public_url),
+                body=_body(webhook, event, names),
                 next_try_at=now,
                 gives_up_at=now + GIVE_UP_AFTER,
             )
@@ -71,6 +75,13 @@ def _publish(webhook_id: str) -> bool:
         if selected:
             task_triggers.trigger_after_commit(task_triggers.DELIVER)
     return len(events) == PAGE
+
+
+def _body(webhook: Webhook, event: JobEvent, names: dict[str, str]) -> str:
+    source = settings.ATHANOR.public_url
+    if webhook.format == Webhook.Format.SLACK:
+        return envelope.for_slack(event, names[event.job_id], source)
+    return envelope.of_event(event, source)
 
 
 def _forget_old() -> None:

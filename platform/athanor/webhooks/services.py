@@ -22,7 +22,9 @@ MAX_TESTS = 6  # of a team, within TEST_WINDOW
 TEST_WINDOW = timedelta(minutes=1)
 
 
-def create(team: Team, *, url: str, name: str, types: list[str], actor: User) -> tuple[Webhook, str]:
+def create(
+    team: Team, *, url: str, name: str, types: list[str], actor: User, format_: str = Webhook.Format.CLOUDEVENTS
+) -> tuple[Webhook, str]:
     """Create a webhook for events from now on. Return it with its secret, which is shown once."""
     outbound.check_webhook_url(url)
     event_feed.assign_numbers()
@@ -39,6 +41,7 @@ def create(team: Team, *, url: str, name: str, types: list[str], actor: User) ->
             url=url,
             name=name,
             types=types,
+            format=format_,
             position=event_feed.newest_numbers([team.id])[team.id],
             created_by=actor,
         )
@@ -125,7 +128,10 @@ def test(webhook: Webhook, actor: User) -> Delivery:
             next_try_at=now,
             gives_up_at=now,
         )
-        delivery.body = envelope.of_test(delivery.id, webhook.id, now.isoformat(), settings.ATHANOR.public_url)
+        if webhook.format == Webhook.Format.SLACK:
+            delivery.body = envelope.test_for_slack()
+        else:
+            delivery.body = envelope.of_test(delivery.id, webhook.id, now.isoformat(), settings.ATHANOR.public_url)
         delivery.save(force_insert=True)
         _try_now(webhook)
         task_triggers.trigger_after_commit(task_triggers.DELIVER)
@@ -176,6 +182,7 @@ def _facts(webhook: Webhook) -> dict[str, Any]:
         "name": webhook.name,
         **audit.address(webhook.url),
         "types": list(webhook.types),
+        "format": webhook.format,
         "enabled": webhook.enabled,
     }
 

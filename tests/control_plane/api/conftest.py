@@ -9,6 +9,7 @@ from athanor.accounts import members
 from athanor.accounts.models import Team, User
 from athanor.accounts.roles import Role
 from athanor.accounts.services import issue_token
+from athanor.alerts import services as alert_rules
 from athanor.artifacts import team_secrets
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Deletion, Profile
 from athanor.budgets.models import Budget, Series
@@ -54,6 +55,9 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
         "account_id": members.create_service_account(job.team, "ci", Role.MEMBER, job.created_by).id,
         "project_id": Project.objects.get(team=job.team).id,
         "webhook_id": webhook.id,
+        "alert_rule_id": alert_rules.create(
+            job.team, job.created_by, name="waits", measure="queue_wait", threshold=1e6
+        ).id,
         "delivery_id": webhooks.test(webhook, job.created_by).id,
         "simulation_id": Simulation.objects.create(created_by=job.created_by, request={"history_days": 1}).id,
         "decision_id": str(AdmissionCycle.objects.latest("id").pk),

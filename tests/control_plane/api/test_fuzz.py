@@ -81,7 +81,10 @@ SUBMISSION = {  # rules between fields; what a spec names; what its pool has
     "too_many_processes", "no_use_for_spares", "wrong_mesh", "too_few_sequences",
     "not_fewer_nodes", "does_not_train",
 }  # fmt: skip
+RULES_OF_ALERTS = {"required", "not_used", "side"}  # what each measure needs
 REFUSALS: dict[str, set[str]] = {
+    "alert_rules_change": RULES_OF_ALERTS,
+    "alert_rules_create": RULES_OF_ALERTS | {"unknown_team"},
     "budgets_create": {"unknown", "required"},  # a node of the tree; a currency for money
     "budgets_statement": {"period"},  # the times in which the budget had one
     "budgets_export": {"period"},
@@ -97,6 +100,7 @@ REFUSALS: dict[str, set[str]] = {
     "jobs_plan": SUBMISSION,
     "jobs_submit": SUBMISSION,
     "metrics_query": {"choice"},  # either jobs or filters
+    "notification_preferences_change": {"zone", "quiet_hours"},  # names of time zones; both ends
     "pools_put": {"required", "too_many_spare_nodes"},  # of a new one; less than its nodes
     "prices_change": {"zone"},  # names of time zones
     "projects_list": {"unknown_field"},

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.django_db
 DOCUMENT = json.loads(checks.OPENAPI_DOCUMENT.read_text())
 # One request for each operation that takes the key, in terms of the ids of `foreign`. Jobs: test_jobs.py.
 REQUESTS: dict[str, tuple[str, Any]] = {
+    "alert_rules_create": ("alert-rules", {"name": "long", "measure": "queue_wait", "threshold": 60, "team": "red"}),
     "budgets_create": (
         "budgets",
         {"node_id": "{node_id}", "name": "b", "unit": "slot_hours", "period": "month", "amount": 1},

@@ -14,9 +14,12 @@ from standardwebhooks.webhooks import Webhook as Standard
 
 from athanor.accounts import audit
 from athanor.accounts.models import AuditEvent, Team, User, WorkFailure
+from athanor.alerts import services as alert_rules
+from athanor.alerts.evaluating import evaluate_due
 from athanor.artifacts import keys
 from athanor.core import encryption, leases
 from athanor.core.errors import NotFound
+from athanor.jobs import events
 from athanor.jobs import services as jobs
 from athanor.jobs.models import Job
 from athanor.scheduling import services as scheduling
@@ -402,3 +405,43 @@ def test_test_events_are_limited_and_audited(made: Callable, admin: Api, team: T
     long_ago = timezone.now() - services.TEST_WINDOW
     Delivery.objects.update(created_at=long_ago)
     assert admin.send("POST", f"webhooks/{first['id']}:test").status_code == 202
+
+
+def test_slack_gets_a_text_whose_names_and_messages_format_nothing(
+    made: Callable, receiver: Receiver, submit: Callable[..., Job], admin: Api
+) -> None:
+    webhook = made(format="slack")
+    assert webhook["format"] == "slack"
+    job = submit()
+    Job.objects.filter(pk=job.pk).update(name="<!channel> a|b & <https://evil.example|x>\n")
+    with transaction.atomic():
+        row = Job.objects.select_for_update().get(pk=job.pk)
+        events.append(row, "job.waiting", actor="scheduling", message="<!here> waits", data={"reason": "x"})
+        row.save()
+    run()
+    submitted, waiting = receiver.received
+    assert waiting.headers["Content-Type"] == "application/json; charset=utf-8"
+    assert waiting.is_signed_with(webhook["secret"])
+    (text,) = waiting.event.values()
+    link = f"/jobs/{job.id}|&lt;!channel&gt; a b &amp; &lt;https://evil.example x&gt; >"
+    assert text.startswith("<http")
+    assert text.endswith(f"{link} job.waiting: &lt;!here&gt; waits")
+    assert list(submitted.event) == ["text"]
+    admin.send("POST", f"webhooks/{webhook['id']}:test")
+    run()
+    assert receiver.received[-1].event == {"text": "Athanor: this is a test"}
+
+
+def test_an_alert_reaches_the_webhooks_that_subscribe_to_alerts(
+    made: Callable, receiver: Receiver, submit: Callable[..., Job], team: Team, user: User
+) -> None:
+    webhook = made(types=["alert.firing"])
+    alert_rules.create(team, user, name="waits", measure="queue_wait", threshold=0.0)
+    job = submit()
+    evaluate_due()
+    run()
+    (got,) = receiver.received
+    assert got.is_signed_with(webhook["secret"])
+    assert got.event["type"] == "athanor.alert.firing"
+    assert got.event["subject"] == job.id
+    assert got.event["data"]["data"]["name"] == "waits"

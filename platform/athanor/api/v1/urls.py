@@ -4,6 +4,7 @@ from django.urls import path, register_converter
 
 from athanor.api.v1 import (
     account,
+    alerts,
     artifacts,
     audit,
     budgets,
@@ -99,6 +100,13 @@ urlpatterns = [
     path("invitations/<id:invitation_id>", teams.InvitationView.as_view()),
     path("service-accounts/<id:account_id>", teams.ServiceAccountView.as_view()),
     path("service-accounts/<id:account_id>/tokens", teams.ServiceAccountTokensView.as_view()),
+    path("alert-rules", alerts.AlertRulesView.as_view()),
+    path("alert-rules/<id:alert_rule_id>", alerts.AlertRuleView.as_view()),
+    path("alerts", alerts.AlertsView.as_view()),
+    path("notifications", alerts.NotificationsView.as_view()),
+    path("notifications:unread", alerts.UnreadView.as_view()),
+    path("notifications:read", alerts.ReadView.as_view()),
+    path("notification-preferences", alerts.PreferencesView.as_view()),
     path("webhooks", webhooks.WebhooksView.as_view()),
     path("webhooks/<id:webhook_id>", webhooks.WebhookView.as_view()),
     path("webhooks/<id:webhook_id>:test", webhooks.WebhookTestView.as_view()),

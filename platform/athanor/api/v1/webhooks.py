@@ -62,8 +62,9 @@ class WebhooksView(APIView):
 
         def make() -> Response:
             webhook, secret = services.create(
-                team, url=asked["url"], name=asked["name"], types=asked.get("types", []), actor=principal.user
-            )
+                team, url=asked["url"], name=asked["name"], types=asked.get("types", []), actor=principal.user,
+                format_=asked["format"],
+            )  # fmt: skip
             return Response(_with_secret(webhook, secret), status=201)
 
         return run_idempotently(request, make)

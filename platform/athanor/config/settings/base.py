@@ -35,6 +35,7 @@ INSTALLED_APPS = [
     "athanor.artifacts",
     "athanor.scheduling",
     "athanor.webhooks",
+    "athanor.alerts",
     "athanor.reconcilers",
     "athanor.compliance",
     "athanor.config",

@@ -42,3 +42,14 @@ describe("events of a spike", () => {
       .toBe(`Step 7 skipped: an outlier${SHOWN.replace("; gradient: blocks.3.mlp 62%, head 20%", "")}`);
   });
 });
+
+describe("alerts of rules", () => {
+  it("show what was measured", () => {
+    const event: JobEvent = {
+      seq: 1, type: "alert.firing", actor: "alerts", time: "2026-01-01T00:00:00Z", message: "low MFU: mfu is 0.1", data: {},
+      request_id: "", job_id: "job_1", team_seq: null,
+    };
+    expect(describeEvent(event)).toEqual({ text: "Alert low MFU: mfu is 0.1", tone: "bad", actor: null });
+    expect(describeEvent({ ...event, type: "alert.resolved" })?.tone).toBe("good");
+  });
+});

@@ -14,7 +14,7 @@ export interface Described {
 const STATUSES = new Set(
   "queued admitted dispatching starting running pausing paused stopping succeeded failed cancelled expired".split(" "),
 );
-const PARTS = new Set(["scheduling", "dispatch", "platform", ""]);
+const PARTS = new Set(["scheduling", "dispatch", "platform", "alerts", ""]);
 
 /** Saving is reported again, after verification, when the checkpoint is registered. */
 const UNTOLD = new Set(["checkpoint.saved"]);
@@ -92,6 +92,10 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(`GPU ${number("gpu") ?? "?"} of ${word("node")} is slowed down: ${word("because")}`, "waiting");
     case "gpu.ecc_uncorrected":
       return described(`${word("node")}: ${word("because")}`, "bad");
+    case "alert.firing":
+      return described(`Alert ${event.message}`, "bad");
+    case "alert.resolved":
+      return described(`Alert resolved: ${event.message}`, "good");
     case "steps.resolved":
       return described(
         `Trains for ${number("steps") ?? "?"} steps; ${number("epochs") ?? "?"} passes over ${number("sequences") ?? "?"} sequences at most`,

@@ -27,6 +27,7 @@ describe("webhook form", () => {
       name: "ci",
       team: "red",
       types: ["job.submitted"],
+      format: "cloudevents",
     });
     await user.click(screen.getByRole("button", { name: "Done" }));
     expect(onClose).toHaveBeenCalledOnce();

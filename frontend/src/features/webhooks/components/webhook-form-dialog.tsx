@@ -20,6 +20,7 @@ const TYPES = [
   "job",
   "checkpoint",
   "artifact",
+  "alert",
   "evaluation",
 ];
 
@@ -38,7 +39,8 @@ export function WebhookFormDialog({ opened, teams, onClose }: WebhookFormDialogP
   });
   const submit = (event: SubmitEvent<HTMLFormElement>) => {
     const field = fieldsOf(event);
-    create.mutate({ url: field("url"), name: field("name"), team: field("team"), types });
+    const format = field("format") === "slack" ? "slack" : "cloudevents";
+    create.mutate({ url: field("url"), name: field("name"), team: field("team"), types, format });
   };
   // The secret leaves the memory of the page with the dialog.
   const close = () => {
@@ -80,6 +82,14 @@ export function WebhookFormDialog({ opened, teams, onClose }: WebhookFormDialogP
               data={teams.map((team) => team.name)}
               required
               withAsterisk={false}
+            />
+            <NativeSelect
+              name="format"
+              label="Format"
+              data={[
+                { value: "cloudevents", label: "CloudEvents, signed" },
+                { value: "slack", label: "Slack and compatible" },
+              ]}
             />
             <TagsInput
               label="Events"

@@ -70,6 +70,14 @@ class NewWebhookSerializer(RequestSerializer):
             "Without it, or with an empty list, all."
         ),
     )
+    format = serializers.ChoiceField(
+        choices=Webhook.Format.values,
+        default=Webhook.Format.CLOUDEVENTS,
+        help_text=(
+            '`cloudevents`, or `slack`: a body `{"text": ...}` for incoming webhooks of Slack and of compatible '
+            "servers. It cannot be changed later."
+        ),
+    )
     team = serializers.CharField(
         required=False, help_text="Name or id of the team. May be left out if you belong to one team only."
     )
@@ -85,6 +93,9 @@ class WebhookSerializer(serializers.Serializer[Webhook]):
     types = serializers.ListField(
         child=serializers.CharField(),
         help_text="Types of events, each with those below it. An empty list stands for all.",
+    )
+    format = serializers.ChoiceField(
+        choices=Webhook.Format.values, help_text="Form of the bodies: `cloudevents` or `slack`."
     )
     enabled = serializers.BooleanField(help_text="Whether events are sent.")
     disabled_reason = serializers.CharField(
