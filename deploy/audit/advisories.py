@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_name("advisories.json")
 LOCK_FILE = REPOSITORY / "frontend" / "package-lock.json"
-PINS = (REPOSITORY / "constraints.txt", *sorted((REPOSITORY / "deploy" / "images").glob("*.txt")))
+PINS = (REPOSITORY / "constraints.txt", *sorted((REPOSITORY / "deploy" / "images" / "hashes").glob("*.txt")))
 COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq}
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
 
