@@ -1,9 +1,12 @@
 """Every page works under the content security policy: no inline script or style, nothing from elsewhere."""
 
+import re
+
 import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
+from athanor.api.docs_pages import PARTS, pages
 from athanor.api.site import DASHBOARD_PAGES
 from tests.e2e.browsing import BROWSER_MARKS, sign_in
 
@@ -39,6 +42,27 @@ def test_other_pages_obey_the_policy(page: Page, stack, path: str) -> None:
     page.wait_for_load_state("networkidle")
     shown = page.locator(".opblock-tag").first if "docs" in path else page.get_by_label("Username")
     expect(shown).to_be_visible()
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_pages_of_the_documentation_obey_the_policy(page: Page, stack, part: str) -> None:
+    """Without signing in, as a runbook's link is opened: every page of a folder."""
+    for name in sorted(name for name in pages() if name.startswith(f"{part}/") and name.count("/") == 1):
+        page.goto(f"/docs/{name}")
+        expect(page.get_by_role("heading", level=1).first).to_be_visible()
+        assert page.locator("style, script:not([src]), [style]").count() == 0, "nothing inline is needed"
+
+
+def test_the_policy_of_every_page_has_no_exception(stack) -> None:
+    """Whatever kind of page answers: the dashboard, an unknown one, the documentation, the API's page, the admin."""
+    paths = ("/sign-in", "/no/such/page", f"/docs/{min(pages())}", "/docs/none", "/api/docs/", "/admin/login/", "/api/v1")
+    for path in paths:
+        policy = httpx.get(f"{stack.url}{path}").headers["content-security-policy"]
+        directives = dict(part.split(" ", 1) for part in policy.split("; "))
+        assert directives["default-src"] == "'none'", path
+        assert directives.get("script-src", "'none'") in ("'self'", "'none'"), path
+        styles = re.sub(r" 'nonce-[^']{16,}'", "", directives.get("style-src", "'none'"))
+        assert styles in ("'self'", "'none'"), path
 
 
 def test_the_admin_obeys_the_policy(page: Page, stack) -> None:
