@@ -1,8 +1,8 @@
 """`python -m deploy.images.lock`: the packages of images with SHA-256 digests, for `pip install --require-hashes`.
 
-One file for each extra of pyproject.toml that images may have, from the versions of constraints.txt, for all platforms and
-Pythons; build.txt is what builds images. Run it after a change of either; it calls uv, and needs a package index. Torch
-and its CUDA libraries are left out: each of its builds (CPU, CUDA) has other files.
+One file for each extra of pyproject.toml that images may have, from the versions of constraints.txt, for all platforms
+and Pythons; build.txt is what builds images. Run it after a change of either; it calls uv, and needs a package index.
+Torch and its CUDA libraries are left out: each of its builds (CPU, CUDA) has other files.
 
 constraints.txt itself has no digests: with them pip would demand one of everything, and `make setup` installs this
 repository as an editable package, and torch from the index or folder of ATHANOR_TORCH.

@@ -107,7 +107,5 @@ def test_rights_of_every_role_are_revoked_again_by_a_migration() -> None:
 
 def test_no_function_lends_the_rights_of_its_owner() -> None:
     with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT proname FROM pg_proc WHERE prosecdef AND pronamespace = 'public'::regnamespace"
-        )
+        cursor.execute("SELECT proname FROM pg_proc WHERE prosecdef AND pronamespace = 'public'::regnamespace")
         assert cursor.fetchall() == []

@@ -55,7 +55,15 @@ def test_pages_of_the_documentation_obey_the_policy(page: Page, stack, part: str
 
 def test_the_policy_of_every_page_has_no_exception(stack) -> None:
     """Whatever kind of page answers: the dashboard, an unknown one, the documentation, the API's page, the admin."""
-    paths = ("/sign-in", "/no/such/page", f"/docs/{min(pages())}", "/docs/none", "/api/docs/", "/admin/login/", "/api/v1")
+    paths = (
+        "/sign-in",
+        "/no/such/page",
+        f"/docs/{min(pages())}",
+        "/docs/none",
+        "/api/docs/",
+        "/admin/login/",
+        "/api/v1",
+    )
     for path in paths:
         policy = httpx.get(f"{stack.url}{path}").headers["content-security-policy"]
         directives = dict(part.split(" ", 1) for part in policy.split("; "))

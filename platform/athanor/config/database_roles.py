@@ -52,7 +52,7 @@ def grant(using: str, role: str) -> None:
 
 
 def _take_from_everyone(cursor: Any) -> None:
-    """Revoke what PostgreSQL grants every role of the server: temporary tables, and tables in `public` before version 15.
+    """Revoke what every role of a server may do: make temporary tables, and before PostgreSQL 15 tables in `public`.
 
     PostgreSQL warns, and changes nothing, where this role owns neither the database nor the schema.
     """

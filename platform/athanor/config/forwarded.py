@@ -1,8 +1,8 @@
 """The client's address and scheme behind reverse proxies, from X-Forwarded-For and X-Forwarded-Proto.
 
-Rate limits, sign-in delays, sessions and the audit trail use this address. uvicorn's own reader takes what is no address
-("unknown", any text) for the client's, trusts nothing where the list has a typing error, and takes the first entry, which
-any client writes, for `*`.
+Rate limits, sign-in delays, sessions and the audit trail use this address. uvicorn's own reader takes text that is no
+address ("unknown") for the client's, trusts nothing where the list has a typing error, and with `*` takes the first
+entry, which any client writes.
 """
 
 import ipaddress
@@ -36,8 +36,8 @@ class ForwardedHeadersApplication:
     """An ASGI application that sees the client where a trusted proxy connects.
 
     The client is the right-most entry of X-Forwarded-For that is no trusted proxy: each proxy appends the address that
-    connected to it, so what a client sends itself is further to the left. An entry that is no address ends the search at
-    the proxy that reported it.
+    connected to it, so what a client sends itself is further to the left. An entry that is no address ends the search
+    at the proxy that reported it.
     """
 
     def __init__(self, application: Application, proxies: Iterable[Network]) -> None:

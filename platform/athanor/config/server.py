@@ -77,7 +77,7 @@ class Server(uvicorn.Server):
 
 
 class Config(uvicorn.Config):
-    """uvicorn's configuration with this platform's reading of X-Forwarded-For and X-Forwarded-Proto (config/forwarded.py)."""
+    """uvicorn's configuration with another reader of X-Forwarded-For and X-Forwarded-Proto (config/forwarded.py)."""
 
     def __init__(self, application: Any, proxies: list[Network], **options: Any) -> None:
         super().__init__(application, proxy_headers=False, **options)
