@@ -56,6 +56,13 @@ def test_variable_and_file_are_not_both_given(tmp_path: Path) -> None:
     assert "from-the-variable" not in answer
 
 
+def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
+    """As compose passes `${NAME:-}`."""
+    path = str(secret_file(tmp_path))
+    assert read({"ATHANOR_MASTER_KEY": "", "ATHANOR_MASTER_KEY_FILE": path}).master_key == "s3cret-value-of-the-test"
+    assert read({"ATHANOR_MASTER_KEY": "given", "ATHANOR_MASTER_KEY_FILE": ""}).master_key == "given"
+
+
 @pytest.mark.parametrize("mode", [0o604, 0o602, 0o644, 0o606])
 def test_a_file_that_others_may_open_is_refused_and_its_remedy_works(tmp_path: Path, mode: int) -> None:
     path = secret_file(tmp_path, mode=mode)

@@ -174,7 +174,7 @@ def read(variables: Mapping[str, str] = os.environ) -> Environment:
             raise EnvironmentProblem(f"athanor: unknown environment variable {name}{hint}")
     values = {name: variables[name] for name in known if name in variables}
     for name in secrets:
-        if f"{name}_FILE" in variables:
+        if variables.get(f"{name}_FILE"):
             values[name] = read_secret(name, variables)
     try:
         return Environment.model_validate(values)
@@ -194,9 +194,9 @@ def read_secret(name: str, variables: Mapping[str, str] = os.environ) -> str:
     other users.
     """
     variable = f"{name}_FILE"
-    if variable not in variables:
+    if not variables.get(variable):
         return variables.get(name, "")
-    if name in variables:
+    if variables.get(name):
         raise EnvironmentProblem(f"athanor: {name} and {variable} are both set: unset one")
     path = Path(variables[variable])
     try:
