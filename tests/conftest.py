@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave the million objects of imported modules and collected tests out of every garbage collection that follows."""
+    """Leave the objects of imported modules and collected tests out of every garbage collection that follows."""
     gc.collect()
     gc.freeze()
 

@@ -41,7 +41,6 @@ def test_only_env_reads_the_servers_environment() -> None:
         "platform/athanor/config/program.py",  # likewise, and a variable of sd_notify(3)
         "platform/athanor/config/tooling.py",
         "platform/athanor/core/service_notify.py",  # variables of sd_notify(3)
-        "platform/athanor/config/management/commands/bootstrap.py",  # a password must not be an argument
         "platform/athanor/backends/local/backend.py",  # passes PATH and the locale on
         "platform/athanor/backends/slurm/transport.py",  # likewise, to Slurm's commands
         "platform/athanor/backends/kubernetes/credentials.py",  # variables of the pod; passed on to plugins

@@ -11,14 +11,14 @@ from athanor.accounts.models import ApiToken, Membership, User
 from athanor.artifacts import storage
 from athanor.clusters.models import Cluster, Pool
 from athanor.config import program
-from athanor.config.management.commands.bootstrap import PASSWORD_VARIABLE
+from athanor.config.env import BOOTSTRAP_PASSWORD
 
 FIRST = "the password of the environment"
 
 
 @pytest.mark.django_db(transaction=True)
 def test_it_makes_what_is_missing_and_shows_no_secret(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PASSWORD_VARIABLE, FIRST)
+    monkeypatch.setenv(BOOTSTRAP_PASSWORD, FIRST)
     shown = StringIO()
     call_command("prepare", stdout=shown)
     made = User.objects.get(username="admin")
@@ -38,7 +38,7 @@ def test_workers_that_run_no_jobs_themselves_need_no_local_cluster(bucket: str) 
 
 @pytest.mark.django_db(transaction=True)
 def test_what_an_administrator_has_changed_stays(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PASSWORD_VARIABLE, FIRST)
+    monkeypatch.setenv(BOOTSTRAP_PASSWORD, FIRST)
     call_command("prepare", stdout=StringIO())
     known = User.objects.get(username="admin")
     known.set_password("chosen by the administrator")

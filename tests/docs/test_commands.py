@@ -48,6 +48,8 @@ NOT_RUN = {
     "curl --fail --header": "is for a new start: tests/control_plane/monitoring/test_prometheus.py scrapes",
     ".venv/bin/python -m deploy.monitoring": "tests/control_plane/monitoring/test_alerts.py checks what it writes",
     "promtool": "needs promtool: tests/control_plane/monitoring/test_alerts.py runs it",
+    "python -m deploy.audit refresh": "needs advisory services: tests/deploy/test_audit.py runs it with doubles",
+    "python -m deploy.images.lock": "needs uv and a package index: tests/deploy/test_lock.py checks what it wrote",
     "oras copy": "needs a registry of images",
     "kubectl create namespace": "needs a Kubernetes cluster",
     "kubectl -n athanor": "needs a Kubernetes cluster",

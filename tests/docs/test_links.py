@@ -53,3 +53,17 @@ def test_every_path_of_the_architecture_page_exists() -> None:
                 missing.append(name)
             roots += [path if path.is_dir() else path.parent for path in found]
     assert missing == []
+
+
+def test_every_path_of_the_threat_model_exists_and_each_boundary_says_what_is_not_defended() -> None:
+    text = (REPOSITORY / "docs" / "operations" / "threat-model.md").read_text()
+    roots = {"code": (REPOSITORY, REPOSITORY / "platform" / "athanor")}
+    roots["test"] = (REPOSITORY, REPOSITORY / "tests" / "control_plane")
+    rows = [row.split(" | ") for row in re.findall(r"^\| (.+ \| .+ \| `.+` \| `.+`) \|$", text, re.M)]
+    named = {(kind, path) for row in rows for kind, cell in zip(roots, row[2:], strict=True)
+             for path in re.findall(r"`([^`]+)`", cell)}  # fmt: skip
+    assert len(named) > 40
+    assert {path for kind, path in named if not any((root / path).exists() for root in roots[kind])} == set()
+    boundaries = re.split(r"^### ", text.partition("## Boundaries")[2].partition("\n## ")[0], flags=re.M)[1:]
+    assert [part.splitlines()[0] for part in boundaries if "Not defended: " not in part] == []
+    assert len(boundaries) == 6

@@ -1,5 +1,7 @@
 """Every page works under the content security policy: no inline script or style, nothing from elsewhere."""
 
+import re
+
 import httpx
 import pytest
 from playwright.sync_api import Page, expect
@@ -52,6 +54,28 @@ def test_the_documentation_obeys_the_policy_and_can_be_searched(page: Page, stac
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     page.wait_for_load_state("networkidle")
     assert page.url.startswith(f"{stack.url}/docs/")
+
+
+def test_the_policy_of_every_page_has_no_exception(stack) -> None:
+    """Whatever kind of page answers: the dashboard, an unknown one, the documentation, the API's page, the admin."""
+    paths = (
+        "/sign-in",
+        "/no/such/page",
+        "/docs/",
+        "/docs/runbooks/reasons/hang",
+        "/docs/none",
+        "/api/docs/",
+        "/admin/login/",
+        "/api/v1",
+    )
+    for path in paths:
+        policy = httpx.get(f"{stack.url}{path}").headers["content-security-policy"]
+        directives = dict(part.split(" ", 1) for part in policy.split("; "))
+        assert directives["default-src"] == "'none'", path
+        scripts = re.sub(r" 'sha256-[\w+/=]{44}'", "", directives.get("script-src", "'none'"))
+        assert scripts in ("'self'", "'none'"), path
+        styles = re.sub(r" 'nonce-[^']{16,}'", "", directives.get("style-src", "'none'"))
+        assert styles in ("'self'", "'none'"), path
 
 
 def test_the_admin_obeys_the_policy(page: Page, stack) -> None:

@@ -184,7 +184,7 @@ class MembershipAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic in 
         """Make the user and the team of an existing membership read-only."""
         return ("user", "team") if obj else ()
 
-    def get_actions(self, request: HttpRequest) -> Any:
+    def get_actions(self, request: HttpRequest, *_: Any, **__: Any) -> Any:
         """Return no actions: Django's own deletes rows without the service."""
         return {}  # Django's deletes without asking the service
 

@@ -58,7 +58,7 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # allauth has
     """Hooks for allauth."""
 
     def get_client_ip(self, request: HttpRequest) -> str:
-        """Return the address that the server saw: X-Forwarded-For counts only where uvicorn believes it."""
+        """Return the address that the server saw: X-Forwarded-For counts only from trusted proxies."""
         return str(request.META.get("REMOTE_ADDR") or "0.0.0.0")  # noqa: S104 - unknown, as in a command
 
     def pre_login(self, request: HttpRequest, user: User, **hooks: Any) -> HttpResponse | None:

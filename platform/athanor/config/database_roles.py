@@ -39,6 +39,7 @@ def grant(using: str, role: str) -> None:
                 f'`CREATE ROLE "{role}" LOGIN PASSWORD ...`, or unset ATHANOR_MIGRATION_DATABASE_URL'
             )
         name = connection.ops.quote_name(role)
+        _take_from_everyone(cursor)
         cursor.execute(f"GRANT USAGE ON SCHEMA public TO {name}")
         cursor.execute(f"GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA public TO {name}")
         cursor.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {name}")
@@ -48,6 +49,22 @@ def grant(using: str, role: str) -> None:
                 continue
             cursor.execute(f"REVOKE ALL ON {table} FROM {name}")
             cursor.execute(f"GRANT {rights} ON {table} TO {name}")
+
+
+def _take_from_everyone(cursor: Any) -> None:
+    """Revoke what every role of a server may do: make temporary tables, and before PostgreSQL 15 tables in `public`.
+
+    PostgreSQL warns, and changes nothing, where this role owns neither the database nor the schema.
+    """
+    cursor.execute(
+        "SELECT quote_ident(current_database()), has_database_privilege('public', current_database(), 'TEMPORARY'),"
+        " has_schema_privilege('public', 'public', 'CREATE')"
+    )
+    database, may_have_temporary, may_create = cursor.fetchone()
+    if may_have_temporary:
+        cursor.execute(f"REVOKE TEMPORARY ON DATABASE {database} FROM PUBLIC")
+    if may_create:
+        cursor.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
 
 
 def excess_rights(using: str = "default") -> str:

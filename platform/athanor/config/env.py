@@ -3,14 +3,16 @@
 import difflib
 import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from athanor.artifacts.buckets import parse_grants
 from athanor.clusters.server_config import allowed_urls
+from athanor.config.forwarded import parse_proxies
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -18,6 +20,7 @@ ANCHOR_PLACE = re.compile(r"file:/.+|store|s3://[^/]+(/.*)?|syslog|syslog://[^/:
 
 MIN_METRICS_TOKEN_LENGTH = 16
 
+BOOTSTRAP_PASSWORD = "ATHANOR_BOOTSTRAP_PASSWORD"  # noqa: S105 - the name of a variable
 # Read by other programs of this repository, and harmless here.
 FOREIGN_NAMES = frozenset(
     {
@@ -26,9 +29,19 @@ FOREIGN_NAMES = frozenset(
         "ATHANOR_TORCH",
         "ATHANOR_URL",
         "ATHANOR_TOKEN",
-        "ATHANOR_BOOTSTRAP_PASSWORD",
+        BOOTSTRAP_PASSWORD,
+        f"{BOOTSTRAP_PASSWORD}_FILE",
     }
 )
+
+# Container engines mount secrets there, readable by all users of the container, which has one.
+SECRETS_OF_CONTAINERS = Path("/run/secrets")
+SECRET_BYTES = 64 * 1024
+
+
+def _secret(default: str, alias: str) -> Any:
+    """Return a field that may come from the file of `<alias>_FILE`; its value is in no error and no representation."""
+    return Field(default, alias=alias, repr=False)
 
 
 class Environment(BaseModel):
@@ -36,23 +49,23 @@ class Environment(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    database_url: str = Field("postgresql://127.0.0.1:5432/athanor", alias="DATABASE_URL")
+    database_url: str = _secret("postgresql://127.0.0.1:5432/athanor", "DATABASE_URL")
     # The role that owns the tables, for `manage.py migrate` alone; empty: DATABASE_URL's.
-    migration_database_url: str = Field("", alias="ATHANOR_MIGRATION_DATABASE_URL")
+    migration_database_url: str = _secret("", "ATHANOR_MIGRATION_DATABASE_URL")
     audit_anchors: str = Field("", alias="ATHANOR_AUDIT_ANCHORS")
-    celery_broker_url: str = Field("redis://127.0.0.1:6379/0", alias="CELERY_BROKER_URL")
-    secret_key: str = Field("", alias="ATHANOR_SECRET_KEY")
-    master_key: str = Field("", alias="ATHANOR_MASTER_KEY")
-    previous_master_key: str = Field("", alias="ATHANOR_PREVIOUS_MASTER_KEY")
+    celery_broker_url: str = _secret("redis://127.0.0.1:6379/0", "CELERY_BROKER_URL")
+    secret_key: str = _secret("", "ATHANOR_SECRET_KEY")
+    master_key: str = _secret("", "ATHANOR_MASTER_KEY")
+    previous_master_key: str = _secret("", "ATHANOR_PREVIOUS_MASTER_KEY")
     s3_endpoint: str = Field("", alias="ATHANOR_S3_ENDPOINT")
     s3_region: str = Field("us-east-1", alias="ATHANOR_S3_REGION")
-    s3_access_key: str = Field("", alias="ATHANOR_S3_ACCESS_KEY")
-    s3_secret_key: str = Field("", alias="ATHANOR_S3_SECRET_KEY")
+    s3_access_key: str = _secret("", "ATHANOR_S3_ACCESS_KEY")
+    s3_secret_key: str = _secret("", "ATHANOR_S3_SECRET_KEY")
     s3_bucket: str = Field("athanor", alias="ATHANOR_S3_BUCKET")
     data_buckets: str = Field("", alias="ATHANOR_DATA_BUCKETS")
     public_url: str = Field("http://127.0.0.1:8700", alias="ATHANOR_PUBLIC_URL")
     allowed_hosts: str = Field("127.0.0.1,localhost", alias="ATHANOR_ALLOWED_HOSTS")
-    # Addresses and networks of reverse proxies, separated by commas, whose X-Forwarded-* headers are believed.
+    # Addresses and networks of reverse proxies, separated by commas, whose X-Forwarded-* headers are read.
     trusted_proxies: str = Field("", alias="ATHANOR_TRUSTED_PROXIES")
     debug: bool = Field(False, alias="ATHANOR_DEBUG")
     local_backend_dir: Path = Field(REPOSITORY / ".athanor" / "local-backend", alias="ATHANOR_LOCAL_BACKEND_DIR")
@@ -100,7 +113,7 @@ class Environment(BaseModel):
     smtp_password: str = Field("", alias="ATHANOR_SMTP_PASSWORD")
     oidc_issuer: str = Field("", alias="ATHANOR_OIDC_ISSUER")
     oidc_client_id: str = Field("", alias="ATHANOR_OIDC_CLIENT_ID")
-    oidc_client_secret: str = Field("", alias="ATHANOR_OIDC_CLIENT_SECRET")
+    oidc_client_secret: str = _secret("", "ATHANOR_OIDC_CLIENT_SECRET")
     oidc_name: str = Field("single sign-on", alias="ATHANOR_OIDC_NAME")
     oidc_scopes: str = Field("openid profile email groups", alias="ATHANOR_OIDC_SCOPES")
     oidc_groups_claim: str = Field("groups", alias="ATHANOR_OIDC_GROUPS_CLAIM")
@@ -108,7 +121,7 @@ class Environment(BaseModel):
     log_level: str = Field("INFO", alias="ATHANOR_LOG_LEVEL")
     log_format: Literal["text", "json"] = Field("text", alias="ATHANOR_LOG_FORMAT")
     # What a scrape of /metrics sends as Authorization: Bearer; empty: /metrics is off.
-    metrics_token: str = Field("", alias="ATHANOR_METRICS_TOKEN")
+    metrics_token: str = _secret("", "ATHANOR_METRICS_TOKEN")
     # Shared by the processes of one machine, of the prometheus-client library; none: each process counts for itself.
     metrics_folder: Path | None = Field(None, alias="PROMETHEUS_MULTIPROC_DIR")
 
@@ -149,6 +162,12 @@ class Environment(BaseModel):
         parse_grants(text)
         return text
 
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _proxies_are_networks(cls, text: str) -> str:
+        parse_proxies(text)
+        return text
+
     @field_validator("cluster_urls")
     @classmethod
     def _urls_are_origins(cls, text: str) -> str:
@@ -163,15 +182,56 @@ class EnvironmentProblem(SystemExit):
 def read(variables: Mapping[str, str] = os.environ) -> Environment:
     """Return the validated environment. Raise EnvironmentProblem for unknown ATHANOR_ names and invalid values."""
     known = {str(field.alias) for field in Environment.model_fields.values()}
+    secrets = {str(field.alias) for field in Environment.model_fields.values() if not field.repr}
+    names = known | {f"{name}_FILE" for name in secrets}
     for name in sorted(variables):
-        if name.startswith("ATHANOR_") and not name.startswith("ATHANOR_TEST_") and name not in known | FOREIGN_NAMES:
-            nearest = difflib.get_close_matches(name, known, n=1)
+        if name.startswith("ATHANOR_") and not name.startswith("ATHANOR_TEST_") and name not in names | FOREIGN_NAMES:
+            nearest = difflib.get_close_matches(name, names, n=1)
             hint = f"; did you mean {nearest[0]}?" if nearest else ""
             raise EnvironmentProblem(f"athanor: unknown environment variable {name}{hint}")
+    values = {name: variables[name] for name in known if name in variables}
+    for name in secrets:
+        if variables.get(f"{name}_FILE"):
+            values[name] = read_secret(name, variables)
     try:
-        return Environment.model_validate({name: variables[name] for name in known if name in variables})
+        return Environment.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
+        name = str(first["loc"][0])
+        shown = name if name in secrets else f"{name}={first['input']!r}"
+        raise EnvironmentProblem(f"athanor: environment variable {shown}: {first['msg']}") from (
+            None if name in secrets else error
+        )
+
+
+def read_secret(name: str, variables: Mapping[str, str] = os.environ) -> str:
+    """Return the value of a variable, or the content of the file that `<name>_FILE` names; "" if neither is set.
+
+    Raise EnvironmentProblem if both are set, or if the file is empty, cannot be read, or may be read or changed by
+    other users.
+    """
+    variable = f"{name}_FILE"
+    if not variables.get(variable):
+        return variables.get(name, "")
+    if variables.get(name):
+        raise EnvironmentProblem(f"athanor: {name} and {variable} are both set: unset one")
+    path = Path(variables[variable])
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            content = file.read(SECRET_BYTES + 1)
+    except OSError as error:
+        raise EnvironmentProblem(f"athanor: {variable}={path}: {error.strerror}") from error
+    refused = stat.S_IWOTH if SECRETS_OF_CONTAINERS in path.parents else stat.S_IROTH | stat.S_IWOTH
+    if found.st_mode & refused:
         raise EnvironmentProblem(
-            f"athanor: environment variable {first['loc'][0]}={first['input']!r}: {first['msg']}"
-        ) from error
+            f"athanor: {variable}={path}: every user of this machine may read or change the file "
+            f"(mode {stat.S_IMODE(found.st_mode):04o}): run `chmod o= {path}`, or mount the secret with mode 0440"
+        )
+    try:
+        value = content.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        value = ""
+    if not value or len(content) > SECRET_BYTES:
+        raise EnvironmentProblem(f"athanor: {variable}={path}: expected text of 1 to {SECRET_BYTES} bytes")
+    return value

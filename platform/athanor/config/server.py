@@ -12,6 +12,7 @@ from typing import Any
 import uvicorn
 
 from athanor.config import env
+from athanor.config.forwarded import ForwardedHeadersApplication, Network, parse_proxies
 from athanor.config.protocol import LimitedProtocol
 from athanor.core.service_notify import ALIVE, READY, interval_seconds, notify
 
@@ -75,18 +76,30 @@ class Server(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._stopping.set)
 
 
+class Config(uvicorn.Config):
+    """uvicorn's configuration with another reader of X-Forwarded-For and X-Forwarded-Proto (config/forwarded.py)."""
+
+    def __init__(self, application: Any, proxies: list[Network], **options: Any) -> None:
+        super().__init__(application, proxy_headers=False, **options)
+        self._proxies = proxies
+
+    def load(self) -> None:
+        """Load the application."""
+        super().load()
+        self.loaded_app = ForwardedHeadersApplication(self.loaded_app, self._proxies)
+
+
 def configuration(application: Any, trusted_proxies: str) -> uvicorn.Config:
     """Return how the web is served. `trusted_proxies` (addresses and networks, separated by commas) are those whose
-    X-Forwarded-For and X-Forwarded-Proto are believed; empty: nobody's."""
-    return uvicorn.Config(
+    X-Forwarded-For and X-Forwarded-Proto are read; empty: none."""
+    return Config(
         application,
+        parse_proxies(trusted_proxies),
         http=LimitedProtocol,
         loop="asyncio",  # uvloop accepts by itself, all that wait
         ws="none",
         access_log=False,
         log_config=None,  # that of Django's settings
-        proxy_headers=bool(trusted_proxies),
-        forwarded_allow_ips=trusted_proxies,
         timeout_graceful_shutdown=GRACE_SECONDS,
         timeout_notify=int(interval_seconds()),
         callback_notify=_notify,

@@ -71,12 +71,12 @@ class Stream:
 
 
 class LiveServer:
-    def __init__(self) -> None:
+    def __init__(self, trusted_proxies: str = "") -> None:
         self.hub = Hub()
         self._gateway = Gateway(get_wsgi_application())
         self.polls = LongPolls()
         application: Any = LongPollingApplication(StreamingApplication(self._gateway, self.hub), self.polls)
-        config = configuration(application, trusted_proxies="")
+        config = configuration(application, trusted_proxies)
         config.log_level, config.timeout_graceful_shutdown = "warning", 2
         listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.origin = f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -90,7 +90,7 @@ def test_a_session_of_an_administrator_is_no_token(user: User) -> None:
 
 
 def test_a_short_token_is_refused() -> None:
-    with pytest.raises(EnvironmentProblem, match="ATHANOR_METRICS_TOKEN=.*at least 16 characters"):
+    with pytest.raises(EnvironmentProblem, match="ATHANOR_METRICS_TOKEN: .*at least 16 characters"):
         read({"ATHANOR_METRICS_TOKEN": "short"})
 
 

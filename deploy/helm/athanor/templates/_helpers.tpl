@@ -36,27 +36,48 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- include "athanor.fullname" . }}{{ if .Values.inCluster.enabled }}-jobs{{ end }}
 {{- end -}}
 
+{{/*
+The secret settings of a component, as JSON: its Secret, its key, whether it must be there:
+(dict "root" $ "component" "web").
+*/}}
+{{- define "athanor.secrets" -}}
+{{- $root := .root -}}
+{{- $required := list "DATABASE_URL" "CELERY_BROKER_URL" "ATHANOR_SECRET_KEY" "ATHANOR_MASTER_KEY" -}}
+{{- $names := concat $required (list "ATHANOR_S3_ACCESS_KEY" "ATHANOR_S3_SECRET_KEY" "ATHANOR_OIDC_CLIENT_SECRET" "ATHANOR_PREVIOUS_MASTER_KEY") -}}
+{{- if eq .component "prepare" -}}
+{{- $names = concat $names (list "ATHANOR_MIGRATION_DATABASE_URL" "ATHANOR_BOOTSTRAP_PASSWORD") -}}
+{{- end -}}
+{{- if and $root.Values.metrics.enabled (eq .component "web") -}}
+{{- $names = append $names "ATHANOR_METRICS_TOKEN" -}}
+{{- end -}}
+{{- $secrets := list -}}
+{{- range $name := $names -}}
+{{- $from := default dict (get $root.Values.secrets.from $name) -}}
+{{- $must := or (not (empty $from)) (has $name $required) (eq $name "ATHANOR_METRICS_TOKEN") -}}
+{{- $secrets = append $secrets (dict "name" $name "secret" (default $root.Values.secrets.name $from.name) "key" (default $name $from.key) "must" $must) -}}
+{{- end -}}
+{{- $secrets | toJson -}}
+{{- end -}}
+
+{{- define "athanor.secretsFolder" -}}/run/secrets/athanor{{- end -}}
+
 {{/* Environment variables of a component: (dict "root" $ "component" "web"). */}}
 {{- define "athanor.environment" -}}
 {{- $root := .root -}}
-{{- $required := list "DATABASE_URL" "CELERY_BROKER_URL" "ATHANOR_SECRET_KEY" "ATHANOR_MASTER_KEY" -}}
-{{- $secret := concat $required (list "ATHANOR_S3_ACCESS_KEY" "ATHANOR_S3_SECRET_KEY" "ATHANOR_OIDC_CLIENT_SECRET" "ATHANOR_PREVIOUS_MASTER_KEY") -}}
-{{- if eq .component "prepare" -}}
-{{- $secret = concat $secret (list "ATHANOR_MIGRATION_DATABASE_URL" "ATHANOR_BOOTSTRAP_PASSWORD") -}}
-{{- end -}}
-{{- if and $root.Values.metrics.enabled (eq .component "web") -}}
-{{- $secret = append $secret "ATHANOR_METRICS_TOKEN" -}}
-{{- end -}}
-{{- range $name := $secret }}
-{{- $from := default dict (get $root.Values.secrets.from $name) }}
-- name: {{ $name }}
+{{- range include "athanor.secrets" . | fromJsonArray }}
+{{- if and $root.Values.secrets.asFiles .must }}
+- name: {{ .name }}_FILE
+  value: {{ include "athanor.secretsFolder" $root }}/{{ .name }}
+{{- else }}
+- name: {{ .name }}
   valueFrom:
     secretKeyRef:
-      name: {{ default $root.Values.secrets.name $from.name }}
-      key: {{ default $name $from.key }}
-      {{- if not (or $from (has $name $required) (eq $name "ATHANOR_METRICS_TOKEN")) }}
+      name: {{ .secret }}
+      key: {{ .key }}
+      {{- if not .must }}
       optional: true
       {{- end }}
+{{- end }}
 {{- end }}
 - name: POD_IP
   valueFrom: {fieldRef: {fieldPath: status.podIP}}
@@ -166,6 +187,9 @@ spec:
         capabilities: {drop: [ALL]}
       volumeMounts:
         - {name: tmp, mountPath: /tmp}
+        {{- if $root.Values.secrets.asFiles }}
+        - {name: secrets, mountPath: {{ include "athanor.secretsFolder" $root }}, readOnly: true}
+        {{- end }}
         {{- if $root.Values.clusters.secret }}
         - {name: clusters, mountPath: /etc/athanor/clusters, readOnly: true}
         {{- end }}
@@ -175,6 +199,17 @@ spec:
   volumes:
     - name: tmp
       emptyDir: {sizeLimit: {{ $root.Values.temporarySize }}}
+    {{- if $root.Values.secrets.asFiles }}
+    - name: secrets
+      projected:
+        defaultMode: 0444
+        sources:
+          {{- range include "athanor.secrets" . | fromJsonArray }}
+          {{- if .must }}
+          - secret: {name: {{ .secret }}, items: [{key: {{ .key }}, path: {{ .name }}}]}
+          {{- end }}
+          {{- end }}
+    {{- end }}
     {{- with $root.Values.clusters.secret }}
     - name: clusters
       secret: {secretName: {{ . }}}

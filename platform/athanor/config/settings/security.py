@@ -27,7 +27,7 @@ if _https and not ATHANOR.trusted_proxies:
         f"athanor: ATHANOR_PUBLIC_URL={ATHANOR.public_url} needs ATHANOR_TRUSTED_PROXIES: the addresses or networks, "
         "separated by commas, of the proxy that ends TLS. It must set X-Forwarded-Proto and X-Forwarded-For"
     )
-# TLS ends at the proxy, which says so in X-Forwarded-Proto; only a trusted one is believed (config/server.py).
+# TLS ends at the proxy, which says so in X-Forwarded-Proto; only a trusted one is believed (config/forwarded.py).
 SECURE_SSL_REDIRECT = _https
 SECURE_REDIRECT_EXEMPT = [
     r"^healthz$",

@@ -12,9 +12,9 @@ from athanor.accounts.roles import PlatformRole
 from athanor.accounts.services import issue_token, revoke_token
 from athanor.artifacts.storage import ensure_bucket
 from athanor.clusters.models import Cluster, Pool
+from athanor.config.env import BOOTSTRAP_PASSWORD, read_secret
 
 TOKEN_NAME = "bootstrap"  # noqa: S105 - a name, not a secret
-PASSWORD_VARIABLE = "ATHANOR_BOOTSTRAP_PASSWORD"  # noqa: S105 - likewise
 
 
 class Command(BaseCommand):
@@ -40,9 +40,9 @@ class Command(BaseCommand):
         ensure_bucket()
         powers = {"is_staff": True, "is_superuser": True, "platform_role": PlatformRole.PLATFORM_ADMIN.value}
         user, created = User.objects.get_or_create(username=username, defaults=powers)
-        password = os.environ.get(PASSWORD_VARIABLE)
+        password = read_secret(BOOTSTRAP_PASSWORD)
         if created and not password:
-            self.stderr.write(f"{PASSWORD_VARIABLE} is not set; {username} cannot sign in to the dashboard yet")
+            self.stderr.write(f"{BOOTSTRAP_PASSWORD} is not set; {username} cannot sign in to the dashboard yet")
         if password and (created or not only_missing) and not user.check_password(password):
             user.set_password(password)
             user.save()
