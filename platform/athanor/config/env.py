@@ -110,7 +110,7 @@ class Environment(BaseModel):
     smtp_port: int = Field(587, ge=1, le=65_535, alias="ATHANOR_SMTP_PORT")
     smtp_security: Literal["starttls", "tls", "none"] = Field("starttls", alias="ATHANOR_SMTP_SECURITY")
     smtp_username: str = Field("", alias="ATHANOR_SMTP_USERNAME")
-    smtp_password: str = Field("", alias="ATHANOR_SMTP_PASSWORD")
+    smtp_password: str = _secret("", "ATHANOR_SMTP_PASSWORD")
     oidc_issuer: str = Field("", alias="ATHANOR_OIDC_ISSUER")
     oidc_client_id: str = Field("", alias="ATHANOR_OIDC_CLIENT_ID")
     oidc_client_secret: str = _secret("", "ATHANOR_OIDC_CLIENT_SECRET")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from django.test import Client
 
+pytestmark = pytest.mark.django_db
 SCRIPT = "var base=new URL('..',location)"
 PAGE = f'<!doctype html><head><script>{SCRIPT}</script></head><h1>{{title}}</h1><script src="assets/x.js"></script>'
 DIGEST = "'sha256-2LyRdvMlvwlQVvXwij7gi6LI1Fok+SnRJ9BonCil8PU='"

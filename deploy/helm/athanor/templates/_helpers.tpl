@@ -43,7 +43,7 @@ The secret settings of a component, as JSON: its Secret, its key, whether it mus
 {{- define "athanor.secrets" -}}
 {{- $root := .root -}}
 {{- $required := list "DATABASE_URL" "CELERY_BROKER_URL" "ATHANOR_SECRET_KEY" "ATHANOR_MASTER_KEY" -}}
-{{- $names := concat $required (list "ATHANOR_S3_ACCESS_KEY" "ATHANOR_S3_SECRET_KEY" "ATHANOR_OIDC_CLIENT_SECRET" "ATHANOR_PREVIOUS_MASTER_KEY") -}}
+{{- $names := concat $required (list "ATHANOR_S3_ACCESS_KEY" "ATHANOR_S3_SECRET_KEY" "ATHANOR_OIDC_CLIENT_SECRET" "ATHANOR_SMTP_PASSWORD" "ATHANOR_PREVIOUS_MASTER_KEY") -}}
 {{- if eq .component "prepare" -}}
 {{- $names = concat $names (list "ATHANOR_MIGRATION_DATABASE_URL" "ATHANOR_BOOTSTRAP_PASSWORD") -}}
 {{- end -}}

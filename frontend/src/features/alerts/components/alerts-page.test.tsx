@@ -2,7 +2,6 @@ import { screen, waitFor } from "@testing-library/react";
 import { describe, expect, it } from "vitest";
 
 import type { AlertRule, Notification, NotificationPreferences } from "@/api/types";
-import { InboxLink } from "@/app/inbox-link";
 import { AlertsPage } from "@/features/alerts/components/alerts-page";
 import { session } from "@/testing/documents";
 import { render } from "@/testing/render";
@@ -70,13 +69,5 @@ describe("alerts page", () => {
       mail_from: "critical", time_zone: "UTC", quiet_from: null, quiet_until: null, digest_at: null,
       critical_immediately: true,
     });
-  });
-});
-
-describe("inbox link", () => {
-  it("shows the number of unread notifications", async () => {
-    server.answer("GET /notifications:unread", { unread: 3 });
-    render(<InboxLink />);
-    expect(await screen.findByRole("link", { name: "Inbox, 3 unread" })).toBeTruthy();
   });
 });
