@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery import shared_task
+from opentelemetry.trace import SpanKind
 
 from athanor.accounts import idempotency, sign_on_checks
 from athanor.alerts import evaluating, mailing
@@ -12,7 +13,7 @@ from athanor.artifacts import services as artifacts
 from athanor.budgets import goodput_hours, metering_cycle, series_fetch
 from athanor.compliance import audit_anchors, erasure
 from athanor.compliance import retention as records
-from athanor.core import task_triggers
+from athanor.core import task_triggers, tracing
 from athanor.core.logging import bound
 from athanor.dispatch import finalise, node_preflights, observe, replace_nodes, stop, submit
 from athanor.fleet import inventory_sync
@@ -29,7 +30,7 @@ def reconciler(task: str) -> Callable[[Callable[[], None]], Any]:
 
     def register(work: Callable[[], None]) -> Any:
         def run(**_: Any) -> None:
-            with bound(task=task), task_triggers.run_of(task), recorded(task):
+            with bound(task=task), tracing.work(task, SpanKind.CONSUMER), task_triggers.run_of(task), recorded(task):
                 work()
 
         return shared_task(name=task)(run)
