@@ -118,14 +118,29 @@ def heartbeat(attempt: Attempt, message: HeartbeatMessage) -> None:
     Another step, phase or generation is progress, and so is the first heartbeat after a silence: what was done
     meanwhile is not known.
     """
-    phase, node = message.phase[:40], {"attempt": attempt, "node_rank": message.node_rank}
-    work = {"generation": message.generation, "phase": phase, "step": message.step}
-    rest = {"processes_alive": message.processes_alive, "received_at": Now()}
-    same = Heartbeat.objects.filter(**node, **work, received_at__gt=Now() - SILENT_AFTER)
-    if same.update(**rest):
+    phase = message.phase[:40]
+    same = Heartbeat.objects.filter(
+        attempt=attempt,
+        node_rank=message.node_rank,
+        generation=message.generation,
+        phase=phase,
+        step=message.step,
+        received_at__gt=Now() - SILENT_AFTER,
+    )
+    if same.update(processes_alive=message.processes_alive, received_at=Now()):
         Progress.objects.update_or_create(job_id=attempt.job_id, defaults={"phase": phase})
         return
-    _, created = Heartbeat.objects.update_or_create(**node, defaults={**work, **rest})
+    _, created = Heartbeat.objects.update_or_create(
+        attempt=attempt,
+        node_rank=message.node_rank,
+        defaults={
+            "generation": message.generation,
+            "phase": phase,
+            "step": message.step,
+            "processes_alive": message.processes_alive,
+            "received_at": Now(),
+        },
+    )
     Progress.objects.update_or_create(job_id=attempt.job_id, defaults={"phase": phase, "progressed_at": Now()})
     if created:
         task_triggers.trigger_after_commit(task_triggers.OBSERVE)
