@@ -289,6 +289,14 @@ def test_a_job_that_only_prepares_data_is_not_judged(submit: Submit, world: Worl
     assert (drive.status_of(job)[0], warnings(job)) == ("running", [])
 
 
+def test_a_job_that_has_reported_its_end_is_not_judged(submit: Submit, world: World) -> None:
+    job = submit()
+    drive.report(drive.run(job), EndClass.COMPLETED)
+    pass_without_progress(90)
+    guard_due()
+    assert (drive.status_of(job)[0], warnings(job)) == ("running", [])
+
+
 def test_progress_that_an_earlier_version_received_is_not_judged(submit: Submit, world: World) -> None:
     job = submit()
     drive.run(job)
