@@ -15,7 +15,7 @@ from athanor.compliance import audit_anchors, erasure
 from athanor.compliance import retention as records
 from athanor.core import task_triggers, tracing
 from athanor.core.logging import bound
-from athanor.dispatch import finalise, node_preflights, observe, replace_nodes, stop, submit
+from athanor.dispatch import finalise, idle_guard, node_preflights, observe, replace_nodes, stop, submit
 from athanor.fleet import inventory_sync
 from athanor.reconcilers.backlog import recorded
 from athanor.scheduling import estimates, simulations
@@ -79,6 +79,12 @@ def measure_nodes() -> None:
 def finish() -> None:
     """End or requeue jobs with an ended attempt."""
     finalise.finalise_due()
+
+
+@reconciler(task_triggers.GUARD_IDLE)
+def guard_idle() -> None:
+    """Warn of running jobs without progress, and pause them."""
+    idle_guard.guard_due()
 
 
 @reconciler(task_triggers.PUBLISH)
