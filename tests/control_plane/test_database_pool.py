@@ -6,7 +6,7 @@ from contextlib import suppress
 import psycopg
 import pytest
 from django.conf import settings
-from django.db import connection
+from django.db import connection, connections
 
 from athanor.core.postgresql.base import DatabaseWrapper
 
@@ -16,7 +16,9 @@ def pooled(db: None) -> Iterator[DatabaseWrapper]:
     """Django's wrapper of a pool that has one connection."""
     options = {**connection.settings_dict["OPTIONS"], "pool": {"min_size": 1, "max_size": 1, "timeout": 10}}
     found = DatabaseWrapper({**connection.settings_dict, "OPTIONS": options}, "pooled")
+    connections["pooled"] = found  # django.contrib.postgres looks each new connection up
     yield found
+    del connections["pooled"]
     found.close()
     found.close_pool()
 
