@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery import shared_task
+from opentelemetry.trace import SpanKind
 
 from athanor.accounts import idempotency, sign_on_checks
 from athanor.alerts import evaluating, mailing
@@ -12,9 +13,9 @@ from athanor.artifacts import services as artifacts
 from athanor.budgets import goodput_hours, metering_cycle, series_fetch
 from athanor.compliance import audit_anchors, erasure
 from athanor.compliance import retention as records
-from athanor.core import task_triggers
+from athanor.core import task_triggers, tracing
 from athanor.core.logging import bound
-from athanor.dispatch import finalise, node_preflights, observe, replace_nodes, stop, submit
+from athanor.dispatch import finalise, idle_guard, node_preflights, observe, replace_nodes, stop, submit
 from athanor.fleet import inventory_sync
 from athanor.reconcilers.backlog import recorded
 from athanor.scheduling import estimates, simulations
@@ -29,7 +30,7 @@ def reconciler(task: str) -> Callable[[Callable[[], None]], Any]:
 
     def register(work: Callable[[], None]) -> Any:
         def run(**_: Any) -> None:
-            with bound(task=task), task_triggers.run_of(task), recorded(task):
+            with bound(task=task), tracing.work(task, SpanKind.CONSUMER), task_triggers.run_of(task), recorded(task):
                 work()
 
         return shared_task(name=task)(run)
@@ -78,6 +79,12 @@ def measure_nodes() -> None:
 def finish() -> None:
     """End or requeue jobs with an ended attempt."""
     finalise.finalise_due()
+
+
+@reconciler(task_triggers.GUARD_IDLE)
+def guard_idle() -> None:
+    """Warn of running jobs without progress, and pause them."""
+    idle_guard.guard_due()
 
 
 @reconciler(task_triggers.PUBLISH)

@@ -13,6 +13,7 @@ NODE = {
     "id": "quota_1", "kind": "organisation", "name": "organisation", "path": "organisation", "parent": None, "depth": 0,
     "team": None, "weight": 1.0, "max_running_jobs": None, "max_queued_jobs": 7, "max_slots": None, "grants": [],
     "max_slots_per_job": None, "max_run_seconds": None, "max_storage_bytes": None, "shares": [SHARE],
+    "idle_warning_seconds": None, "idle_pause_seconds": None,
     "running_jobs": 2, "queued_jobs": 1, "slots_used": 10,
 }  # fmt: skip
 RED = {**NODE, "id": "quota_2", "kind": "team", "name": "red", "path": "red", "depth": 1, "max_queued_jobs": None,
@@ -89,6 +90,10 @@ def test_a_node_is_set_as_previewed(server: Any, athanor: Any, answer: Any) -> N
     assert done.returncode == 0, done.stderr
     (sent_change,) = json.loads(server.seen[-1].body)["changes"]
     assert (sent_change["max_run_seconds"], sent_change["max_storage_bytes"]) == (129_600, 40 * 2**30)
+    done = athanor("quota", "set", "red", "--idle-warning", "20m", "--idle-pause", "none")
+    assert done.returncode == 0, done.stderr
+    (sent_change,) = json.loads(server.seen[-1].body)["changes"]
+    assert (sent_change["idle_warning_seconds"], sent_change["idle_pause_seconds"]) == (1200, None)
     wrong = athanor("quota", "set", "red", "--max-run-time", "long")
     assert (wrong.returncode, "longest run: 'long' is not a duration; write it like 90m" in wrong.stderr) == (2, True)
     wrong = athanor("quota", "set", "red", "--max-slots", "many")

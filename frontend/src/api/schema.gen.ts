@@ -5457,6 +5457,20 @@ export interface components {
              */
             max_storage_bytes: number | null;
             /**
+             * Idle Warning Seconds
+             * @description Time without progress after which a running job of the subtree gets the event `job.idle`, in seconds. Null: no
+             *     warning.
+             * @default null
+             */
+            idle_warning_seconds: number | null;
+            /**
+             * Idle Pause Seconds
+             * @description Time without progress after which a running job of the subtree is paused at a checkpoint, in seconds. Null: it is
+             *     not paused.
+             * @default null
+             */
+            idle_pause_seconds: number | null;
+            /**
              * Grants
              * @description Slots of its own, by accelerator; `cpu` is one too.
              * @default {}
@@ -7603,6 +7617,20 @@ export interface components {
              */
             max_storage_bytes: number | null;
             /**
+             * Idle Warning Seconds
+             * @description Time without progress after which a running job of the subtree gets the event `job.idle`, in seconds. Null: no
+             *     warning.
+             * @default null
+             */
+            idle_warning_seconds: number | null;
+            /**
+             * Idle Pause Seconds
+             * @description Time without progress after which a running job of the subtree is paused at a checkpoint, in seconds. Null: it is
+             *     not paused.
+             * @default null
+             */
+            idle_pause_seconds: number | null;
+            /**
              * Node
              * @description The node: its id, its path (`research/vision`; `organisation` is the root), or the name of a team. To create a
              *     group: its path, or its name with `parent`.
@@ -9321,6 +9349,10 @@ export interface components {
             max_run_seconds: number | null;
             /** @description Maximum number of bytes that the subtree may store before new data and jobs are refused. Null: no limit. */
             max_storage_bytes: number | null;
+            /** @description Time without progress after which a running job of the subtree gets the event `job.idle`, in seconds. Null: no warning. */
+            idle_warning_seconds: number | null;
+            /** @description Time without progress after which a running job of the subtree is paused at a checkpoint, in seconds. Null: it is not paused. */
+            idle_pause_seconds: number | null;
             /** @description Slots of its own, by accelerator. */
             grants: components["schemas"]["QuotaGrant"][];
             /** @description Quota and use of its subtree, by accelerator. */
@@ -10438,6 +10470,20 @@ export interface components {
              * @default null
              */
             max_storage_bytes: number | null;
+            /**
+             * Idle Warning Seconds
+             * @description Time without progress after which a running job of the subtree gets the event `job.idle`, in seconds. Null: no
+             *     warning.
+             * @default null
+             */
+            idle_warning_seconds: number | null;
+            /**
+             * Idle Pause Seconds
+             * @description Time without progress after which a running job of the subtree is paused at a checkpoint, in seconds. Null: it is
+             *     not paused.
+             * @default null
+             */
+            idle_pause_seconds: number | null;
             /**
              * Grants
              * @description Slots of its own, by accelerator; `cpu` is one too.

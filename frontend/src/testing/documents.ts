@@ -247,6 +247,8 @@ export function quotaNode(id: string, part: Partial<QuotaNode> = {}): QuotaNode 
     max_slots_per_job: null,
     max_run_seconds: null,
     max_storage_bytes: null,
+    idle_warning_seconds: null,
+    idle_pause_seconds: null,
     grants: [],
     shares: [],
     running_jobs: 0,

@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import WorkFailure
+from athanor.core import task_triggers, tracing
 from athanor.core.leases import Lease, LeasedModel
 from athanor.core.logging import bound
 
@@ -25,6 +26,8 @@ ACTOR = "platform"
 FIRST_PAUSE = timedelta(seconds=15)
 MAX_PAUSE = timedelta(minutes=5)
 MAX_PAUSE_WITHOUT_END = timedelta(minutes=1)  # of work that is never given up, such as observing a cluster
+TRACED = frozenset({task_triggers.ADMIT, task_triggers.DISPATCH, task_triggers.FINALISE})
+"""Tasks that bring a job further: their work on it is in its trace. Others observe it, every few seconds."""
 TRIES_BEFORE_RECORD = 3
 TRIES = 12  # with the pauses between them: about 40 minutes
 FAILING_WITHIN = 3 * MAX_PAUSE  # what failed earlier is not tried any more
@@ -49,8 +52,8 @@ def run_isolated(
     if before is not None and before.next_try_at > timezone.now():
         return
     ids = {} if held is None else {str(held[0]._meta.model_name): str(held[1].pk)}
-    with bound(work=work, **ids):
-        _run(task, work, do, before, held, give_up)
+    with bound(work=work, **ids), tracing.work(task, exported=task in TRACED) as measured:
+        measured.error = _run(task, work, do, before, held, give_up)
 
 
 def _run(
@@ -60,11 +63,13 @@ def _run(
     before: WorkFailure | None,
     held: tuple[type[LeasedModel], Lease] | None,
     give_up: Callable[[str], object] | None,
-) -> None:
+) -> str:
+    """Return the name of the error that `do` raised, "" if it raised none."""
     try:
         do()
-    except (OperationalError, InterfaceError):
+    except (OperationalError, InterfaceError) as error:
         log.exception("%s failed for the database and is tried again later", work)
+        return type(error).__name__
     except Exception as error:  # any bug: it is counted, and must not end the other rows' run
         log.exception("%s failed and is tried again later", work)
         try:
@@ -72,12 +77,13 @@ def _run(
             tries = _count(task, work, error, held, longest)
         except DatabaseError:
             log.exception("the failure of %s was not counted", work)
-            return
+            return type(error).__name__
         if give_up is not None and tries >= TRIES:
             _give_up(task, work, f"{work[0].upper()}{work[1:]} failed {tries} times ({type(error).__name__}).", give_up)
-    else:
-        if before is not None:
-            before.delete()
+        return type(error).__name__
+    if before is not None:
+        before.delete()
+    return ""
 
 
 def counts() -> dict[str, tuple[int, int]]:

@@ -5,13 +5,17 @@ import time
 from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponseBase
+from opentelemetry.trace import SpanKind
 from ulid import ULID
 
+from athanor.core import tracing
 from athanor.core.logging import bind, bound
 from athanor.core.metrics import REQUEST_SECONDS
 
 IDS_OF_ADDRESSES = ("job", "attempt", "cluster", "team")
 KNOWN_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
+AGENT_PATHS = "/api/agent/"
 ACCEPTED = re.compile(r"^[A-Za-z0-9._-]{8,64}$")
 
 
@@ -39,6 +43,26 @@ class RequestIdMiddleware:
         bind(**{name: str(kwargs[f"{name}_id"]) for name in IDS_OF_ADDRESSES if f"{name}_id" in kwargs})
 
 
+class TraceMiddleware:
+    """Exports a span of each request, if traces are on. A request that changes a job is part of the job's trace; reads,
+    refused requests and reports of agents are not, which come too often or are none of the job's."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        """Handle a request."""
+        with tracing.work("request", SpanKind.SERVER) as work:
+            response = self._get_response(request)
+            method, status = known_method(request), response.status_code
+            work.name = f"{method} {_route(request)}"
+            work.attributes |= {"http.request.method": method, "http.response.status_code": status}
+            work.in_job = method not in READING and status < 400 and not request.path.startswith(AGENT_PATHS)
+            if status >= 500:
+                work.error = str(status)
+        return response
+
+
 class MeasureMiddleware:
     """Measures the time to the start of each response, by the route that was resolved."""
 
@@ -49,10 +73,15 @@ class MeasureMiddleware:
         """Handle a request."""
         began = time.monotonic()
         response = self._get_response(request)
-        method = (request.method or "") if request.method in KNOWN_METHODS else "other"
+        method = known_method(request)
         status = f"{response.status_code // 100}xx"
         REQUEST_SECONDS.labels(method, _route(request), status).observe(time.monotonic() - began)
         return response
+
+
+def known_method(request: HttpRequest) -> str:
+    """Return the method, "other" for what is none."""
+    return request.method if request.method in KNOWN_METHODS else "other"
 
 
 def _route(request: HttpRequest) -> str:

@@ -31,10 +31,13 @@ LABELS = {
     "max_slots_per_job": "slots per job",
     "max_run_seconds": "longest run",
     "max_storage_bytes": "stored data",
+    "idle_warning_seconds": "idle warning after",
+    "idle_pause_seconds": "idle pause after",
 }
 # How a limit is written and read; others are whole numbers.
-WRITTEN: dict[str, Callable[[int], str]] = {"max_run_seconds": duration_text, "max_storage_bytes": size_text}
-READ: dict[str, Callable[[str], int]] = {"max_run_seconds": parse_duration, "max_storage_bytes": parse_size}
+DURATIONS = ("max_run_seconds", "idle_warning_seconds", "idle_pause_seconds")
+WRITTEN: dict[str, Callable[[int], str]] = {**dict.fromkeys(DURATIONS, duration_text), "max_storage_bytes": size_text}
+READ: dict[str, Callable[[str], int]] = {**dict.fromkeys(DURATIONS, parse_duration), "max_storage_bytes": parse_size}
 GRANT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)=(none|\d+(?::(?:\d+|-)?){0,2})$")
 NONE = "none"
 
@@ -85,6 +88,14 @@ def set_node(
     max_storage_bytes: Annotated[
         str | None, typer.Option("--max-storage", "--max-storage-bytes", help="Such as 40GiB, or none.")
     ] = None,
+    idle_warning_seconds: Annotated[
+        str | None,
+        typer.Option("--idle-warning", help="Warn of running jobs without progress for so long: 30m, or none."),
+    ] = None,
+    idle_pause_seconds: Annotated[
+        str | None,
+        typer.Option("--idle-pause", help="Pause running jobs without progress for so long: 1h, or none."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the effect.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -98,6 +109,8 @@ def set_node(
         "max_slots_per_job": max_slots_per_job,
         "max_run_seconds": max_run_seconds,
         "max_storage_bytes": max_storage_bytes,
+        "idle_warning_seconds": idle_warning_seconds,
+        "idle_pause_seconds": idle_pause_seconds,
     }
     said = {"weight": weight, "parent": parent, "name": name}
     change: dict[str, Any] = {

@@ -120,6 +120,8 @@ class Environment(BaseModel):
     oidc_group_roles: str = Field("", alias="ATHANOR_OIDC_GROUP_ROLES")
     log_level: str = Field("INFO", alias="ATHANOR_LOG_LEVEL")
     log_format: Literal["text", "json"] = Field("text", alias="ATHANOR_LOG_FORMAT")
+    # Whether spans are exported with OTLP over HTTP; where to, the OTEL_* variables of OpenTelemetry's SDK say.
+    traces: Literal["off", "otlp"] = Field("off", alias="ATHANOR_TRACES")
     # What a scrape of /metrics sends as Authorization: Bearer; empty: /metrics is off.
     metrics_token: str = _secret("", "ATHANOR_METRICS_TOKEN")
     # Shared by the processes of one machine, of the prometheus-client library; none: each process counts for itself.

@@ -187,7 +187,9 @@ def _apply(job: Job, attempt: Attempt, ending: Ending, report: AttemptEnd | None
                 job.queued_at, job.expires_at = queued_at, transitions.expiry(job, queued_at)
                 job.save(update_fields=["act_after", "queued_at", "expires_at"])
         else:
-            transitions.move(job, JobStatus.PAUSED, reason=Reason.PAUSED_BY_USER, actor="dispatch", data=facts)
+            reason = Reason.IDLE if job.reason == Reason.IDLE.value else Reason.PAUSED_BY_USER
+            detail = job.reason_detail if reason is Reason.IDLE else ""
+            transitions.move(job, JobStatus.PAUSED, reason=reason, actor="dispatch", detail=detail, data=facts)
         return
     if status is JobStatus.STARTING and job.desired == Desired.PAUSE.value and attempt.cancel_sent_at is not None:
         transitions.move(job, JobStatus.QUEUED, actor="dispatch", data=facts)

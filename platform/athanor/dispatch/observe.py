@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 LEASE_SECONDS = 20.0  # renewed with each batch: longer than a backend takes for one call
 CLUSTERS = 50
 BATCH = 2000
-SILENT_AFTER = timedelta(seconds=60)
 STARTUP_LIMIT = timedelta(minutes=30)
 ESTIMATE_MOVES_BY = timedelta(minutes=1)  # less is not worth a write
 LIMITED = frozenset({JobStatus.STARTING.value, JobStatus.RUNNING.value})
@@ -184,7 +183,7 @@ def _apply_present(present: list[tuple[Live, Observation]]) -> None:
         said = _said(answer)
         if answer.native_state and said != _known(live):
             natives.setdefault(said, []).append(live.id)
-        health = Health.UNKNOWN if silence.get(live.id, timedelta()) > SILENT_AFTER else Health.OK
+        health = Health.UNKNOWN if silence.get(live.id, timedelta()) > telemetry.SILENT_AFTER else Health.OK
         if answer.presence is Presence.PRESENT and live.job_health != health.value:
             healths.setdefault(health, []).append(live.job_id)
     for (native_state, native_reason, phase, cause, explanation, restarts), ids in natives.items():

@@ -106,6 +106,19 @@ PLATFORM_EVENTS: Mapping[str, PlatformEventType] = {
         },
         "`budgets`",
     ),
+    "job.idle": PlatformEventType(
+        "A running job holds slots without progress for longer than the warning limit of its team. Once until it makes "
+        "progress again.",
+        {
+            "attempt": "Id of the attempt.",
+            "seconds": "Time without progress, in seconds.",
+            "slots": "Slots that it holds.",
+            "cost_per_hour": "What they cost per hour now, in millionths of the currency. 0 without a price.",
+            "currency": "Currency of the cost.",
+            "pause_seconds": "Time without progress after which it is paused, in seconds. Null: it is not.",
+        },
+        "`dispatch`",
+    ),
     "job.pause_requested": PlatformEventType("A user asked to pause the job.", {}, _USER),
     "job.resume_requested": PlatformEventType("A user asked to resume the job.", {}, _USER),
     "job.stop_requested": PlatformEventType("A user asked to stop the job.", {}, _USER),

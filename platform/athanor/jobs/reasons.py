@@ -39,6 +39,7 @@ class Reason(StrEnum):
     CLUSTER_DOWN = "cluster_down"
     DEPENDENCY = "dependency"
     PAUSED_BY_USER = "paused_by_user"
+    IDLE = "idle"
     WINDOW_CLOSED = "window_closed"
     RECLAIMED = "reclaimed"
     SPOT_NOTICE = "spot_notice"
@@ -127,6 +128,11 @@ MEANINGS: dict[Reason, Meaning] = {
     ),
     R.DEPENDENCY: _waits(Blame.NOBODY, "Another job must end first.", "Starts after the jobs it names."),
     R.PAUSED_BY_USER: _waits(Blame.USER, "It is paused at a checkpoint.", "Resume it to continue."),
+    R.IDLE: _waits(
+        Blame.USER,
+        "It held slots without progress for longer than a limit of its team allows, and was paused.",
+        "Find out what it waited for: its log and start-up phases. Then resume it to continue from its checkpoint.",
+    ),
     R.WINDOW_CLOSED: _waits(
         Blame.USER,
         "Price or carbon intensity is above the ceiling in its schedule.",

@@ -15,6 +15,7 @@ from athanor.core.disks import require_space
 from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.jobs import events, projects, transitions
 from athanor.jobs.models import DatasetUse, Dependency, IdempotencyRecord, Job, Label
+from athanor.jobs.reasons import Reason
 from athanor.jobs.states import FINAL, Desired, JobStatus
 from athanor.specs import fit, validation
 from athanor.specs.v1 import PRIORITY_VALUES, JobSpec, Schedule
@@ -146,6 +147,23 @@ def request_resume(job_id: str, actor: str, precondition: Precondition = _accept
         _refuse_if_ending(job, "resumed")
         _want(job, Desired.RUN, "job.resume_requested", actor)
     return job
+
+
+def pause_idle(job: Job, detail: str, data: dict[str, Any], *, actor: str) -> bool:
+    """Pause a running job at a checkpoint because it is idle, until a user resumes it.
+
+    The caller has locked the job's row. Return False if it is not running, or a user has requested something else.
+    """
+    if job.status != JobStatus.RUNNING.value or job.desired != Desired.RUN.value:
+        return False
+    before = {"desired": job.desired, "status": job.status}
+    job.desired = Desired.PAUSE.value
+    transitions.move(job, JobStatus.PAUSING, reason=Reason.IDLE, actor=actor, detail=detail, data=data)
+    audit.record(
+        "job.pause", actor=actor, target=("job", job.id), team_id=job.team_id, before=before,
+        after={"desired": job.desired, "reason": job.reason},
+    )  # fmt: skip
+    return True
 
 
 def _refuse_if_ending(job: Job, what: str) -> None:

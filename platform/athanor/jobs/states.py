@@ -46,7 +46,7 @@ STOPPABLE_AT_CHECKPOINT = frozenset({S.STARTING, S.RUNNING})
 
 
 class Desired(StrEnum):
-    """What a user wants; written only by what a user asks for."""
+    """What a user wants; written by what a user asks for, and PAUSE by the idle guard, too: a user resumes the job."""
 
     RUN = "run"
     PAUSE = "pause"

@@ -11,7 +11,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from athanor.core import task_triggers
-from athanor.jobs import events, signals
+from athanor.jobs import events, signals, traces
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import MEANINGS, Reason
 from athanor.jobs.states import (
@@ -91,6 +91,8 @@ def _announce(moved: Sequence[tuple[Job, JobStatus]], to: JobStatus) -> None:
     """Send the signal of each saved job with the status it left, and trigger the tasks that follow."""
     for job, source in moved:
         signals.moved.send(sender=Job, job=job, source=source, to=to)
+        if to in FINAL:
+            traces.export_after_commit(job)
     if to in HINTS:
         task_triggers.trigger_after_commit(HINTS[to])
     if to in FINAL:

@@ -261,6 +261,10 @@ def _check_node(draft: _Draft, node: Node, pointer: str, own: Mapping[tuple[str,
         draft.add_problem(pointer, "too_deep", f"{node.name} is below more than {MAX_DEPTH} levels; flatten the tree")
     if not is_top and not node.team and node.name == ROOT:
         draft.add_problem(pointer, "name_taken", f"only the root has the name {ROOT}; choose another name")
+    warning, pause = node.limits.get("idle_warning_seconds"), node.limits.get("idle_pause_seconds")
+    if warning is not None and pause is not None and warning >= pause:
+        detail = f"{node.name} would warn of idle jobs after {warning} s and pause them after {pause} s; warn earlier"
+        draft.add_problem(f"{pointer}/idle_warning_seconds", "warns_too_late", detail)
     for accelerator, grant in node.grants.items():
         place = f"{pointer}/grants/{accelerator}"
         if draft.accelerators is not None and accelerator not in draft.accelerators:
@@ -301,9 +305,13 @@ DEFAULTS = {"weight": "1"}
 LABELS = {
     "max_running_jobs": "running jobs", "max_queued_jobs": "waiting jobs", "max_slots": "total slots",
     "max_slots_per_job": "slots per job", "max_run_seconds": "longest run", "max_storage_bytes": "stored data",
+    "idle_warning_seconds": "idle warning after", "idle_pause_seconds": "idle pause after",
     "nominal": "own slots", "borrow_limit": "borrow limit", "lend_limit": "lend limit",
 }  # fmt: skip
-UNITS = {"max_run_seconds": duration_text, "max_storage_bytes": size_text}
+UNITS = {
+    "max_run_seconds": duration_text, "max_storage_bytes": size_text, "idle_warning_seconds": duration_text,
+    "idle_pause_seconds": duration_text,
+}  # fmt: skip
 
 
 def values_of(node: Node) -> dict[str, int | str]:

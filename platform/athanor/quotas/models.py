@@ -26,6 +26,8 @@ class QuotaNode(models.Model):
     max_slots_per_job = models.PositiveIntegerField(null=True)
     max_run_seconds = models.PositiveIntegerField(null=True)
     max_storage_bytes = models.BigIntegerField(null=True)
+    idle_warning_seconds = models.PositiveIntegerField(null=True)
+    idle_pause_seconds = models.PositiveIntegerField(null=True)
     version = models.PositiveIntegerField(default=1)
     created_at = models.DateTimeField(default=timezone.now)
 

@@ -86,6 +86,32 @@ def path_of_team(team: Team) -> list[QuotaNode]:
     return select(QuotaNode, PATH_OF_TEAM, [team.id])
 
 
+@dataclass(frozen=True)
+class IdleLimits:
+    """After how many seconds without progress a running job is warned about and paused. None: never."""
+
+    warning: int | None
+    pause: int | None
+
+
+def idle_limits() -> dict[str, IdleLimits]:
+    """Return the shortest idle limits on the path of each team, by its id. Teams without any are omitted."""
+    nodes = {node.id: node for node in QuotaNode.objects.all()}
+    found = {}
+    for leaf in nodes.values():
+        path, at = [], leaf.id if leaf.team_id else None
+        while at is not None:
+            path.append(nodes[at])
+            at = nodes[at].parent_id
+        limits = IdleLimits(
+            min((node.idle_warning_seconds for node in path if node.idle_warning_seconds is not None), default=None),
+            min((node.idle_pause_seconds for node in path if node.idle_pause_seconds is not None), default=None),
+        )
+        if leaf.team_id and limits != IdleLimits(None, None):
+            found[leaf.team_id] = limits
+    return found
+
+
 @dataclass
 class Used:
     """Current usage of a subtree. `slots`: slots held by accelerator; `teams`: number of teams that hold them."""

@@ -20,11 +20,15 @@ LIMITS = (
     "max_slots_per_job",
     "max_run_seconds",
     "max_storage_bytes",
+    "idle_warning_seconds",
+    "idle_pause_seconds",
 )
 MAX_COUNT = 2**31 - 1
 MAX_DEPTH = 10
+MIN_IDLE_SECONDS = 60
 
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+IdleSeconds = Annotated[int, Field(ge=MIN_IDLE_SECONDS, le=MAX_COUNT)]
 Accelerator = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=40)]
 NAMED = Field(json_schema_extra={"additionalProperties": False})  # only names that match the pattern
 TeamName = Annotated[str, Field(min_length=1, max_length=63)]
@@ -59,6 +63,12 @@ class Limits(SpecModel):
     """Maximum `time_limit_seconds` of a job. Null: no limit."""
     max_storage_bytes: Annotated[int, Field(ge=0, le=2**62)] | None = None
     """Maximum number of bytes that the subtree may store before new data and jobs are refused. Null: no limit."""
+    idle_warning_seconds: IdleSeconds | None = None
+    """Time without progress after which a running job of the subtree gets the event `job.idle`, in seconds. Null: no
+    warning."""
+    idle_pause_seconds: IdleSeconds | None = None
+    """Time without progress after which a running job of the subtree is paused at a checkpoint, in seconds. Null: it is
+    not paused."""
 
 
 class TeamDocument(Limits):

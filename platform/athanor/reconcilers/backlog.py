@@ -93,6 +93,7 @@ DUE: dict[str, Callable[[], list[Due]]] = {
     task_triggers.DISPATCH: _dispatch_due,
     task_triggers.OBSERVE: _observe_due,
     task_triggers.FINALISE: lambda: [Due(finalise.to_finalise(), F("updated_at"))],
+    task_triggers.GUARD_IDLE: lambda: [],  # no row waits for it: each run looks at all running jobs
     task_triggers.PUBLISH: lambda: [Due(event_feed.unnumbered(), F("time"))],
     task_triggers.DELIVER: lambda: [Due(delivering.due_now(), F("next_try_at"))],
     task_triggers.ALERT: lambda: [],  # no row waits for an evaluation: each run measures everything

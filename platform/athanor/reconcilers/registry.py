@@ -36,6 +36,11 @@ RECONCILERS = (
     ),
     Reconciler(task_triggers.FINALISE, 2.0, "The end of an attempt ends its job or queues it again."),
     Reconciler(
+        task_triggers.GUARD_IDLE,
+        30.0,
+        "A running job that makes no progress is warned about, then paused at a checkpoint, by the limits of its team.",
+    ),
+    Reconciler(
         task_triggers.PUBLISH,
         2.0,
         "Every event has its number in the feed of its team, and a delivery for each webhook.",

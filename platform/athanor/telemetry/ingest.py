@@ -28,6 +28,7 @@ from athanor.telemetry import codec, compaction, system
 from athanor.telemetry.clock import Clock
 from athanor.telemetry.models import Heartbeat, LogChunk, MetricChunk, Progress, Writer
 from athanor.telemetry.preflights import read_report
+from athanor.telemetry.selectors import SILENT_AFTER
 from trainer.contract.events import (
     AGENT_EVENT_TYPES,
     GENERATION_STARTED,
@@ -60,6 +61,10 @@ FAULTS_OF_DEVICES = {
     )
 }
 """What ends the processes of a node by its fault, though the attempt continues there or on a spare node."""
+NO_PROGRESS = frozenset({
+    PROGRESS_STALLED, GPU_ECC_UNCORRECTED, "gpu.throttled", "dataset.waiting", "sink.failed", "sink.incomplete",
+})  # fmt: skip
+"""Events of agents that report no progress of the work. All others do."""
 MAX_REFUSED_NAMES = 10  # in one record
 MAX_NAME_LENGTH = 60
 MAX_DURATION_SECONDS = 10 * 365 * 86_400.0  # of what an event may say that something took
@@ -101,24 +106,42 @@ def ingest(attempt: Attempt, kind: str, batch: Batch) -> int:
             _store_lines(attempt, progress, batch.lines)
         else:
             _store_events(attempt, job, batch.events)
+            if any(item.type in AGENT_EVENT_TYPES - NO_PROGRESS for item in batch.events):
+                progress.progressed_at = Now()
         progress.save()
     return batch.sequence + 1
 
 
 def heartbeat(attempt: Attempt, message: HeartbeatMessage) -> None:
-    """Store the heartbeat of a node's agent. The first one of a node triggers an observation of its cluster."""
+    """Store the heartbeat of a node's agent. The first one of a node triggers an observation of its cluster.
+
+    Another step, phase or generation is progress, and so is the first heartbeat after a silence: what was done
+    meanwhile is not known.
+    """
+    phase = message.phase[:40]
+    same = Heartbeat.objects.filter(
+        attempt=attempt,
+        node_rank=message.node_rank,
+        generation=message.generation,
+        phase=phase,
+        step=message.step,
+        received_at__gt=Now() - SILENT_AFTER,
+    )
+    if same.update(processes_alive=message.processes_alive, received_at=Now()):
+        Progress.objects.update_or_create(job_id=attempt.job_id, defaults={"phase": phase})
+        return
     _, created = Heartbeat.objects.update_or_create(
         attempt=attempt,
         node_rank=message.node_rank,
         defaults={
             "generation": message.generation,
-            "phase": message.phase[:40],
+            "phase": phase,
             "step": message.step,
             "processes_alive": message.processes_alive,
             "received_at": Now(),
         },
     )
-    Progress.objects.update_or_create(job_id=attempt.job_id, defaults={"phase": message.phase[:40]})
+    Progress.objects.update_or_create(job_id=attempt.job_id, defaults={"phase": phase, "progressed_at": Now()})
     if created:
         task_triggers.trigger_after_commit(task_triggers.OBSERVE)
 
@@ -136,6 +159,7 @@ WITH ready AS MATERIALIZED (
   UPDATE telemetry_writer SET next_sequence = next_sequence + 1 FROM ready WHERE id = ready.writer_id
 ), shown AS (
   UPDATE telemetry_progress progress SET step = %(step)s, values = values || %(values)s::jsonb, updated_at = now(),
+    progressed_at = now(),
     loose_rows = loose_rows + %(count)s, trained_tokens = trained_tokens + %(tokens)s,
     trained_seconds = trained_seconds + %(seconds)s, validation_first = coalesce(validation_first, %(first)s),
     validation_last = coalesce(%(last)s, validation_last)
@@ -233,6 +257,7 @@ def _store_points(attempt: Attempt, progress: Progress, points: list[MetricPoint
     if progress.step < 0:
         task_triggers.trigger_after_commit(task_triggers.OBSERVE)
     newest = _newest(points)
+    progress.progressed_at = Now()
     progress.step = points[-1].step
     progress.values |= newest.values
     progress.trained_tokens += newest.trained_tokens

@@ -25,6 +25,7 @@ class Progress(models.Model):
     segment = models.CharField(max_length=60, blank=True, default="", help_text="of the newest point")
     loose_rows = models.PositiveIntegerField(default=0, help_text="steps in metric chunks as they came")
     loose_lines = models.PositiveIntegerField(default=0, help_text="lines in log chunks as they came")
+    progressed_at = models.DateTimeField(null=True, help_text="when the platform last received progress of the work")
     updated_at = models.DateTimeField(auto_now=True)
 
     def __str__(self) -> str:

@@ -17,6 +17,8 @@ from athanor.telemetry.models import Heartbeat, MetricChunk, MetricSeries, Progr
 from trainer.contract.optimisation import batch_size_schedule
 
 LIVE = tuple(status.value for status in HOLDING)
+SILENT_AFTER = timedelta(seconds=60)
+"""Without a heartbeat for longer, nothing is known of an attempt: twelve heartbeats."""
 
 
 @dataclass(frozen=True)

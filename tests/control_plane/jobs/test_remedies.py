@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, get_args
 
 import pytest
+from django.db import transaction
 from django.utils import timezone
 from pydantic import BaseModel
 
@@ -13,7 +14,7 @@ from athanor.accounts.models import Role, Team, User
 from athanor.backends.fake.backend import World
 from athanor.budgets import services as budgets
 from athanor.clusters.models import Cluster, Pool
-from athanor.jobs import transitions
+from athanor.jobs import services, transitions
 from athanor.jobs.models import Job
 from athanor.jobs.reasons import CONTINUES, MEANINGS, NO_RETRIES, Reason, Retry
 from athanor.jobs.states import JobStatus
@@ -287,6 +288,18 @@ def test_a_job_whose_slots_were_taken_continues(reason: Reason, world: World, su
     starts(job)
 
 
+def test_an_idle_job_continues_when_it_is_resumed(world: World, submit: Callable[..., Job], api: Api) -> None:
+    job = submit()
+    attempt = drive.run(job)
+    with transaction.atomic():
+        locked = Job.objects.select_for_update().get(pk=job.pk)
+        assert services.pause_idle(locked, "", {"attempt": attempt.id}, actor="test")
+    drive.end(world, attempt, EndClass.STOPPED)
+    assert drive.status_of(job) == ("paused", R.IDLE.value)
+    assert api.send("POST", f"jobs/{job.id}:resume").status_code == 202
+    starts(job)
+
+
 def test_a_finished_job_has_a_model_to_download(world: World, submit: Callable[..., Job], api: Api) -> None:
     job = submit()
     drive.end(world, drive.run(job), EndClass.COMPLETED)
@@ -299,7 +312,7 @@ def test_a_finished_job_has_a_model_to_download(world: World, submit: Callable[.
 FOLLOWED_HERE = {
     R.QUOTA_EXCEEDED, R.BUDGET_EXHAUSTED, R.WAITING_FOR_CAPACITY, R.WAITING_FOR_GANG, R.NOT_BEFORE, R.HELD,
     R.CLUSTER_DOWN, R.DEPENDENCY, R.PAUSED_BY_USER, R.WINDOW_CLOSED, R.RECLAIMED, R.SPOT_NOTICE, R.NO_ROOM,
-    R.COMPLETED,
+    R.COMPLETED, R.IDLE,
 }  # fmt: skip
 
 

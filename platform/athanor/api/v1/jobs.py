@@ -29,6 +29,7 @@ from athanor.api.v1.serializers.deletions import DeletionSerializer
 from athanor.api.v1.serializers.jobs import ForkSerializer, JobPage, JobSerializer, JobSummarySerializer
 from athanor.api.v1.serializers.timeline import TimelineSerializer, serialize_totals
 from athanor.core.errors import Conflict, FieldProblem, Invalid
+from athanor.core.logging import bind
 from athanor.jobs import selectors, services, timeline
 from athanor.jobs.models import Job
 from athanor.jobs.states import FINAL, JobStatus
@@ -300,6 +301,7 @@ def _submit(request: Request, team: Team, written: Any, original: Job | None = N
 
 
 def _created(job: Job, *, replayed: bool) -> Response:
+    bind(job=job.id)
     if replayed:
         selectors.load_attempts(job)
     else:

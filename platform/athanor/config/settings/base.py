@@ -44,6 +44,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "athanor.api.middleware.MeasureMiddleware",
     "athanor.api.middleware.RequestIdMiddleware",
+    "athanor.api.middleware.TraceMiddleware",
     "athanor.api.headers.SecurityHeadersMiddleware",
     "athanor.api.throttling.RateLimitHeadersMiddleware",
     "django.middleware.security.SecurityMiddleware",

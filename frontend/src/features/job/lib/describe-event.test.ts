@@ -52,4 +52,12 @@ describe("alerts of rules", () => {
     expect(describeEvent(event)).toEqual({ text: "Alert low MFU: mfu is 0.1", tone: "bad", actor: null });
     expect(describeEvent({ ...event, type: "alert.resolved" })?.tone).toBe("good");
   });
+
+  it("and a warning of the idle guard its message", () => {
+    const event: JobEvent = {
+      seq: 1, type: "job.idle", actor: "dispatch", time: "2026-01-01T00:00:00Z", message: "No progress for 12m.", data: {},
+      request_id: "", job_id: "job_1", team_seq: null,
+    };
+    expect(describeEvent(event)).toEqual({ text: "No progress for 12m.", tone: "waiting", actor: null });
+  });
 });

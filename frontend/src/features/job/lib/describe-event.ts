@@ -92,6 +92,8 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(`GPU ${number("gpu") ?? "?"} of ${word("node")} is slowed down: ${word("because")}`, "waiting");
     case "gpu.ecc_uncorrected":
       return described(`${word("node")}: ${word("because")}`, "bad");
+    case "job.idle":
+      return described(event.message, "waiting");
     case "alert.firing":
       return described(`Alert ${event.message}`, "bad");
     case "alert.resolved":

@@ -6,7 +6,8 @@ import { changeOf, draftOf, NEW_GRANT, newGroup, placesFor } from "@/features/qu
 const top: QuotaNode = {
   id: "q0", kind: "organisation", name: "organisation", path: "organisation", parent: null, depth: 0, team: null, weight: 1,
   max_running_jobs: null, max_queued_jobs: null, max_slots: null, max_slots_per_job: null, max_run_seconds: null,
-  max_storage_bytes: null, grants: [], shares: [], running_jobs: 0, queued_jobs: 0, slots_used: 0,
+  max_storage_bytes: null,
+  idle_warning_seconds: null, idle_pause_seconds: null, grants: [], shares: [], running_jobs: 0, queued_jobs: 0, slots_used: 0,
 };
 const lab: QuotaNode = {
   ...top, id: "q1", kind: "group", name: "lab", path: "lab", parent: "q0", depth: 1, max_slots: 8,

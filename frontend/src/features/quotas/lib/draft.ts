@@ -9,6 +9,8 @@ const ALL_LIMITS = [
   { name: "max_slots_per_job", label: "Slots per job" },
   { name: "max_run_seconds", label: "Longest run", unit: DURATION },
   { name: "max_storage_bytes", label: "Stored data", unit: SIZE },
+  { name: "idle_warning_seconds", label: "Idle warning after", unit: DURATION },
+  { name: "idle_pause_seconds", label: "Idle pause after", unit: DURATION },
 ] as const satisfies { name: string; label: string; unit?: Unit }[];
 
 export type LimitName = (typeof ALL_LIMITS)[number]["name"];

@@ -9,6 +9,7 @@ const share: QuotaShare = {
 const red: QuotaNode = {
   id: "q1", kind: "team", name: "red", path: "red", parent: "q0", depth: 1, team: null, weight: 1, max_running_jobs: null,
   max_queued_jobs: null, max_slots: null, max_slots_per_job: null, max_run_seconds: null, max_storage_bytes: null,
+  idle_warning_seconds: null, idle_pause_seconds: null,
   grants: [{ accelerator: "h100", nominal: 8, borrow_limit: 2, lend_limit: null }], shares: [share], running_jobs: 0,
   queued_jobs: 0, slots_used: 0,
 };

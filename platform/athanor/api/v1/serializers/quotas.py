@@ -85,6 +85,20 @@ class QuotaNodeSerializer(serializers.Serializer[Any]):
             "Maximum number of bytes that the subtree may store before new data and jobs are refused. Null: no limit."
         ),
     )
+    idle_warning_seconds = serializers.IntegerField(
+        allow_null=True,
+        help_text=(
+            "Time without progress after which a running job of the subtree gets the event `job.idle`, in seconds. "
+            "Null: no warning."
+        ),
+    )
+    idle_pause_seconds = serializers.IntegerField(
+        allow_null=True,
+        help_text=(
+            "Time without progress after which a running job of the subtree is paused at a checkpoint, in seconds. "
+            "Null: it is not paused."
+        ),
+    )
     grants = QuotaGrantSerializer(many=True, help_text="Slots of its own, by accelerator.")
     shares = ShareSerializer(many=True, help_text="Quota and use of its subtree, by accelerator.")
     running_jobs = serializers.IntegerField(help_text="Jobs of the subtree that hold slots.")
