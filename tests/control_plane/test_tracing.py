@@ -14,11 +14,13 @@ from ulid import ULID
 from athanor.accounts.failures import run_isolated
 from athanor.core import task_triggers, tracing
 from athanor.core.logging import bound
+from athanor.dispatch.submit import prepare_due, submit_due
 from athanor.jobs import traces
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.reasons import Reason
 from athanor.jobs.states import JobStatus
 from athanor.jobs.transitions import move
+from athanor.scheduling.services import admit
 from tests.control_plane.api.test_goodput import SLOTS, interrupted  # noqa: F401 - fixtures
 from tests.control_plane.conftest import Api
 
@@ -171,6 +173,21 @@ def test_background_work_that_brings_a_job_further_is_in_its_trace(
     assert (span.name, span.trace_id) == (task_triggers.DISPATCH, trace_of(job))
     assert (span.status.code, span.status.message) == (Status.STATUS_CODE_ERROR, "ZeroDivisionError")
     assert b"secret" not in span.SerializeToString()
+
+
+def test_the_submission_to_a_cluster_is_in_the_trace_of_the_job(
+    collector: Collector, submit: Callable[..., Job]
+) -> None:
+    job = submit()
+    assert admit()
+    prepare_due()
+    submit_due()
+    attempt = Attempt.objects.get(job=job)
+    prepared, submitted = collector.spans()
+    assert {span.name for span in (prepared, submitted)} == {task_triggers.DISPATCH}
+    assert {span.trace_id for span in (prepared, submitted)} == {trace_of(job)}
+    assert attributes(submitted)["athanor.attempt_id"] == attempt.id
+    assert submitted.parent_span_id == tracing.span_id_of(attempt.id).to_bytes(8)
 
 
 def test_without_traces_nothing_is_made(settings: Any, api: Api, submit: Callable[..., Job]) -> None:

@@ -26,7 +26,7 @@ ACTOR = "platform"
 FIRST_PAUSE = timedelta(seconds=15)
 MAX_PAUSE = timedelta(minutes=5)
 MAX_PAUSE_WITHOUT_END = timedelta(minutes=1)  # of work that is never given up, such as observing a cluster
-TRACED = frozenset({task_triggers.ADMIT, task_triggers.DISPATCH, task_triggers.FINALISE})
+TRACED = frozenset({task_triggers.DISPATCH, task_triggers.FINALISE})
 """Tasks that bring a job further: their work on it is in its trace. Others observe it, every few seconds."""
 TRIES_BEFORE_RECORD = 3
 TRIES = 12  # with the pauses between them: about 40 minutes

@@ -13,6 +13,7 @@ from athanor.accounts.failures import run_isolated
 from athanor.backends.base import BackendUnavailable, Phase
 from athanor.core import leases, task_triggers
 from athanor.core.leases import Lease
+from athanor.core.logging import bind
 from athanor.dispatch import output
 from athanor.dispatch.abandon import abandon_job_of
 from athanor.dispatch.services import applying_to_attempt, backend_of, handle_of
@@ -70,6 +71,7 @@ def _begin(desired: Desired, to: JobStatus, reason: Reason, sources: frozenset[J
 
 def _stop(lease: Lease) -> None:
     attempt = Attempt.objects.select_related("job__pool__cluster").get(pk=lease.pk)
+    bind(job=attempt.job_id)
     force = attempt.cancels_sent >= CANCELS_BEFORE_FORCE
     try:
         backend = backend_of(attempt.job.pool.cluster)

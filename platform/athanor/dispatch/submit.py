@@ -11,6 +11,7 @@ from athanor.backends.base import BackendRejected, BackendUnavailable, Handle, S
 from athanor.backends.plan import backend_name
 from athanor.core import ids, leases, task_triggers
 from athanor.core.leases import Lease
+from athanor.core.logging import bind
 from athanor.dispatch import node_preflights
 from athanor.dispatch.abandon import abandon_job, abandon_job_of
 from athanor.dispatch.services import applying_to_attempt, backend_of, launch_plan_of, nodes_to_avoid
@@ -46,6 +47,7 @@ def prepare_due() -> None:
 
 
 def _prepare_one(job_id: str) -> None:
+    bind(job=job_id)
     with transaction.atomic():
         job = to_prepare().select_for_update(no_key=True, skip_locked=True).filter(pk=job_id).first()
         if job is not None:
@@ -85,6 +87,7 @@ def _new_attempt(job: Job) -> Attempt:
 def _submit(lease: Lease) -> None:
     attempt = Attempt.objects.select_related("job__pool__cluster", "job__team").get(pk=lease.pk)
     job, cluster = attempt.job, attempt.job.pool.cluster
+    bind(job=job.id)
     try:
         backend = backend_of(cluster)
     except ValueError as error:  # its operator must act; the job is not to blame
