@@ -20,7 +20,10 @@ from tests.control_plane.test_expanding_migrations import FIRST_RELEASE
 JOBS = 1_000_000
 AIM_SECONDS = 2.0
 # What migrations can lock, and a large table each: jobs, their labels and events, and what each request reads.
-TABLES = ("jobs_job", "jobs_label", "jobs_jobevent", "accounts_team", "accounts_user", "webhooks_webhook")
+TABLES = (
+    "jobs_job", "jobs_label", "jobs_jobevent", "telemetry_progress", "accounts_team", "accounts_user",
+    "quotas_quotanode", "webhooks_webhook",
+)  # fmt: skip
 
 
 class Client:
