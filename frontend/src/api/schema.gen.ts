@@ -1731,7 +1731,7 @@ export interface paths {
         put?: never;
         /**
          * Fork a job
-         * @description Submits a new job whose spec is that of the original, as it was written, with `changes` applied as a JSON merge patch. The original may be in any state and is not changed. Needs the role member in the team.
+         * @description Submits a new job with the spec of the original, as it was written, and with `changes` applied as a JSON merge patch. The original may be in any state and is not changed. Needs the role member in the team.
          */
         post: operations["jobs_fork"];
         delete?: never;
@@ -2169,7 +2169,7 @@ export interface paths {
         };
         /**
          * Show how good start estimates were
-         * @description Compares the estimated with the real start times of the newest 500 estimates whose jobs have started.
+         * @description Compares the estimated with the real start times of the newest 500 estimates of jobs that have started.
          */
         get: operations["queue_calibration"];
         put?: never;
@@ -2343,7 +2343,7 @@ export interface paths {
         put?: never;
         /**
          * Confirm the authenticator app
-         * @description Adds the authenticator app whose setup was begun in this session. Your other sessions end. Only a dashboard session may call it, not a token.
+         * @description Adds the authenticator app that this session began to set up. Your other sessions end. Only a dashboard session may call it, not a token.
          */
         post: operations["second_factors_app_confirm"];
         delete?: never;
@@ -2383,7 +2383,7 @@ export interface paths {
         put?: never;
         /**
          * Add a passkey
-         * @description Adds the passkey whose registration was begun in this session. Your other sessions end. Only a dashboard session may call it, not a token.
+         * @description Adds the passkey that this session began to register. Your other sessions end. Only a dashboard session may call it, not a token.
          */
         post: operations["second_factors_passkey_add"];
         delete?: never;

@@ -51,7 +51,7 @@ def send_due() -> None:
 
 
 def due_now() -> QuerySet[Mail]:
-    """Return mails whose next try is due. None are without a mail server."""
+    """Return mails with a next try that is due. None are without a mail server."""
     return Mail.objects.filter(state=Mail.State.PENDING, next_try_at__lte=Now()) if _is_on() else Mail.objects.none()
 
 

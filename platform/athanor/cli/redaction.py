@@ -54,7 +54,7 @@ def redact_text(text: str, known: Iterable[str] = ()) -> str:
 
 
 def redact(value: Any, known: Iterable[str] = ()) -> Any:
-    """Return JSON with its texts redacted, and each text in a field whose name is that of a secret replaced."""
+    """Return JSON with its texts redacted, and each text in a field with the name of a secret replaced."""
     if isinstance(value, str):
         return redact_text(value, known)
     if isinstance(value, list):

@@ -65,7 +65,7 @@ class Environment(BaseModel):
     data_buckets: str = Field("", alias="ATHANOR_DATA_BUCKETS")
     public_url: str = Field("http://127.0.0.1:8700", alias="ATHANOR_PUBLIC_URL")
     allowed_hosts: str = Field("127.0.0.1,localhost", alias="ATHANOR_ALLOWED_HOSTS")
-    # Addresses and networks of reverse proxies, separated by commas, whose X-Forwarded-* headers are read.
+    # Addresses and networks of reverse proxies, separated by commas: their X-Forwarded-* headers are read.
     trusted_proxies: str = Field("", alias="ATHANOR_TRUSTED_PROXIES")
     debug: bool = Field(False, alias="ATHANOR_DEBUG")
     local_backend_dir: Path = Field(REPOSITORY / ".athanor" / "local-backend", alias="ATHANOR_LOCAL_BACKEND_DIR")

@@ -94,7 +94,7 @@ def work(name: str, kind: SpanKind = SpanKind.INTERNAL, *, exported: bool = True
     measured, began = Work(name, exported=exported), time.time_ns()
     try:
         yield measured
-    except Exception as error:
+    except Exception as error:  # of any work: it is named in the span, and raised again
         measured.error = type(error).__name__
         raise
     finally:

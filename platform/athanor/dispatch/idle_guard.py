@@ -1,7 +1,7 @@
 """Running jobs that hold slots without progress: a warning, then a pause at a checkpoint, by the limits of their team.
 
 Progress is what the platform receives, by its own clock: a step, another phase, a restart, an event that reports work
-(telemetry/ingest.py). An attempt whose agents are silent is not judged, since the fault may be the network's or the
+(telemetry/ingest.py). An attempt with silent agents is not judged, since the fault may be the network's or the
 platform's; when they report again, its time without progress starts from there. A start has a limit of its own
 (observe.py), and a job that only prepares data reports no steps.
 """
@@ -34,7 +34,7 @@ EVENT = "job.idle"
 
 @dataclass(frozen=True)
 class Idle:
-    """A running attempt whose newest progress was received at `since`."""
+    """A running attempt. `since`: when its newest progress was received."""
 
     attempt_id: str
     job_id: str
@@ -79,8 +79,8 @@ def decide(idle: Idle, limits: IdleLimits, warned_at: datetime | None, now: date
 def find_idle(teams: Collection[str], before: datetime, job_id: str | None = None) -> Iterator[Idle]:
     """Yield the attempts of these teams that run and report, and have made no progress since `before`.
 
-    `job_id`: only of this job. An attempt whose progress only an earlier version of the platform has received is left
-    out until it makes progress again.
+    `job_id`: only of this job. An attempt of which only an earlier version of the platform has received progress is
+    left out until it makes progress again.
     """
     newest = Heartbeat.objects.filter(attempt=OuterRef("pk")).order_by("-received_at").values("received_at")[:1]
     running = Attempt.objects.filter(

@@ -86,7 +86,7 @@ class CalibrationView(APIView):
     def get(self, request: Request) -> Response:
         """Show how good start estimates were.
 
-        Compares the estimated with the real start times of the newest 500 estimates whose jobs have started."""
+        Compares the estimated with the real start times of the newest 500 estimates of jobs that have started."""
         get_principal(request)
         with tenancy.unrestricted():
             return Response(CalibrationSerializer(estimates.calibration()).data)

@@ -248,7 +248,7 @@ class ForkView(APIView):
     def post(self, request: Request, job_id: str) -> Response:
         """Fork a job.
 
-        Submits a new job whose spec is that of the original, as it was written, with `changes` applied as a JSON
+        Submits a new job with the spec of the original, as it was written, and with `changes` applied as a JSON
         merge patch. The original may be in any state and is not changed. Needs the role member in the team."""
         principal = get_principal(request)
         original = selectors.job_of(principal, job_id)

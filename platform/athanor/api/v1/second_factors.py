@@ -73,7 +73,7 @@ class AppConfirmView(AccountView):
     def post(self, request: Request) -> Response:
         """Confirm the authenticator app.
 
-        Adds the authenticator app whose setup was begun in this session. Your other sessions end. Only a dashboard
+        Adds the authenticator app that this session began to set up. Your other sessions end. Only a dashboard
         session may call it, not a token."""
         code = parse_body(request, AppCodeSerializer)["code"]
         return _codes(second_factors.confirm_app(request._request, _user(request), code))
@@ -138,7 +138,7 @@ class PasskeysView(AccountView):
     def post(self, request: Request) -> Response:
         """Add a passkey.
 
-        Adds the passkey whose registration was begun in this session. Your other sessions end. Only a dashboard
+        Adds the passkey that this session began to register. Your other sessions end. Only a dashboard
         session may call it, not a token."""
         given = parse_body(request, NewPasskeySerializer)
 
