@@ -77,6 +77,41 @@ def test_a_cleanup_that_fails_too_does_not_hide_the_fault() -> None:
         assert classify_exception(error, 0).end_class is EndClass.GPU_FAULT
 
 
+def _wrapped(cause: Exception) -> Exception:
+    """Return `cause` as torch's pipelines raise it."""
+    try:
+        try:
+            raise cause
+        except Exception as error:
+            raise RuntimeError("\n    [Stage 2] failed to run forward:\n    args: ()\n") from error
+    except RuntimeError as wrapper:
+        return wrapper
+
+
+@pytest.mark.parametrize(
+    ("cause", "end_class", "because_of_peer"),
+    [
+        (RuntimeError(*PEER.args), EndClass.COLLECTIVE_TIMEOUT, True),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), EndClass.OUT_OF_MEMORY, False),
+        (KeyError("expert"), EndClass.INTERNAL_ERROR, False),
+    ],
+)
+def test_an_error_that_only_wraps_another_has_its_class_and_names_both(
+    cause: Exception, end_class: EndClass, because_of_peer: bool
+) -> None:
+    failure = classify_exception(_wrapped(cause), 0)
+    assert (failure.end_class, failure.because_of_peer) == (end_class, because_of_peer)
+    assert failure.message.startswith(f"{type(cause).__name__}: ")
+    assert "which led to RuntimeError: [Stage 2] failed to run forward: args: ()" in failure.message
+
+
+def test_an_endless_chain_of_wrappers_still_has_a_class() -> None:
+    error: Exception = ValueError("first")
+    for _ in range(20):
+        error = _wrapped(error)
+    assert classify_exception(error, 0).end_class is EndClass.INTERNAL_ERROR
+
+
 def test_an_error_that_explains_the_first_one_counts() -> None:
     error = TrainerError(EndClass.BAD_SPEC, "the model is too large")
     error.__cause__ = RuntimeError("CUDA error: out of memory")

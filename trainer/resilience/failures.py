@@ -48,6 +48,7 @@ _ENDS_OF_ERRNOS = {
     ),
 }
 _MAX_CHAIN = 8
+_MAX_MESSAGE = 2000
 # What C++ and the runtimes of GPUs print to stderr before they abort the process.
 _LAST_WORDS = re.compile(r"^terminate called|^\s*what\(\):|^Memory access fault by GPU|^:?\S*HW Exception by GPU")
 _CRASHES = frozenset({signal.SIGSEGV, signal.SIGILL, signal.SIGFPE})
@@ -75,10 +76,23 @@ def classify_exception(error: BaseException, rank: int) -> Failure:
     """Return the end class and message of an exception that ended `rank` (-1: the agent).
 
     An exception that was raised while an earlier one was handled, such as by a clean-up that a fault of the GPU made
-    fail, hides that one: of the chain the least vague counts, the last raised first. A message has at most 2,000
-    characters; that of an internal error ends with the file and line that raised it.
+    fail, hides that one: of the chain the least vague counts, the last raised first. One that only wraps another
+    (`raise ... from`, such as "[Stage 2] failed to run forward" of torch's pipelines) has the class of that one, and
+    both are in the message. A message has at most 2,000 characters; that of an internal error has the file and line
+    that raised it.
     """
-    failures = [_classify_one(each, rank) for each in _chain(error)]
+    failures: list[Failure] = []
+    wrappers = ""
+    chain = list(_chain(error))
+    for each in chain:
+        failure = _classify_one(each, rank)
+        message = f"{failure.message}{wrappers}"[:_MAX_MESSAGE]
+        is_wrapper = each.__cause__ is not None and each is not chain[-1]
+        if is_wrapper and failure.end_class is EndClass.INTERNAL_ERROR:
+            wrappers = f", which led to {' '.join(message.split())}"
+        else:
+            failures.append(replace(failure, message=message))
+            wrappers = ""
     return min(failures, key=lambda failure: (failure.because_of_peer, vagueness(failure.end_class)))
 
 
@@ -121,7 +135,7 @@ def _classify_one(error: BaseException, rank: int) -> Failure:
     if is_unclear and not isinstance(error, TrainerError):
         place = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
         text += f" (at {Path(place.filename).name}:{place.lineno})" if place else ""
-    return Failure(rank, end_class, text[:2000], because_of_peer, time.monotonic(), corrupted_step, evidence)
+    return Failure(rank, end_class, text[:_MAX_MESSAGE], because_of_peer, time.monotonic(), corrupted_step, evidence)
 
 
 def _may_quote(error: BaseException, pattern: Pattern) -> bool:
@@ -173,13 +187,13 @@ def classify_exit(
             return Failure(rank, EndClass.OUT_OF_MEMORY, f"{process} was killed by the kernel for lack of memory")
         if -exit_code == signal.SIGABRT and (said := _last_words(last_lines)) is not None:
             pattern, line = said
-            message = f"{process} aborted: {line.strip()}"[:2000]
+            message = f"{process} aborted: {line.strip()}"[:_MAX_MESSAGE]
             return Failure(
                 rank, pattern.end_class, message, pattern.because_of_peer, math.inf if pattern.because_of_peer else 0.0
             )
         if gpu_error is not None and -exit_code != signal.SIGTERM:
             message = f"{process} was killed by {name}{_by_kernel_log(gpu_error)}"
-            return Failure(rank, gpu_error[0], message[:2000])
+            return Failure(rank, gpu_error[0], message[:_MAX_MESSAGE])
         if -exit_code == signal.SIGABRT:
             # Threads of gloo and NCCL abort a process when a peer has ended, so any reported failure, a later one
             # too, is likelier the cause.
@@ -195,7 +209,7 @@ def classify_exit(
         return Failure(rank, EndClass.PROCESS_KILLED, f"{process} was killed together with the fork server")
     message = f"{process} exited with status {exit_code} without a report"
     if gpu_error is not None:
-        return Failure(rank, gpu_error[0], f"{message}{_by_kernel_log(gpu_error)}"[:2000])
+        return Failure(rank, gpu_error[0], f"{message}{_by_kernel_log(gpu_error)}"[:_MAX_MESSAGE])
     return Failure(rank, EndClass.INTERNAL_ERROR, message)
 
 
