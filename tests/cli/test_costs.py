@@ -28,6 +28,12 @@ def test_costs_are_a_table_csv_or_json(server: Any, athanor: Any, answer: Any) -
     assert "No usage." in athanor("costs").stdout
 
 
+def test_carbon_that_nothing_was_counted_of_is_not_known(server: Any, athanor: Any, answer: Any) -> None:
+    server.answer("GET /api/v1/costs", answer({**FOUND, "items": [{**ROW, "milligrams": 0}]}))
+    output = athanor("costs").stdout
+    assert "not known" in output and "kg" not in output, output
+
+
 def test_the_most_expensive_jobs_are_followed_by_the_sums_of_the_others(server: Any, athanor: Any, answer: Any) -> None:
     rows = [{**ROW, "job": "job_1", "job_name": "tiny"}, {**ROW, "job": None, "job_name": None}]
     rest = {**ROW, "groups": 1234, "slot_seconds": 36_000}

@@ -277,6 +277,51 @@ def test_the_commands_of_clusters(reader: Reader, iron: ServedWorld) -> None:
     reader.follow_page("docs/operations/clusters.md")
 
 
+@pytest.fixture(scope="module")
+def copper(stack: Stack) -> Iterator[None]:
+    """A cluster with two free nodes, for the runbooks: the last one cannot be put into quarantine."""
+    world = World()
+    world.nodes = {
+        name: NodeFacts(name, NodeState.READY, pools=("gpu",), accelerator="h100", slots=8, memory_bytes=2**40)
+        for name in ("n7", "n8")
+    }
+    world.findings = [Finding("answer", Level.OK, "it answers")]
+    world.report = report_line(PreflightReport(ranks=8, nodes=1, device="H100", seconds=9.0))
+    served = ServedWorld(world)
+    write_server_part(stack.data_dir, "copper", "fake_cluster", {"address": served.address})
+    yield
+    served.close()
+
+
+@pytest.mark.timeout(900)  # some seventy commands, each with a start of Python
+@pytest.mark.usefixtures("copper")
+def test_the_commands_of_runbooks(stack: Stack, reader: Reader) -> None:
+    """Each command once, for a job that has ended; pause, resume and fork for one that waits.
+
+    Before the pages on quotas, which leave a tree in which this job has too few slots.
+    """
+    (reader.folder / "copper.yaml").write_text("name: copper\nkind: fake_cluster\n")
+    (reader.folder / "corpus.jsonl").write_text("".join(json.dumps({"text": f"line {n}"}) + "\n" for n in range(2000)))
+    (reader.folder / "job.yaml").write_text(example_with("version: 1\nname: my-first-run"))
+    (reader.folder / "ended.json").write_text(json.dumps({**TINY, "name": "ended", "preflight": True}))
+    for command in ("cluster add copper.yaml", "cluster pool copper gpu --no-test", "dataset add corpus corpus.jsonl"):
+        reader.follow(Command("setup", f"athanor {command}", []))
+    job = ANY_ID.findall(stack.athanor("submit", str(reader.folder / "ended.json")).stdout)[0]
+    stack.wait_for_end(job)
+    found = stack.get(f"/jobs/{job}/checkpoints")["items"][0]["id"]
+    reader.replaced |= {"CHECKPOINT": found, "CLUSTER": "copper", "NODE": "n7"}
+    commands = {each.text: each for each in COMMANDS if each.place.startswith(RUNBOOKS) and not each.reason_not_run}
+    later = ("--set", "training.steps=1000", "--set", "schedule.not_before=2998-01-01T00:00:00Z")
+    waits = ANY_ID.findall(stack.athanor("fork", job, *later).stdout)[0]
+    for text, command in commands.items():
+        is_of_waiting = text.startswith(("athanor fork", "athanor pause", "athanor resume"))  # forks of it wait, too
+        reader.replaced["JOB_ID"] = waits if is_of_waiting else job
+        reader.follow(command)
+    for each in stack.get("/jobs", limit=200)["items"]:
+        if each["status"] not in FINAL:
+            stack.athanor("cancel", each["id"])
+
+
 def test_the_commands_of_quotas_and_budgets(reader: Reader) -> None:
     (reader.folder / "job.yaml").write_text(example_with("version: 1\nname: my-first-run"))
     (reader.folder / "scenario.yaml").write_text(example_with("nodes:"))
@@ -336,48 +381,6 @@ def test_the_commands_of_alerts(reader: Reader) -> None:
     assert "budget_used" in rules
     assert shown["athanor alert read"].strip() == "0 unread"
     assert "Europe/Berlin" in shown["athanor alert preferences --digest-at none --critical-immediately"]
-
-
-@pytest.fixture(scope="module")
-def copper(stack: Stack) -> Iterator[None]:
-    """A cluster with two free nodes, for the runbooks: the last one cannot be put into quarantine."""
-    world = World()
-    world.nodes = {
-        name: NodeFacts(name, NodeState.READY, pools=("gpu",), accelerator="h100", slots=8, memory_bytes=2**40)
-        for name in ("n7", "n8")
-    }
-    world.findings = [Finding("answer", Level.OK, "it answers")]
-    world.report = report_line(PreflightReport(ranks=8, nodes=1, device="H100", seconds=9.0))
-    served = ServedWorld(world)
-    write_server_part(stack.data_dir, "copper", "fake_cluster", {"address": served.address})
-    yield
-    served.close()
-
-
-@pytest.mark.timeout(900)  # some seventy commands, each with a start of Python
-@pytest.mark.usefixtures("copper")
-def test_the_commands_of_runbooks(stack: Stack, reader: Reader) -> None:
-    """Each command once, for a job that has ended; pause, resume and fork for one that waits."""
-    (reader.folder / "copper.yaml").write_text("name: copper\nkind: fake_cluster\n")
-    (reader.folder / "corpus.jsonl").write_text("".join(json.dumps({"text": f"line {n}"}) + "\n" for n in range(2000)))
-    (reader.folder / "job.yaml").write_text(example_with("version: 1\nname: my-first-run"))
-    (reader.folder / "ended.json").write_text(json.dumps({**TINY, "name": "ended", "preflight": True}))
-    for command in ("cluster add copper.yaml", "cluster pool copper gpu --no-test", "dataset add corpus corpus.jsonl"):
-        reader.follow(Command("setup", f"athanor {command}", []))
-    job = ANY_ID.findall(stack.athanor("submit", str(reader.folder / "ended.json")).stdout)[0]
-    stack.wait_for_end(job)
-    found = stack.get(f"/jobs/{job}/checkpoints")["items"][0]["id"]
-    reader.replaced |= {"CHECKPOINT": found, "CLUSTER": "copper", "NODE": "n7"}
-    commands = {each.text: each for each in COMMANDS if each.place.startswith(RUNBOOKS) and not each.reason_not_run}
-    later = ("--set", "training.steps=1000", "--set", "schedule.not_before=2998-01-01T00:00:00Z")
-    waits = ANY_ID.findall(stack.athanor("fork", job, *later).stdout)[0]
-    for text, command in commands.items():
-        is_of_waiting = text.startswith(("athanor fork", "athanor pause", "athanor resume"))  # forks of it wait, too
-        reader.replaced["JOB_ID"] = waits if is_of_waiting else job
-        reader.follow(command)
-    for each in stack.get("/jobs", limit=200)["items"]:
-        if each["status"] not in FINAL:
-            stack.athanor("cancel", each["id"])
 
 
 def test_the_commands_of_deletion(stack: Stack, reader: Reader) -> None:

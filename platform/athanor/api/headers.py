@@ -9,7 +9,7 @@ CSP = "Content-Security-Policy"
 _NOTHING = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'"
 _PERMISSIONS = ", ".join(
     f"{feature}=()"
-    for feature in ("camera", "microphone", "geolocation", "payment", "usb", "serial", "bluetooth", "display-capture")
+    for feature in ("camera", "microphone", "geolocation", "payment", "usb", "serial", "display-capture")
 )
 
 

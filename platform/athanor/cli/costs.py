@@ -57,7 +57,7 @@ def costs(
         table.add_row(
             *keys, f"{row['slot_seconds'] / HOUR:,.2f}",
             f"{row['fault_slot_seconds'] / HOUR:,.2f}", _money(row, "charged"), _money(row, "saved_cost"),
-            f"{row['milligrams'] / KILOGRAM:,.3f} kg",
+            _kilograms(row),
         )  # fmt: skip
     console.print(f"{moment(found['after'])} to {moment(found['before'])}")
     console.print(table if found["items"] else "No usage.")
@@ -68,6 +68,11 @@ def costs(
 
 def _csv_value(value: Any) -> str:
     return "" if value is None else str(value)
+
+
+def _kilograms(row: Any) -> str:
+    """Return the counted CO2. Of pools without watts per slot or carbon intensity none is counted."""
+    return f"{row['milligrams'] / KILOGRAM:,.3f} kg" if row["milligrams"] else "not known"
 
 
 def _money(row: Any, name: str) -> str:

@@ -55,6 +55,7 @@ describe("costs", () => {
     server.answer("GET /goodput", { ...RANGE, items: [] });
     const { user } = render(<CostsPage />);
     await screen.findByText("red");
+    expect(screen.getAllByText("Not known")).toHaveLength(2); // CO₂, and what was saved of it
     server.answer("GET /costs", {
       ...RANGE,
       items: [

@@ -39,7 +39,8 @@ const NAMES = ["day", "team", "project", "person", "job", "accelerator", "cluste
 
 const money = (micro: number, currency: string) => `${figure(micro / 1e6)} ${currency}`;
 const hours = (seconds: number) => `${figure(seconds / 3600)} h`;
-const grams = (milligrams: number) => `${figure(milligrams / 1e6)} kg`;
+/** CO₂, which is not counted for pools whose power per slot or carbon intensity is unknown. */
+const grams = (row: CostRow, milligrams: number) => (row.milligrams ? `${figure(milligrams / 1e6)} kg` : "Not known");
 
 const FIGURES: Column<CostRow>[] = [
   { name: "Slot-hours", end: true, cell: (row) => hours(row.slot_seconds) },
@@ -50,8 +51,8 @@ const FIGURES: Column<CostRow>[] = [
     cell: (row) => `${hours(row.fault_slot_seconds)}, ${money(row.fault_cost, row.currency)}`,
   },
   { name: "Saved by deferring", end: true, cell: (row) => money(row.saved_cost, row.currency) },
-  { name: "CO₂", end: true, quiet: true, cell: (row) => grams(row.milligrams) },
-  { name: "CO₂ saved", end: true, quiet: true, cell: (row) => grams(row.saved_milligrams) },
+  { name: "CO₂", end: true, quiet: true, cell: (row) => grams(row, row.milligrams) },
+  { name: "CO₂ saved", end: true, quiet: true, cell: (row) => grams(row, row.saved_milligrams) },
 ];
 
 function name(row: CostRow, group: (typeof NAMES)[number]) {

@@ -22,7 +22,10 @@ class CostSumsSerializer(serializers.Serializer[Any]):
         )
     )
     milligrams = serializers.IntegerField(
-        help_text="Carbon dioxide in milligrams, of pools whose power per slot is known."
+        help_text=(
+            "Carbon dioxide in milligrams, of pools whose power per slot and carbon intensity are known. 0 if they are "
+            "not known of any."
+        )
     )
     saved_milligrams = serializers.IntegerField(
         help_text="Carbon dioxide in milligrams that waiting for a ceiling saved. Below zero if it caused more."
