@@ -14,6 +14,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from trainer.contract.cost import GROUP_AXES
 from trainer.contract.parallelism import MeshSizes
 from trainer.contract.timeouts import STARTUP_TIMEOUT
+from trainer.parallel import gloo
 
 GRID = ("pipeline", "replicate", "shard", "context", "tensor")  # outermost first
 TOKEN_AXES = ("replicate", "shard", "context")
@@ -230,7 +231,7 @@ def join(rank: int, world_size: int, local_rank: int, store: dist.Store, *, sing
         # Otherwise gloo resolves the host's name, which may be missing or point to a slow interface.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
+        "nccl" if device.type == "cuda" else gloo.register(),
         store=store,
         rank=rank,
         world_size=world_size,
