@@ -52,8 +52,8 @@ MEASURES: dict[Measure, MeasureFacts] = {
         "%", True, True, "{series} was {value:.3g} % above its median", has_series=True, has_window=True,
     ),
     Measure.NO_PROGRESS: MeasureFacts(
-        "Time since a running job reported a new step, or started.",
-        "minutes", True, True, "no new step for {value:.3g} minutes",
+        "Time since the platform received a new step or phase of a running job, or since it started.",
+        "minutes", True, True, "no progress for {value:.3g} minutes",
     ),
     Measure.QUEUE_WAIT: MeasureFacts(
         "Time for which a job has been in the queue.",

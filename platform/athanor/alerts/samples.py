@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from django.db.models import F
-from django.db.models.functions import Coalesce
+from django.db.models.functions import Coalesce, Greatest
 
 from athanor.alerts.measures import MEASURES, Measure
 from athanor.alerts.models import AlertRule
@@ -21,9 +21,8 @@ from athanor.jobs.states import AttemptStatus, JobStatus
 from athanor.quotas.models import QuotaNode
 from athanor.telemetry import recent
 from athanor.telemetry.codec import Matrix
-from athanor.telemetry.rollups import TIME, VALUE
+from athanor.telemetry.rollups import VALUE
 
-PROGRESS_SERIES = "time/step_seconds"  # every training step reports it
 
 
 @dataclass(frozen=True)
@@ -73,16 +72,17 @@ def _of_running_jobs(rules: list[AlertRule], now: datetime) -> dict[str, list[Sa
     jobs = _jobs(rules, JobStatus.RUNNING)
     covered = {rule.id: [job for job in jobs[rule.team_id] if covers(rule, job)] for rule in rules}
     ids = {job.id for job in chain.from_iterable(covered.values())}
-    names = {rule.series or PROGRESS_SERIES for rule in rules}
+    names = {rule.series for rule in rules if rule.series}
     points = recent.last_points(ids, names, max(rule.window for rule in rules))
     live = Attempt.objects.filter(job_id__in=ids).exclude(status=AttemptStatus.ENDED.value)
-    started = dict(live.values_list("job_id", Coalesce("started_at", "launched_at", "created_at")))
+    start = Coalesce("started_at", "launched_at", "created_at")
+    progressed = dict(live.values_list("job_id", Greatest(start, "job__progress__progressed_at")))
     return {
         rule.id: [
             Sample(
                 job.id,
                 job.name,
-                _minutes_without_step(points.get((job.id, PROGRESS_SERIES)), started.get(job.id), now)
+                _minutes_since(progressed.get(job.id), now)
                 if rule.measure == Measure.NO_PROGRESS
                 else value_of_series(Measure(rule.measure), points.get((job.id, rule.series)), rule.window),
                 job.id,
@@ -109,13 +109,8 @@ def value_of_series(measure: Measure, points: Matrix | None, window: int) -> flo
     return -change if measure is Measure.SERIES_DROP else change
 
 
-def _minutes_without_step(points: Matrix | None, started: datetime | None, now: datetime) -> float | None:
-    if started is None:
-        return None
-    since = started.timestamp()
-    if points is not None and points.shape[1]:
-        since = max(since, float(points[TIME].max()) / 1e6)
-    return max(0.0, now.timestamp() - since) / 60
+def _minutes_since(time: datetime | None, now: datetime) -> float | None:
+    return None if time is None else max(0.0, (now - time).total_seconds()) / 60
 
 
 def _of_queued_jobs(rules: list[AlertRule], now: datetime) -> dict[str, list[Sample]]:
@@ -124,7 +119,7 @@ def _of_queued_jobs(rules: list[AlertRule], now: datetime) -> dict[str, list[Sam
     jobs = _jobs(rules, JobStatus.QUEUED)
     return {
         rule.id: [
-            Sample(job.id, job.name, max(0.0, (now - job.queued_at).total_seconds()) / 60, job.id)
+            Sample(job.id, job.name, _minutes_since(job.queued_at, now), job.id)
             for job in jobs[rule.team_id]
             if covers(rule, job)
         ]

@@ -101,6 +101,21 @@ def test_no_progress_counts_from_the_newest_step_and_ends_with_the_job(
     assert "not measured any more" in Notification.objects.order_by("id")[1].text
 
 
+def test_a_node_with_a_slow_clock_is_not_taken_for_one_without_progress(
+    running: Callable[..., Run], make_rule: Callable[..., AlertRule]
+) -> None:
+    make_rule(measure="no_progress", threshold=10)
+    run = running(name="behind")
+    begin = timezone.now() - minutes(60)
+    Attempt.objects.filter(pk=run.attempt.pk).update(created_at=begin, started_at=begin)
+    run.attempt.refresh_from_db()
+    run.report(0.4, at=timezone.now() - minutes(30))
+    evaluate_due(timezone.now() + minutes(9))
+    assert states() == []
+    evaluate_due(timezone.now() + minutes(10))
+    assert states() == [("behind", "firing")]
+
+
 def test_no_progress_of_a_retried_job_counts_from_its_start(
     running: Callable[..., Run], make_rule: Callable[..., AlertRule]
 ) -> None:
