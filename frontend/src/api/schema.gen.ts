@@ -4317,7 +4317,7 @@ export interface components {
             fault_cost: number;
             /** @description What waiting for a price below a ceiling saved, in millionths of the currency. Below zero if it cost more. */
             saved_cost: number;
-            /** @description Carbon dioxide in milligrams, of pools whose power per slot is known. */
+            /** @description Carbon dioxide in milligrams, of pools whose power per slot and carbon intensity are known. 0 if they are not known of any. */
             milligrams: number;
             /** @description Carbon dioxide in milligrams that waiting for a ceiling saved. Below zero if it caused more. */
             saved_milligrams: number;
@@ -4340,7 +4340,7 @@ export interface components {
             fault_cost: number;
             /** @description What waiting for a price below a ceiling saved, in millionths of the currency. Below zero if it cost more. */
             saved_cost: number;
-            /** @description Carbon dioxide in milligrams, of pools whose power per slot is known. */
+            /** @description Carbon dioxide in milligrams, of pools whose power per slot and carbon intensity are known. 0 if they are not known of any. */
             milligrams: number;
             /** @description Carbon dioxide in milligrams that waiting for a ceiling saved. Below zero if it caused more. */
             saved_milligrams: number;
@@ -7277,7 +7277,7 @@ export interface components {
         NewAlertRuleRequest: {
             /** @description Name, unique in the team. */
             name: string;
-            /** @description `series_below` (as the series): Newest value of a series of a running job, below the threshold. `series_above` (as the series): Newest value of a series of a running job, at or above the threshold. `series_drop` (%): How far the newest value of a series is below the median of its last `window` points. `series_spike` (%): How far the highest of the last `window` points of a series is above their median. `no_progress` (minutes): Time since a running job reported a new step, or started. `queue_wait` (minutes): Time for which a job has been in the queue. `budget_used` (%): Spent share of a budget that the team is charged to, in its current period. `storage_used` (%): Stored data as a share of `max_storage_bytes` of the team, or of a group above it. */
+            /** @description `series_below` (as the series): Newest value of a series of a running job, below the threshold. `series_above` (as the series): Newest value of a series of a running job, at or above the threshold. `series_drop` (%): How far the newest value of a series is below the median of its last `window` points. `series_spike` (%): How far the highest of the last `window` points of a series is above their median. `no_progress` (minutes): Time since the platform received a new step or phase of a running job, or since it started. `queue_wait` (minutes): Time for which a job has been in the queue. `budget_used` (%): Spent share of a budget that the team is charged to, in its current period. `storage_used` (%): Stored data as a share of `max_storage_bytes` of the team, or of a group above it. */
             measure: components["schemas"]["MeasureEnum"];
             /**
              * @description Name of the series, such as `throughput/mfu_causal`, for measures of a series. Otherwise empty.
