@@ -79,13 +79,9 @@ def test_a_cleanup_that_fails_too_does_not_hide_the_fault() -> None:
 
 def _wrapped(cause: Exception) -> Exception:
     """Return `cause` as torch's pipelines raise it."""
-    try:
-        try:
-            raise cause
-        except Exception as error:
-            raise RuntimeError("\n    [Stage 2] failed to run forward:\n    args: ()\n") from error
-    except RuntimeError as wrapper:
-        return wrapper
+    wrapper = RuntimeError("\n    [Stage 2] failed to run forward:\n    args: ()\n")
+    wrapper.__cause__ = cause
+    return wrapper
 
 
 @pytest.mark.parametrize(

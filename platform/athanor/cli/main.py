@@ -31,6 +31,7 @@ from athanor.cli import (
     teams,
     times,
     tokens,
+    usage_report,
     webhooks,
 )
 
@@ -98,6 +99,7 @@ app.add_typer(datasets.app, name="dataset", help="Data sets: text for training."
 app.command("support-bundle")(support_bundle.support_bundle)
 app.command("queue")(quotas.queue)
 app.command("costs")(costs.costs)
+app.command("usage-report")(usage_report.usage_report)
 app.command("simulate")(simulate.simulate)
 app.add_typer(quotas.app, name="quota", help="The quota tree: slots and limits of teams.", no_args_is_help=True)
 app.add_typer(teams.app, name="team", help="Teams: limits, members and invitations.", no_args_is_help=True)
