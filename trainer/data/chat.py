@@ -211,8 +211,9 @@ def read_conversations(
             except (TemplateError, ValueError) as error:
                 reading.on_problem(row_problem("template_refuses", place, str(error)))
                 continue
-            reading.on_conversation(place, record[field])
             made.place = place
+            reading.on_conversation(place, record[field])
+            reading.on_document(made)
             yield made
 
 

@@ -88,8 +88,11 @@ class Reading:
         if problem.is_refused:
             raise data_error(problem.message)
 
+    def on_document(self, document: Document) -> None:
+        """Look at a document before it is yielded."""
+
     def on_conversation(self, place: Place, messages: list[dict[str, Any]]) -> None:
-        """Look at the messages of a valid conversation; training only needs their text."""
+        """Look at the messages of a valid conversation."""
 
 
 STRICT = Reading()
@@ -139,6 +142,7 @@ def read_documents(objects: Iterable[RawObject], part: MixturePart, reading: Rea
             for number, (line, text) in enumerate(_text_pieces(_decode(raw, reading))):
                 piece = Piece.at(text, raw.name, line)
                 piece.begins_file = number == 0
+                reading.on_document(piece)
                 yield piece
 
 
@@ -279,7 +283,9 @@ def _without_empty(texts: Iterable[tuple[int, str]], name: str, reading: Reading
     """Yield the documents of (row, text). Those without text are a problem that is not refused."""
     for row, text in texts:
         if text.strip():
-            yield Document.at(text, name, row)
+            document = Document.at(text, name, row)
+            reading.on_document(document)
+            yield document
         else:
             message = f"{name} row {row} has no text; training leaves it out"
             reading.on_problem(RowProblem("empty_text", Place(name, row), message, is_refused=False))
