@@ -110,6 +110,11 @@ def test_the_preview_has_the_tokens_and_the_mask_that_training_has(tmp_path: Pat
     learned = "".join(token.text for token in shown.tokens if token.learned)
     assert learned == "It is the number that follows. 1<|endoftext|>"
     assert (shown.object, shown.row, shown.omitted) == ("chat.jsonl", 1, 0)
+    lines = format_report(DataReport(sequence_length=64, packing="documents", long_documents="cut", sources=[report]))
+    assert (
+        r"preview of chat.jsonl:1: ### User:\nWhat comes after 0?\n\n### Assistant:\n"
+        r"«It is the number that follows. 1<|endoftext|>»\n"
+    ) in lines
     assert [each.row for each in report.preview] == sorted({each.row for each in report.preview})
 
 
@@ -146,7 +151,7 @@ def test_a_message_that_quotes_a_row_hides_secrets(tmp_path: Path) -> None:
     rows: list[Any] = [answer(number) for number in range(5)]
     rows[2]["messages"][1]["weight"] = key
     report = report_on(tmp_path / "chat.jsonl", rows, CHAT)
-    assert kinds_of(report) == {"invalid_message": [3]}
+    assert kinds_of(report)["invalid_message"] == [3]
     assert key not in report.model_dump_json()
 
 

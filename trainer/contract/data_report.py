@@ -1,6 +1,7 @@
 """The data report: what a model would see of a data set, and what is wrong with it, before a GPU is used."""
 
 import hashlib
+from itertools import groupby
 
 from trainer.contract.base import WireModel
 from trainer.contract.data_findings import SEVERITIES, Severity
@@ -138,9 +139,9 @@ def format_report(report: DataReport) -> list[str]:
     """Return the report as lines for people."""
     lines = []
     for source in report.sources:
-        lines += [*_summary(report, source), "", *_findings(source), ""]
+        lines += [*_summary(report, source), "", *_findings(source), "", *map(_preview, source.preview), ""]
     kinds = ", ".join(f"{report.count(severity)} {severity}" for severity in SEVERITIES)
-    return [*lines, f"kinds of findings: {kinds}", f"digest {report.digest}"]
+    return [*map(_printable, lines), f"kinds of findings: {kinds}", f"digest {report.digest}"]
 
 
 def _summary(report: DataReport, source: SourceReport) -> list[str]:
@@ -168,6 +169,21 @@ def _summary(report: DataReport, source: SourceReport) -> list[str]:
         rows.append(("evaluation data", f"{overlap.rows:,} rows, {overlap.too_short:,} of them too short to compare"))
     title = f"{source.source} (sequences of {report.sequence_length:,}, packing {report.packing})"
     return [title, *(f"  {name:24}{value}" for name, value in rows)]
+
+
+def _preview(document: PreviewDocument) -> str:
+    """Return the text of a document with what is learned between « and », and what is hidden as █."""
+    pieces = []
+    for is_learned, tokens in groupby(document.tokens, key=lambda token: token.learned):
+        text = "".join("█" if token.hidden else token.text for token in tokens)
+        pieces.append(f"«{text}»" if is_learned else text)
+    more = f" ... and {document.omitted:,} tokens" if document.omitted else ""
+    return f"preview of {document.object}:{document.row}: {''.join(pieces)}{more}"
+
+
+def _printable(line: str) -> str:
+    """Return a line with escapes for what a terminal would obey."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
 
 
 def _findings(source: SourceReport) -> list[str]:

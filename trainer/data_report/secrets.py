@@ -141,8 +141,10 @@ Match = tuple[str, int, int, str]
 def find_secrets(text: str) -> Iterator[Match]:
     """Yield secrets and personal data in a text."""
     for pattern in PATTERNS:
-        if any(anchor in text for anchor in pattern.anchors):
-            yield from _matches(pattern, text)
+        for anchor in pattern.anchors:
+            if anchor in text:
+                yield from _matches(pattern, text)
+                break
     if _DIGITS.search(text):
         for pattern in _WITH_DIGITS:
             yield from _matches(pattern, text)
