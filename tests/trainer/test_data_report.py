@@ -240,7 +240,7 @@ def test_documents_are_near_duplicates_by_the_share_of_equal_runs(share: float, 
     near = list(duplicates.near())
     assert [(document.row, other.row) for document, other, _ in near] == ([(2, 1)] if is_near else [])
     assert all(similarity == pytest.approx(share, abs=0.1) for _, _, similarity in near)
-    assert MIN_SIMILARITY == 0.8
+    assert MIN_SIMILARITY == 0.75
     assert list(duplicates.exact()) == []
 
 
@@ -333,6 +333,7 @@ def test_the_command_prints_json_and_fails_on_a_severity(
 
 def test_the_page_lists_every_finding() -> None:
     page = (REPOSITORY / "docs" / "how-to" / "check-your-data.md").read_text()
+    page = page.partition("\n## Findings\n")[2]
     rows = [line.split("|")[1:4] for line in page.splitlines() if line.startswith("| `")]
     listed = {kind.strip(" `"): (severity.strip(), title.strip()) for kind, severity, title in rows}
     assert listed == {kind: (each.severity, each.title) for kind, each in FINDINGS.items()}

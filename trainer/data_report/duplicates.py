@@ -2,7 +2,7 @@
 
 Near duplicates: one-permutation MinHash (Li, Owen, Zhang, 2012) with empty bins filled from the next ones (Shrivastava,
 Li, 2014), over runs of five words; candidates agree in a band of four of 128 values (of 16 bits each), and are near
-duplicates if 80 % of all values agree, which estimates the Jaccard similarity of their sets of runs. Signatures are in
+duplicates if 75 % of all values agree, which estimates the Jaccard similarity of their sets of runs. Signatures are in
 a temporary file, 256 bytes per document.
 """
 
@@ -18,7 +18,7 @@ from trainer.data.documents import Place
 from trainer.data_report.ngrams import Hashes, mix, ngram_hashes
 
 SHINGLE_WORDS, BINS, BAND = 5, 128, 4
-MIN_SIMILARITY = 0.8
+MIN_SIMILARITY = 0.75
 MIN_WORDS = 20
 """Documents with fewer words are not compared for near duplicates: few runs say little."""
 _BIN_SHIFT = np.uint64(64 - 7)
