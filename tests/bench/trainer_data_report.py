@@ -4,11 +4,13 @@
 """
 
 import argparse
+import json
 import os
 import resource
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.bench import defects
 from tests.bench.defects import Planted, score, write_corpus
@@ -18,6 +20,7 @@ from trainer.data_report.overlap import EvaluationText
 from trainer.data_report.report import ReportOptions
 from trainer.standalone.data_report import report_on_files
 
+FORMS = ("text", "chat")
 EVERYTHING = 10**9
 
 
@@ -47,47 +50,51 @@ def found_rows(report: SourceReport) -> dict[int, set[str]]:
     return rows
 
 
-def measure_quality(each: int, clean: int) -> None:
-    """Print precision and recall."""
-    print("| data | finding | rows | precision | recall |\n|---|---|---|---|---|")
-    for form in ("text", "chat"):
-        with tempfile.TemporaryDirectory() as folder:
-            planted = write_corpus(Path(folder), form, each, clean)
-            found = found_rows(report_on(planted, "chat" if form == "chat" else "jsonl"))
-            for kind, count, precision, recall in score(planted, found):
-                print(f"| {form} | {kind} | {count} | {precision:.3f} | {recall:.3f} |")
-            print(f"{form}: {planted.rows} rows, {len(set(planted.names.values()))} kinds of defects")
+def measure_quality(form: str, each: int, clean: int) -> dict[str, Any]:
+    """Print precision and recall by kind. Return the kinds for which one of them is below 1."""
+    below = {}
+    with tempfile.TemporaryDirectory() as folder:
+        planted = write_corpus(Path(folder), form, each, clean)
+        found = found_rows(report_on(planted, "chat" if form == "chat" else "jsonl"))
+    for kind, count, precision, recall in score(planted, found):
+        print(f"| {form} | {kind} | {count} | {precision:.3f} | {recall:.3f} |")
+        if min(precision, recall) < 1:
+            below[kind] = {"precision": precision, "recall": recall}
+    return {"rows": planted.rows, "defects": len(set(planted.names.values())), "below_1": below}
 
 
-def measure_rate(form: str, megabytes: int) -> None:
-    """Print how long the report takes on a corpus of this size, with its defects one each."""
+def measure_rate(form: str, megabytes: int) -> dict[str, float]:
+    """Measure the report on a corpus of about this size, with each defect once."""
     with tempfile.TemporaryDirectory() as folder:
         per_row = 900 if form == "chat" else 450
         planted = write_corpus(Path(folder), form, 1, megabytes * 1_000_000 // per_row)
-        size = planted.path.stat().st_size
+        size = planted.path.stat().st_size / 1e6
         begin, cpu, load = time.monotonic(), time.process_time(), os.getloadavg()[0]
         data = {"source": "dataset:planted", "format": "chat" if form == "chat" else "jsonl", "packing": "documents"}
         report_on_files(training_of(data, 8192), [planted.path], ReportOptions())
         seconds, cpu = time.monotonic() - begin, time.process_time() - cpu
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(
-            f"{form}: {size / 1e6:.0f} MB in {seconds:.0f} s ({size / 1e6 / seconds:.2f} MB/s), {cpu:.0f} s of CPU "
-            f"({size / 1e6 / cpu:.2f} MB per CPU second), {peak:.0f} MiB, load {load:.1f} to {os.getloadavg()[0]:.1f}"
-        )
+    return {
+        "megabytes": size,
+        "megabytes_per_second": size / seconds,
+        "megabytes_per_cpu_second": size / cpu,
+        "peak_mebibytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "load_before": load,
+        "load_after": os.getloadavg()[0],
+    }
 
 
 def main() -> None:
-    """Measure, and print tables."""
+    """Measure. Print a table and, as the last line, JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--each", type=int, default=20)
-    parser.add_argument("--clean", type=int, default=20_000)
+    parser.add_argument("--each", type=int, default=20, help="rows of each kind of defect")
+    parser.add_argument("--clean", type=int, default=2000, help="clean rows among them")
     parser.add_argument("--megabytes", type=int, default=0, help="measure the rate on so much data instead")
     chosen = parser.parse_args()
     if chosen.megabytes:
-        for form in ("text", "chat"):
-            measure_rate(form, chosen.megabytes)
-    else:
-        measure_quality(chosen.each, chosen.clean)
+        print(json.dumps({form: measure_rate(form, chosen.megabytes) for form in FORMS}))
+        return
+    print("| data | finding | rows | precision | recall |\n|---|---|---|---|---|")
+    print(json.dumps({form: measure_quality(form, chosen.each, chosen.clean) for form in FORMS}))
 
 
 if __name__ == "__main__":

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from tokenizers.processors import TemplateProcessing
 
 from tests.bench import trainer_data_report as bench
 from tests.bench.defects import CHAT_DEFECTS, TEXT_DEFECTS, Maker, write_corpus
 from tests.pages import REPOSITORY
-from tests.trainer.runs import TINY, tiny_training
+from tests.trainer.runs import TINY, tiny_text, tiny_training
 from trainer.__main__ import main
 from trainer.contract.data import DataSpec, TokenizerSpec
 from trainer.contract.data_findings import FINDINGS
@@ -24,12 +25,14 @@ from trainer.data.documents import Place, RawObject, Reading, RowProblem, read_d
 from trainer.data.packing import IGNORED
 from trainer.data.prepare import Preparation
 from trainer.data.source import PreparedSource, Source
+from trainer.data.tokenizer import train_tokenizer
 from trainer.data_report.duplicates import MIN_SIMILARITY, Duplicates
 from trainer.data_report.ngrams import word_hashes
 from trainer.data_report.report import ReportOptions, make_report
 from trainer.data_report.secrets import find_secrets, is_iban, is_luhn_valid
 from trainer.errors import TrainerError
 from trainer.standalone.data_report import report_on_files
+from trainer.standalone.job_file import read_job
 from trainer.storage.folder import FolderStorage
 
 CHAT = {"source": "dataset:chat", "format": "chat", "packing": "documents"}
@@ -116,6 +119,43 @@ def test_the_preview_has_the_tokens_and_the_mask_that_training_has(tmp_path: Pat
         r"«It is the number that follows. 1<|endoftext|>»\n"
     ) in lines
     assert [each.row for each in report.preview] == sorted({each.row for each in report.preview})
+
+
+def model_folder(folder: Path) -> Path:
+    """A folder that describes a model, with a tokenizer that begins each text, and a chat template."""
+    made = train_tokenizer([tiny_text(5000)], TokenizerSpec(vocab_size=300, special_tokens=["<s>", "<|im_end|>"]))
+    made.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    folder.mkdir()
+    made.save(str(folder / "tokenizer.json"))
+    config = {
+        "model_type": "llama", "vocab_size": 300, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0, "eos_token_id": 0, "tie_word_embeddings": True, "hidden_act": "silu",
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    template = "{% for each in messages %}{{ each.role + ': ' + each.content + '<|im_end|>' }}{% endfor %}"
+    generation = "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template + generation}))
+    return folder
+
+
+def test_a_base_model_brings_tokenizer_template_and_special_tokens(tmp_path: Path) -> None:
+    model = model_folder(tmp_path / "model")
+    job, rows = tmp_path / "job.yaml", tmp_path / "rows.jsonl"
+    texts = [{"text": f"line {number}"} for number in range(5)] + [{"text": "one <|im_end|> more"}]
+    shown = []
+    for data, content in ((CHAT, [answer(number) for number in range(6)]), (JSONL, texts)):
+        training = {name: value for name, value in TINY.items() if name != "tokenizer"}
+        job.write_text(yaml.safe_dump({"name": "tiny", "training": {**training, "data": data}}))
+        rows.write_text("".join(json.dumps(row) + "\n" for row in content))
+        _, settings = read_job(job, model)
+        (report,) = report_on_files(settings.training, [rows], ReportOptions()).sources
+        assert report.vocab_size == 300
+        shown.append([(token.text, token.learned) for token in report.preview[0].tokens])
+    learned = "".join(text for text, is_learned in shown[0] if is_learned)
+    assert learned == "It is the number that follows. 1<|im_end|>"
+    assert [shown[1][0], shown[1][-1]] == [("<s>", True), ("<|endoftext|>", True)]
+    assert kinds_of(report)["special_tokens"] == [6]
 
 
 def test_all_tokens_of_a_text_are_learned(tmp_path: Path) -> None:

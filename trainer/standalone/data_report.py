@@ -44,6 +44,10 @@ def data_report_command(arguments: list[str]) -> int:
         "--fail-on", choices=SEVERITIES, help="exit with an error if there is a finding of this severity or a worse one"
     )
     chosen = parser.parse_args(arguments)
+    if chosen.max_row_bytes < 1:
+        parser.error(f"--max-row-bytes {chosen.max_row_bytes} must be 1 or more")
+    if chosen.output is not None and not chosen.output.absolute().parent.is_dir():
+        parser.error(f"--output {chosen.output}: there is no folder {chosen.output.absolute().parent}; create it")
     try:
         _, settings = read_job(chosen.job, chosen.model, allow_multi_node=True)
         options = ReportOptions(
