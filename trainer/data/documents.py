@@ -6,7 +6,7 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from trainer.contract.data import MixturePart
 from trainer.contract.run import EndClass
@@ -53,7 +53,7 @@ class Document(str):
     place: Place
 
     @classmethod
-    def at(cls, text: str, name: str, row: int) -> "Document":
+    def at(cls, text: str, name: str, row: int) -> Self:
         """Return the text of a row of the object `name`."""
         made = cls(text)
         made.place = Place(name, row)
