@@ -218,6 +218,11 @@ CHAT_DEFECTS = [
         "nothing_learned",
     ),
     found("same prompt, other answer", lambda m: [user(PROMPT), assistant(m.text())], "conflicting_answers"),
+    found(
+        "e-mail in a call",
+        lambda m: [user(m.text()), assistant(None, tool_calls=[{"name": "mail", "arguments": f"{m.words(1)}@a-b.io"}])],
+        "email",
+    ),
     found("e-mail in an answer", lambda m: [user(m.text()), assistant(f"{m.text()} {m.words(1)}@acme.io")], "email"),
 ]  # fmt: skip
 

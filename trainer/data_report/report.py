@@ -96,7 +96,7 @@ class _Checks(Reading):
         if messages is not None:
             self._check_conversation(place, messages)
             # Without what the chat template adds, such as its special tokens.
-            text = "\n".join(message.get("content") or "" for message in messages)
+            text = "\n".join(_texts_of(messages))
         data = np.frombuffer(text.encode(), dtype=np.uint8)
         self.scripts.add(text, data)
         for kind, detail in check_text(text, data, self._special_tokens):
@@ -125,6 +125,14 @@ class _Checks(Reading):
             self.findings.add("near_duplicate", document, f"{similarity:.0%} like {other.object}:{other.row}")
         for place, other in self.prompts.conflicts():
             self.findings.add("conflicting_answers", place, f"prompt of {other.object}:{other.row}")
+
+
+def _texts_of(messages: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the content of each message, and its calls as JSON."""
+    for message in messages:
+        yield message.get("content") or ""
+        if message.get("tool_calls"):
+            yield json.dumps(message["tool_calls"], ensure_ascii=False)
 
 
 def _first_of_kinds(text: str) -> Iterator[tuple[str, str]]:
