@@ -19,9 +19,12 @@ def main() -> int:
     """Run `python -m trainer`. Return the exit code."""
     if sys.argv[1:2] == ["preflight"]:
         return measure_nodes(sys.argv[2:])
+    if sys.argv[1:2] == ["data-report"]:
+        return report_data(sys.argv[2:])
     parser = argparse.ArgumentParser(
         prog="python -m trainer",
-        description="Train as a job file says, on this machine. `python -m trainer preflight` measures it instead.",
+        description="Train as a job file says, on this machine. `python -m trainer preflight` measures it instead; "
+        "`python -m trainer data-report` reports on the data.",
     )
     parser.add_argument(
         "job", type=Path, help="job spec (YAML); its fields training, checkpoint, resources, retry and telemetry apply"
@@ -140,6 +143,13 @@ def measure_nodes(arguments: list[str]) -> int:
     from trainer.standalone.preflight import preflight_command  # noqa: PLC0415 - loads torch, after its variables
 
     return preflight_command(arguments)
+
+
+def report_data(arguments: list[str]) -> int:
+    """Run `python -m trainer data-report`. Return the exit code."""
+    from trainer.standalone.data_report import data_report_command  # noqa: PLC0415 - help must not wait for it
+
+    return data_report_command(arguments)
 
 
 def read_size(text: str) -> int:

@@ -64,6 +64,7 @@ TRAINER = {
     "trainer shadow checkpoints": ["trainer_shadow"],
     "trainer copies on other nodes": ["trainer_replicas"],
     "trainer preparation": ["trainer_preparation"],
+    "trainer data report": ["trainer_data_report"],
     "trainer loss": ["trainer_loss"],
 }
 """Title -> module and arguments; each runs in a process of its own, whose last line is JSON."""

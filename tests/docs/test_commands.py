@@ -76,6 +76,7 @@ NOT_RUN = {
     "systemctl --user": "needs systemd",
     "loginctl": "needs systemd",
     "python -m trainer.simulation": "takes seconds each: tests/trainer/test_recovery_simulation.py runs it",
+    "python -m trainer data-report": "needs data: tests/trainer/test_data_report.py runs it",
     "export ATHANOR_TEST_KUBECONFIG": "needs a Kubernetes cluster",
     ".venv/bin/python -m pytest tests/backends tests/kubernetes/test_real.py": "needs a Kubernetes cluster",
 }

@@ -17,7 +17,7 @@ from trainer.agent.preparation_claim import PreparationClaim
 from trainer.agent.preparation_group import PreparationGroup, num_processes
 from trainer.agent.unit_workers import UnitsTask
 from trainer.client.platform import Platform, PreparationLost
-from trainer.contract.data import MixturePart, TokenizerSpec
+from trainer.contract.data import TokenizerSpec
 from trainer.contract.encryption import Encryptor, authenticate, check_manifest
 from trainer.contract.events import WAIT_FOR_DATA
 from trainer.contract.manifest import DatasetManifest, StoredFile
@@ -31,7 +31,7 @@ from trainer.contract.run import (
 )
 from trainer.data.documents import RawObject
 from trainer.data.prepare import UNIT_BYTES, Objects, Preparation, check_enough
-from trainer.data.raw_objects import read_units
+from trainer.data.raw_objects import files_of_part, read_units
 from trainer.data.shards import INDEX_NAME, TOKENIZER_NAME, DatasetIndex, file_names
 from trainer.data.source import PreparedSource
 from trainer.data.tokenizer import ExistingTokenizer
@@ -112,7 +112,7 @@ class DatasetPreparer:
             range(len(self._parts)), key=lambda number: (is_trained and number != trainer, self._recipes[number])
         )
         for number in order:
-            self._found[number] = self._obtain_part(number, _files_of(self._parts, number, local_files))
+            self._found[number] = self._obtain_part(number, files_of_part(self._parts, number, local_files))
         self.locations = [self._found[number] for number in range(len(self._parts))]
         made, asked = DatasetIndex.read(self._found[trainer].folder).vocab_size, self._run.tokenizer.vocab_size
         if is_trained and made < asked:
@@ -412,10 +412,3 @@ def _publish_folder(building: Path, folder: Path) -> None:
             if not (folder / path.name).exists():
                 path.rename(folder / path.name)
         shutil.rmtree(building)
-
-
-def _files_of(parts: list[MixturePart], number: int, local_files: list[Path]) -> list[Path]:
-    """Return the local files of a part: NAME.* for the source dataset:NAME of a mixture, all for a single source."""
-    if len(parts) == 1 or not local_files:
-        return local_files
-    return [path for path in local_files if f"dataset:{path.stem}" == parts[number].source]

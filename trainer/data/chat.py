@@ -20,7 +20,20 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from trainer.contract.chat import TOOLS_FIELD, conversation_problem, trained_messages
 from trainer.contract.data import MixturePart
 from trainer.contract.hugging_face import TEMPLATE_NAME, TOKENIZER_SETTINGS_NAME
-from trainer.data.documents import RawObject, data_error, json_lines
+from trainer.data.documents import (
+    LONE_SURROGATE,
+    STRICT,
+    Document,
+    Place,
+    RawObject,
+    Reading,
+    RowProblem,
+    data_error,
+    has_lone_surrogate,
+    json_lines,
+    names_of,
+    row_problem,
+)
 
 DEFAULT_TEMPLATE = """\
 {%- for tool in tools or [] %}
@@ -50,7 +63,7 @@ Tools = list[dict[str, Any]] | None
 Spans = list[tuple[int, int]]
 
 
-class Conversation(str):
+class Conversation(Document):
     """The text of a conversation. `counted`: (start, stop) of the spans of characters that are targets."""
 
     counted: Spans
@@ -178,22 +191,30 @@ def template_of(folder: Path | None, settings: dict[str, Any]) -> str | None:
     return found
 
 
-def read_conversations(objects: Iterable[RawObject], part: MixturePart, template: ChatTemplate) -> Iterator[str]:
+def read_conversations(
+    objects: Iterable[RawObject], part: MixturePart, template: ChatTemplate, reading: Reading = STRICT
+) -> Iterator[Conversation]:
     """Yield the conversations of JSONL objects: `{"messages": [{"role": "user", "content": ...}, ...]}` in each line,
     and beside them `tools`, if the assistant calls some.
 
-    Raises TrainerError (DATA_ERROR) that names object and line.
+    Raises TrainerError (DATA_ERROR) that names object and line, unless `reading` does not.
     """
     field = DEFAULT_FIELD if part.text_field == MixturePart.model_fields["text_field"].default else part.text_field
     for raw in objects:
-        for place, record in json_lines(raw):
-            problem = _problem(record, field)
-            if problem:
-                raise data_error(f"{place}: {problem}")
+        for place, record in json_lines(raw, reading):
+            problem = _problem(place, record, field)
+            if problem is not None:
+                reading.on_problem(problem)
+                continue
             try:
-                yield template.conversation(_with_parsed_arguments(record[field]), record.get(TOOLS_FIELD))
+                made = template.conversation(_with_parsed_arguments(record[field]), record.get(TOOLS_FIELD))
             except (TemplateError, ValueError) as error:
-                raise data_error(f"{place}: {error}") from error
+                reading.on_problem(row_problem("template_refuses", place, str(error)))
+                continue
+            made.place = place
+            reading.on_conversation(place, record[field])
+            reading.on_document(made)
+            yield made
 
 
 def counted_tokens(offsets: list[tuple[int, int]], counted: Spans) -> list[bool]:
@@ -201,20 +222,30 @@ def counted_tokens(offsets: list[tuple[int, int]], counted: Spans) -> list[bool]
     return [any(start <= begin < stop for start, stop in counted) for begin, _ in offsets]
 
 
-def _problem(record: Any, field: str) -> str:
+def _problem(place: Place, record: Any, field: str) -> RowProblem | None:
     if not isinstance(record, dict) or field not in record:
-        names = ", ".join(sorted(record)[:8]) if isinstance(record, dict) else f"a {type(record).__name__}"
-        return f"no field {field!r} (it has: {names}); set text_field to the field that contains the messages"
+        kind = "no_messages_field" if isinstance(record, dict) else "not_an_object"
+        message = (
+            f"no field {field!r} (it has: {names_of(record)}); set text_field to the field that contains the messages"
+        )
+        return row_problem(kind, place, message)
     messages = record[field]
     problem = conversation_problem(messages, record.get(TOOLS_FIELD))
     if problem:
-        return f"{field}{problem}" if problem.startswith("[") else f"{field} {problem}"
+        kind = "empty_conversation" if messages == [] else "invalid_message"
+        return row_problem(kind, place, f"{field}{problem}" if problem.startswith("[") else f"{field} {problem}")
     content = json.dumps(record, ensure_ascii=False)
+    if has_lone_surrogate(content):
+        return row_problem("lone_surrogate", place, f"{field} {LONE_SURROGATE}")
     if _BEGIN in content or _END in content:
-        return f"{field} contains the private-use character U+E0F1 or U+E0F2; remove it"
+        message = f"{field} contains the private-use character U+E0F1 or U+E0F2; remove it"
+        return row_problem("private_use_mark", place, message)
     if not any(trained_messages(messages)):
-        return f"{field} has no message with the role assistant and a weight other than 0: there is nothing to train on"
-    return ""
+        message = (
+            f"{field} has no message with the role assistant and a weight other than 0: there is nothing to train on"
+        )
+        return row_problem("no_assistant_turn", place, message)
+    return None
 
 
 def _with_parsed_arguments(messages: Messages) -> Messages:

@@ -6,11 +6,19 @@ from collections.abc import Iterator
 _ROWS = 1024
 
 
-def parquet_texts(blocks: Iterator[bytes], column: str) -> Iterator[str]:
-    """Yield the texts of a column, without nulls. The file is copied to a temporary file first, since its metadata is
+class UnreadableRows(ValueError):
+    """Rows that cannot be read. `kind`: as of a RowProblem; `row`: the first of them, from 1."""
+
+    def __init__(self, kind: str, row: int, message: str) -> None:
+        super().__init__(message)
+        self.kind, self.row = kind, row
+
+
+def parquet_texts(blocks: Iterator[bytes], column: str) -> Iterator[tuple[int, str]]:
+    """Yield (row, text) of a column, without nulls. The file is copied to a temporary file first, since its metadata is
     at its end.
 
-    Raises ValueError that names the problem and the rows.
+    Raises UnreadableRows that names the problem and the rows.
     """
     # Loaded where parquet is met: it takes half a second, and most data sets are text.
     import pyarrow  # noqa: PLC0415 - see above
@@ -19,22 +27,25 @@ def parquet_texts(blocks: Iterator[bytes], column: str) -> Iterator[str]:
     with tempfile.TemporaryFile() as file:
         for block in blocks:
             file.write(block)
+        row = 0
         try:
             parquet = pyarrow.parquet.ParquetFile(file)
             names = parquet.schema_arrow.names
             if column not in names:
                 shown = ", ".join(names[:8])
-                raise ValueError(f"has no column {column!r} (it has: {shown}); set training.data.text_field")
+                message = f"has no column {column!r} (it has: {shown}); set training.data.text_field"
+                raise UnreadableRows("no_text_field", 1, message)
             kind = parquet.schema_arrow.field(column).type
             if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
-                raise ValueError(f"column {column!r} has the type {kind}; it must be a string column")
-            row = 0
+                message = f"column {column!r} has the type {kind}; it must be a string column"
+                raise UnreadableRows("text_not_string", 1, message)
             for batch in parquet.iter_batches(_ROWS, columns=[column]):
                 try:
                     texts = batch.column(0).to_pylist()
                 except UnicodeDecodeError as error:
-                    raise ValueError(f"rows {row} to {row + len(batch) - 1}: not UTF-8; convert it") from error
+                    message = f"rows {row} to {row + len(batch) - 1}: not UTF-8; convert it"
+                    raise UnreadableRows("not_utf8", row + 1, message) from error
+                yield from ((number, text) for number, text in enumerate(texts, start=row + 1) if text is not None)
                 row += len(batch)
-                yield from (text for text in texts if text is not None)
         except pyarrow.ArrowException as error:
-            raise ValueError(f"is not a readable parquet file: {error}") from error
+            raise UnreadableRows("not_parquet", row + 1, f"is not a readable parquet file: {error}") from error

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from trainer.contract.data import END_OF_TEXT, MixturePart, TokenizerSpec
 from trainer.contract.training import TrainingSpec
 from trainer.data.chat import ChatTemplate, Conversation, counted_tokens, read_conversations
-from trainer.data.documents import Piece, RawObject, data_error, read_documents
+from trainer.data.documents import STRICT, Document, Piece, RawObject, Reading, data_error, read_documents
 from trainer.data.masks import MASKED_DTYPE, masked
 from trainer.data.shards import (
     MAX_SHARD_BYTES,
@@ -34,6 +36,12 @@ UNIT_BYTES = 256 * 2**20
 _BATCH_DOCUMENTS, _BATCH_CHARACTERS = 256, 4_000_000  # per call of the tokenizer's threads
 
 Objects = Callable[[], Iterable[RawObject]]
+Observe = Callable[[str, str, NDArray[np.uint32]], None]
+"""Called with (split, document, its stored tokens)."""
+
+
+def ignore_document(split: str, document: str, tokens: NDArray[np.uint32]) -> None:
+    """Do nothing."""
 
 
 @dataclass
@@ -91,12 +99,13 @@ class Preparation:
         tokenizer: TokenizerSpec | ExistingTokenizer,
         folder: Path,
         shard_bytes: int = MAX_SHARD_BYTES,
+        reading: Reading = STRICT,
     ) -> None:
         """Set up for `folder`, which is created, with a tokenizer that is trained here or read from a file.
 
         Each unit is read twice: to count and sample, and to tokenise.
         """
-        self.num_units, self._readers = len(units), [_reader(unit, part, tokenizer) for unit in units]
+        self.num_units, self._readers = len(units), [_reader(unit, part, tokenizer, reading) for unit in units]
         self._part, self._tokenizer, self._folder, self._shard_bytes = part, tokenizer, folder, shard_bytes
         self._sample_size = tokenizer.sample_size if isinstance(tokenizer, TokenizerSpec) else 0
         self._is_masked = part.format == "chat"
@@ -128,7 +137,7 @@ class Preparation:
         assert end_of_text is not None, "every tokenizer that is trained here has it"
         return PreparationPlan(counts, documents, trained.to_str(pretty=True), size, end_of_text)
 
-    def tokenise(self, number: int, plan: PreparationPlan) -> UnitTokens:
+    def tokenise(self, number: int, plan: PreparationPlan, observe: Observe = ignore_document) -> UnitTokens:
         """Write the shards and document lengths of a unit."""
         self._folder.mkdir(parents=True, exist_ok=True)
         tokenizer = Tokenizer.from_str(plan.tokenizer)
@@ -143,9 +152,11 @@ class Preparation:
             encodings = encode([str(text) for _, text in batch], add_special_tokens=False)
             for (split, text), encoding in zip(batch, encodings, strict=True):
                 if isinstance(text, Conversation):
-                    writers[split].add(masked(encoding.ids, counted_tokens(encoding.offsets, text.counted)))
+                    tokens = masked(encoding.ids, counted_tokens(encoding.offsets, text.counted))
                 else:
-                    writers[split].add([*before, *encoding.ids, plan.end_of_text])
+                    tokens = np.array([*before, *encoding.ids, plan.end_of_text], dtype=np.uint32)
+                writers[split].add(tokens)
+                observe(split, text, tokens)
                 text_bytes[split] += len(text.encode())
         shards = {split: writer.close() for split, writer in writers.items()}
         digest = hashlib.sha256(plan.tokenizer.encode())
@@ -196,17 +207,17 @@ def divide_into_units(sizes: Sequence[int], unit_bytes: int) -> list[slice]:
 
 
 def _reader(
-    objects: Callable[[], Iterable[RawObject]], part: MixturePart, tokenizer: TokenizerSpec | ExistingTokenizer
-) -> Callable[[], Iterator[str]]:
+    objects: Objects, part: MixturePart, tokenizer: TokenizerSpec | ExistingTokenizer, reading: Reading
+) -> Callable[[], Iterator[Document]]:
     """Return a function that reads a part's documents, from the beginning at each call."""
     if part.format != "chat":
-        return lambda: read_documents(objects(), part)
+        return lambda: read_documents(objects(), part, reading)
     end_of_text, model = END_OF_TEXT, None
     if isinstance(tokenizer, ExistingTokenizer):
         model = tokenizer.model
         end_of_text = Tokenizer.from_file(str(tokenizer.file)).id_to_token(tokenizer.end_of_text) or END_OF_TEXT
     template = ChatTemplate.from_model(model, end_of_text)
-    return lambda: read_conversations(objects(), part, template)
+    return lambda: read_conversations(objects(), part, template, reading)
 
 
 class Split:

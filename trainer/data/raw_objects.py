@@ -41,6 +41,13 @@ def read_units(
     return [_StoredFiles(source.raw[unit], source.origin == "sealed", storage, encryptor) for unit in units]
 
 
+def files_of_part(parts: list[MixturePart], number: int, local_files: list[Path]) -> list[Path]:
+    """Return the local files of a part: NAME.* for the source dataset:NAME of a mixture, all for a single source."""
+    if len(parts) == 1 or not local_files:
+        return local_files
+    return [path for path in local_files if f"dataset:{path.stem}" == parts[number].source]
+
+
 class _LocalFiles:
     """Files on this node; each call reads them from the first."""
 

@@ -1,0 +1,101 @@
+"""The data report on a corpus with planted defects: precision and recall by kind, and its rate on a large corpus.
+
+`python -m tests.bench.trainer_data_report [--each N] [--clean N] [--megabytes N]`
+"""
+
+import argparse
+import json
+import os
+import resource
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.bench import defects
+from tests.bench.defects import Planted, score, write_corpus
+from trainer.contract.data_report import SourceReport
+from trainer.contract.training import TrainingSpec
+from trainer.data_report.overlap import EvaluationText
+from trainer.data_report.report import ReportOptions
+from trainer.standalone.data_report import report_on_files
+
+FORMS = ("text", "chat")
+EVERYTHING = 10**9
+
+
+def report_on(planted: Planted, form: str) -> SourceReport:
+    """Return the report of a planted corpus, with every place."""
+    data = {"source": "dataset:planted", "format": form, "packing": "documents", "long_documents": "truncate"}
+    evaluation = EvaluationText([planted.evaluation]) if form == "jsonl" else None
+    options = ReportOptions(EVERYTHING, defects.MAX_ROW_BYTES, evaluation)
+    return report_on_files(training_of(data), [planted.path], options).sources[0]
+
+
+def training_of(data: dict[str, str], vocab_size: int = 400) -> TrainingSpec:
+    """Return a spec with this data."""
+    return TrainingSpec.model_validate({
+        "model": {"preset": "llama-1m"}, "data": data, "steps": 1, "tokens_per_step": defects.SEQUENCE_LENGTH,
+        "tokenizer": {"vocab_size": vocab_size, "sample_characters": 50_000},
+        "sequence_length": defects.SEQUENCE_LENGTH, "schedule": {"warmup_steps": 0},
+    })  # fmt: skip
+
+
+def found_rows(report: SourceReport) -> dict[int, set[str]]:
+    """Return the kinds of findings of each row."""
+    rows: dict[int, set[str]] = {}
+    for finding in report.findings:
+        for place in finding.places:
+            rows.setdefault(place.row, set()).add(finding.kind)
+    return rows
+
+
+def measure_quality(form: str, each: int, clean: int) -> dict[str, Any]:
+    """Print precision and recall by kind. Return the kinds for which one of them is below 1."""
+    below = {}
+    with tempfile.TemporaryDirectory() as folder:
+        planted = write_corpus(Path(folder), form, each, clean)
+        found = found_rows(report_on(planted, "chat" if form == "chat" else "jsonl"))
+    for kind, count, precision, recall in score(planted, found):
+        print(f"| {form} | {kind} | {count} | {precision:.3f} | {recall:.3f} |")
+        if min(precision, recall) < 1:
+            below[kind] = {"precision": precision, "recall": recall}
+    return {"rows": planted.rows, "defects": len(set(planted.names.values())), "below_1": below}
+
+
+def measure_rate(form: str, megabytes: int) -> dict[str, float]:
+    """Measure the report on a corpus of about this size, with each defect once."""
+    with tempfile.TemporaryDirectory() as folder:
+        per_row = 900 if form == "chat" else 450
+        planted = write_corpus(Path(folder), form, 1, megabytes * 1_000_000 // per_row)
+        size = planted.path.stat().st_size / 1e6
+        begin, cpu, load = time.monotonic(), time.process_time(), os.getloadavg()[0]
+        data = {"source": "dataset:planted", "format": "chat" if form == "chat" else "jsonl", "packing": "documents"}
+        report_on_files(training_of(data, 8192), [planted.path], ReportOptions())
+        seconds, cpu = time.monotonic() - begin, time.process_time() - cpu
+    return {
+        "megabytes": size,
+        "megabytes_per_second": size / seconds,
+        "megabytes_per_cpu_second": size / cpu,
+        "peak_mebibytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "load_before": load,
+        "load_after": os.getloadavg()[0],
+    }
+
+
+def main() -> None:
+    """Measure. Print a table and, as the last line, JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--each", type=int, default=20, help="rows of each kind of defect")
+    parser.add_argument("--clean", type=int, default=2000, help="clean rows among them")
+    parser.add_argument("--megabytes", type=int, default=0, help="measure the rate on so much data instead")
+    chosen = parser.parse_args()
+    if chosen.megabytes:
+        print(json.dumps({form: measure_rate(form, chosen.megabytes) for form in FORMS}))
+        return
+    print("| data | finding | rows | precision | recall |\n|---|---|---|---|---|")
+    print(json.dumps({form: measure_quality(form, chosen.each, chosen.clean) for form in FORMS}))
+
+
+if __name__ == "__main__":
+    main()
