@@ -24,7 +24,6 @@ from athanor.telemetry.codec import Matrix
 from athanor.telemetry.rollups import VALUE
 
 
-
 @dataclass(frozen=True)
 class Sample:
     """What a rule measures of a subject now. `value`: None if there is no data (yet)."""
