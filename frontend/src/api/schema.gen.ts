@@ -8249,7 +8249,7 @@ export interface components {
             register: string | null;
             /**
              * Alias
-             * @description Alias to point to the new version, such as `candidate`. It is created, or moved if the model has it. Needs
+             * @description Alias to point to the new version, such as candidate. It is created, or moved if the model has it. Needs
              *     `register`.
              * @default null
              * @example candidate
@@ -11455,7 +11455,7 @@ export interface components {
             /** @description SHA-256 of the artifact's manifest, which contains the digests of all files; hexadecimal. */
             digest: string;
             /** @description Names of the aliases that name it. */
-            readonly aliases: string[];
+            aliases: string[];
             /** @description Username of the account that registered it. Null if the account is gone. */
             created_by?: string | null;
             /**

@@ -298,6 +298,8 @@ class RegisteredModel(models.Model):
     created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
 
+    num_versions: int = 0  # as registry_selectors.models_of counts them
+
     class Meta:
         constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(fields=["team", "name"], name="model_name_is_unique_in_a_team")
@@ -328,6 +330,11 @@ class ModelVersion(models.Model):
 
     def __str__(self) -> str:
         return f"{self.model.name}@{self.number}"
+
+    @property
+    def alias_names(self) -> list[str]:
+        """Return the names of the aliases that name it, sorted."""
+        return sorted(alias.name for alias in self.aliases.all())
 
 
 class ModelAlias(models.Model):

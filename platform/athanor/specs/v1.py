@@ -148,7 +148,7 @@ with warnings.catch_warnings():
         """Name of a model of the team, of which the exported model becomes the next version when the job succeeds. The
         model is created if the team has none of this name."""
         alias: Annotated[Alias | None, Field(examples=["candidate"])] = None
-        """Alias to point to the new version, such as `candidate`. It is created, or moved if the model has it. Needs
+        """Alias to point to the new version, such as candidate. It is created, or moved if the model has it. Needs
         `register`."""
 
         def _conflicts(self) -> Iterator[FieldConflict]:

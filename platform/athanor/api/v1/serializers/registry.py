@@ -104,7 +104,9 @@ class VersionSerializer(serializers.Serializer[ModelVersion]):
     digest = serializers.CharField(
         help_text="SHA-256 of the artifact's manifest, which contains the digests of all files; hexadecimal."
     )
-    aliases = serializers.SerializerMethodField(help_text="Names of the aliases that name it.")
+    aliases = serializers.ListField(
+        source="alias_names", child=serializers.CharField(), help_text="Names of the aliases that name it."
+    )
     created_by = serializers.CharField(
         source="created_by.username",
         allow_null=True,
@@ -112,10 +114,6 @@ class VersionSerializer(serializers.Serializer[ModelVersion]):
         help_text="Username of the account that registered it. Null if the account is gone.",
     )
     created_at = serializers.DateTimeField()
-
-    def get_aliases(self, row: ModelVersion) -> list[str]:
-        """Return the names of the version's aliases, sorted."""
-        return sorted(alias.name for alias in row.aliases.all())
 
 
 class NewVersionSerializer(RequestSerializer):
