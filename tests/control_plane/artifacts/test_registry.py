@@ -1,26 +1,31 @@
 """The model registry: versions are registered once and never change, aliases move, and what is registered stays."""
 
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.utils import timezone
 
 from athanor.accounts.models import AuditEvent, Team, User
 from athanor.accounts.roles import Role
-from athanor.artifacts import deletions, storage, unreferenced
+from athanor.artifacts import deletions, registry, storage, unreferenced
 from athanor.artifacts.models import Artifact, Checkpoint, ModelVersion, RegisteredModel
 from athanor.backends.fake.backend import World
 from athanor.dispatch import finalise
 from athanor.jobs import event_feed
-from athanor.jobs.models import Job, JobEvent
+from athanor.jobs.models import Job, JobEvent, Project
 from athanor.webhooks import publishing
 from athanor.webhooks import services as webhooks
 from athanor.webhooks.models import Delivery
+from deploy.local.handle import wait_until
 from tests.control_plane import drive
 from tests.control_plane.answers import done, refused
 from tests.control_plane.artifacts.test_base_models import FILES, finished_model, going_on, started
+from tests.control_plane.artifacts.test_project_deletions import in_thread, is_blocked
 from tests.control_plane.conftest import Api
 from trainer.contract.run import EndClass
 
@@ -302,4 +307,30 @@ def test_a_version_with_an_alias_or_an_unfinished_user_is_not_deleted(
     assert not ModelVersion.objects.exists()
     record = AuditEvent.objects.get(action="model.delete")
     assert json.loads(json.dumps(record.before))["artifacts"] == [artifact.id]
+    assert Artifact.objects.get(pk=artifact.pk).deletion is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_deletion_waits_for_a_registration_under_way(submit: Submit, team: Team, user: User, bucket: str) -> None:
+    artifact, job = finished_model(submit)
+    Job.objects.filter(pk=job.pk).update(status="succeeded", project="vision")
+    project = Project.objects.create(team=team, name="vision")
+    model = registry.create(team, user, name="bot")
+    is_registered, may_commit = threading.Event(), threading.Event()
+
+    def register_slowly() -> None:
+        with transaction.atomic():
+            registry.register(model, artifact, user)
+            is_registered.set()
+            may_commit.wait(20)
+
+    with ThreadPoolExecutor(2) as pool:
+        registration = pool.submit(in_thread, register_slowly)
+        assert is_registered.wait(20)
+        deletion = pool.submit(in_thread, lambda: deletions.delete(project, user))
+        wait_until(lambda: is_blocked() or deletion.done(), "the deletion waits", 20)
+        assert not deletion.done()
+        may_commit.set()
+        registration.result(20)
+        deletion.result(20)
     assert Artifact.objects.get(pk=artifact.pk).deletion is None
