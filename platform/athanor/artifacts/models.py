@@ -298,7 +298,7 @@ class RegisteredModel(models.Model):
     created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
 
-    num_versions: int = 0  # as registry_selectors.models_of counts them
+    num_versions: int  # as registry_selectors.models_of counts them
 
     class Meta:
         constraints: ClassVar[list[models.BaseConstraint]] = [

@@ -19,7 +19,8 @@ def models_of(principal: Principal, *, team: str = "", name: str = "") -> QueryS
     if name:
         rows = rows.filter(name=name)
     rows = rows.select_related("team", "created_by").prefetch_related(ALIASES)
-    return rows.annotate(num_versions=Count("versions")).order_by("-id")
+    rows = rows.order_by("-id")
+    return rows.annotate(num_versions=Count("versions"))  # type: ignore[no-redef] # the model declares it for readers
 
 
 def model_of(principal: Principal, model_id: str) -> RegisteredModel:
