@@ -241,7 +241,14 @@ def test_every_block_of_shell_is_marked_and_every_exception_is_needed() -> None:
         "docs/tutorial/first-run.md",
         *(
             f"docs/how-to/{name}.md"
-            for name in ("alerts", "delete-data", "follow-events", "retry-requests", "submit-from-a-pipeline")
+            for name in (
+                "alerts",
+                "delete-data",
+                "follow-events",
+                "registry-of-models",
+                "retry-requests",
+                "submit-from-a-pipeline",
+            )  # fmt: skip
         ),
         *(
             f"docs/operations/{name}.md"
@@ -382,6 +389,19 @@ def test_the_commands_of_alerts(reader: Reader) -> None:
     assert "budget_used" in rules
     assert shown["athanor alert read"].strip() == "0 unread"
     assert "Europe/Berlin" in shown["athanor alert preferences --digest-at none --critical-immediately"]
+
+
+def test_the_commands_of_the_registry(stack: Stack, reader: Reader) -> None:
+    spec = reader.folder / "registered.yaml"
+    spec.write_text(example_with("version: 1\nname: support-bot"))
+    job = ANY_ID.findall(stack.athanor("submit", str(spec)).stdout)[0]
+    stack.wait_for_end(job)
+    reader.replaced["JOB_ID"] = job
+    (reader.folder / "card.md").write_text("# Support bot\n")
+    shown = reader.follow_page("docs/how-to/registry-of-models.md")
+    assert "candidate=1" in shown["athanor model list"]
+    assert (reader.folder / "DIR" / "model.safetensors").exists()
+    assert "named by alias production" in shown["athanor model delete support-bot 1 --preview"]
 
 
 def test_the_commands_of_deletion(stack: Stack, reader: Reader) -> None:

@@ -313,6 +313,7 @@ def test_every_page_fits_a_phone_and_every_control_has_a_name(
         "/jobs",
         "/jobs/new",
         "/datasets",
+        "/models",
         "/tokens",
         "/team",
         "/audit",

@@ -25,7 +25,13 @@ export function groupsFor(session: Session): SectionGroup[] {
         { to: "/alerts", name: "Alerts" },
       ],
     },
-    { name: "Data and models", sections: [{ to: "/datasets", name: "Datasets" }] },
+    {
+      name: "Data and models",
+      sections: [
+        { to: "/datasets", name: "Datasets" },
+        { to: "/models", name: "Models" },
+      ],
+    },
     {
       name: "Team",
       sections: [

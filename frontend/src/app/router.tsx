@@ -49,6 +49,14 @@ export const router = createBrowserRouter([
                 ...page(async () => (await import("@/features/compare/components/compare-page")).ComparePage),
               },
               {
+                path: "/models",
+                ...page(async () => (await import("@/features/models/components/models-page")).ModelsPage),
+              },
+              {
+                path: "/models/:modelId",
+                ...page(async () => (await import("@/features/models/components/model-page")).ModelPage),
+              },
+              {
                 path: "/datasets",
                 ...page(async () => (await import("@/features/datasets/components/datasets-page")).DatasetsPage),
               },

@@ -87,6 +87,9 @@ function Consequences({ preview }: { preview: DeletionPreview }) {
         {bytes(preview.size_bytes)}
         {parts.length > 0 ? `: ${parts.join(", ")}` : ""}. {outcome(preview)}
       </Text>
+      {preview.registered.length > 0 ? (
+        <Text size="sm">Registered models, the files of which stay: {preview.registered.join(", ")}</Text>
+      ) : null}
       <Jobs label="Unfinished jobs need it, so it cannot be deleted yet:" jobs={preview.blocked_by} />
       <Jobs label="Used by finished jobs, which keep their records:" jobs={preview.used_by} />
     </Stack>

@@ -363,6 +363,7 @@ export function deletionPreview(part: Partial<DeletionPreview> = {}): DeletionPr
     checkpoints: 0,
     preparations: 0,
     blocked_by: [],
+    registered: [],
     used_by: [],
     undo_days: 7,
     contents: {},

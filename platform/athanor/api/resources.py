@@ -46,6 +46,11 @@ RESOURCES = (
         rf"artifacts(?!.*/deletion)|{_JOB}/artifacts",
         "Models, logs and profiles that a job stored. Content is encrypted in the object store.",
     ),
+    _resource(
+        "Models",
+        r"models(?!.*/deletion)",
+        "The model registry: named models of a team, their numbered versions, and aliases such as `production`.",
+    ),
     _resource("Data sets", r"datasets(?!.*/deletion)", "Text to train on: uploads of a team, and how it is tokenised."),
     _resource(
         "Deletions",

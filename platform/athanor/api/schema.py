@@ -23,6 +23,7 @@ COMMON_FIELDS = {
 PATH_PARAMETERS = {
     "account_id": "Id of the service account.",
     "alert_rule_id": "Id of the alert rule.",
+    "alias": "Name of the alias: lower-case letters, digits and -, beginning with a letter.",
     "artifact_id": "Id of the artifact.",
     "attempt_number": "Number of the attempt within its job, from 1.",
     "budget_id": "Id of the budget.",
@@ -34,6 +35,7 @@ PATH_PARAMETERS = {
     "delivery_id": "Id of the delivery.",
     "invitation_id": "Id of the invitation.",
     "job_id": "Id of the job.",
+    "model_id": "Id of the model.",
     "node_name": "Name of the node within its cluster.",
     "passkey_id": "Id of the passkey.",
     "pool_id": "Id of the pool, as `GET /prices` lists it.",
@@ -46,6 +48,7 @@ PATH_PARAMETERS = {
     "team_id": "Id of the team.",
     "token_id": "Id of the token. It is not the token itself.",
     "user_id": "Id of the user.",
+    "version_number": "Number of the version within its model, from 1.",
     "webhook_id": "Id of the webhook.",
 }
 

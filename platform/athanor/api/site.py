@@ -29,7 +29,7 @@ CHECK_SECONDS = 1.5
 NONCE_PLACEHOLDER = "ATHANOR_CSP_NONCE"  # vite.config.ts writes it into the page
 # First segments of the routes of frontend/src/app/router.tsx; a test compares the two.
 DASHBOARD_PAGES = (
-    "account", "alerts", "audit", "budgets", "clusters", "compare", "costs", "datasets", "invitation", "jobs",
+    "account", "alerts", "audit", "budgets", "clusters", "compare", "costs", "datasets", "invitation", "jobs", "models",
     "operations", "prices", "queue", "quotas", "reset-password", "sign-in", "simulator", "team", "tokens", "webhooks",
 )  # fmt: skip
 DASHBOARD_ROUTES = rf"^(?:(?:{'|'.join(DASHBOARD_PAGES)})(?:/.*)?)?$"

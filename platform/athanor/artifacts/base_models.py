@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from athanor.accounts.models import Team
-from athanor.artifacts import datasets, manifests, services, storage
+from athanor.artifacts import datasets, manifests, registry_selectors, services, storage
 from athanor.artifacts.models import Artifact
 from athanor.core.errors import FieldProblem, Invalid, NotFound
 from trainer.contract.hugging_face import (
@@ -42,7 +42,8 @@ def look_up(team: Team, training: TrainingSpec) -> TrainingSpec:
         datasets.check_bucket(team, uri, POINTER)
         return _filled(training, uri, lambda name: storage.get(uri + name))
     raise _refused(
-        "base_not_found", f"{base!r} is no model of the platform: give model:NAME, model:art_... or s3://bucket/prefix"
+        "base_not_found",
+        f"{base!r} is no model of the platform: give model:NAME@ALIAS, model:NAME, model:art_... or s3://bucket/prefix",
     )
 
 
@@ -69,6 +70,15 @@ def owner_of(team: Team, training: TrainingSpec | None) -> str | None:
 
 
 def _model(team: Team, name: str) -> Artifact:
+    """Return the model of an artifact's id, of a registered version (`NAME@ALIAS`, `NAME@NUMBER`) or of a job's name.
+
+    Raise Invalid if the team has none.
+    """
+    if "@" in name:
+        try:
+            return registry_selectors.find_version(team, name).artifact
+        except LookupError as error:
+            raise _refused("base_not_found", str(error)) from error
     rows = Artifact.objects.filter(job__team=team, kind=Artifact.Kind.MODEL, deletion=None).select_related("job__team")
     found = rows.filter(pk=name).first() or rows.filter(name=name).order_by("-created_at", "-pk").first()
     if found is None:

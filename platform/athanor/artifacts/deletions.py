@@ -5,8 +5,9 @@ to the quota. The record of a job (spec, events, metrics, cost) stays, since bud
 do the rows of what was purged, without their objects. A data key with nothing left to decrypt is destroyed. A deleted
 project frees its name; its jobs get the suffix `.deleted-ID` behind their project's. Teams: compliance/erasure.py.
 
-What an unfinished job needs cannot be deleted: `preview` names the job. The objects of a manifest that is not authentic
-are never deleted, since it may name those of others.
+What an unfinished job needs cannot be deleted: `preview` names the job. Neither can a version of a registered model:
+deleting its job or project leaves its artifact, and with it the data key. The objects of a manifest that is not
+authentic are never deleted, since it may name those of others.
 """
 
 import logging
@@ -24,7 +25,7 @@ from athanor.accounts.models import Team, User
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.artifacts import deletion_hold, keys, manifests, storage
-from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Deletion, PreparedDataset
+from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Deletion, ModelVersion, PreparedDataset
 from athanor.core import task_triggers, tenancy
 from athanor.core.errors import Conflict, Invalid, NotFound
 from athanor.jobs import projects
@@ -42,6 +43,7 @@ class Preview:
     """What a deletion would remove, and the jobs that depend on it.
 
     `blocked_by`: unfinished jobs that need the target. `used_by`: finished jobs that refer to it and are not changed.
+    `registered`: versions of models, the artifacts of which are not deleted.
     """
 
     kind: str
@@ -53,6 +55,7 @@ class Preview:
     preparations: list[PreparedDataset] = field(default_factory=list)
     blocked_by: list[Job] = field(default_factory=list)
     used_by: list[Job] = field(default_factory=list)
+    registered: list[ModelVersion] = field(default_factory=list)
     undo_days: int = 0
     contents: dict[str, int] = field(default_factory=dict)
 
@@ -85,25 +88,26 @@ def preview(target: Target) -> Preview:
     if isinstance(target, Project):
         return _preview_of_project(target)
     if isinstance(target, Job):
-        artifacts = list(Artifact.objects.filter(job=target, deletion=None))
+        artifacts, registered = _split(Artifact.objects.filter(job=target, deletion=None))
         checkpoints = list(Checkpoint.objects.filter(job=target, deletion=None, deleted_at=None))
         kind, name = Deletion.Kind.JOB, target.name
     elif isinstance(target, Artifact):
-        artifacts, checkpoints, kind, name = [target], [], Deletion.Kind.ARTIFACT, target.name
+        checkpoints, kind, name = [], Deletion.Kind.ARTIFACT, target.name
+        artifacts, registered = _split(Artifact.objects.filter(pk=target.pk))
     else:
-        artifacts, checkpoints = [], [target]
+        artifacts, checkpoints, registered = [], [target], []
         kind, name = Deletion.Kind.CHECKPOINT, f"checkpoint of step {target.step}"
     bases = [f"model:{row.id}" for row in artifacts if row.kind == Artifact.Kind.MODEL]
     job_id = target.id if isinstance(target, Job) else target.job_id
     users = Job.objects.filter(resolved_spec__training__model__base__in=bases)
     used = _users(users | Job.objects.filter(pk=job_id).exclude(status__in=FINAL))
     size = sum(row.size_bytes for row in [*artifacts, *checkpoints])
-    return Preview(kind, target.pk, name, size, artifacts, checkpoints, undo_days=days, **used)
+    return Preview(kind, target.pk, name, size, artifacts, checkpoints, registered=registered, undo_days=days, **used)
 
 
 def _preview_of_project(project: Project) -> Preview:
     jobs = Job.objects.filter(team_id=project.team_id, project=project.name)
-    artifacts = list(Artifact.objects.filter(job__in=jobs, deletion=None))
+    artifacts, registered = _split(Artifact.objects.filter(job__in=jobs, deletion=None))
     checkpoints = list(Checkpoint.objects.filter(job__in=jobs, deletion=None, deleted_at=None))
     bases = [f"model:{row.id}" for row in artifacts if row.kind == Artifact.Kind.MODEL]
     users = Job.objects.filter(resolved_spec__training__model__base__in=bases)
@@ -116,6 +120,7 @@ def _preview_of_project(project: Project) -> Preview:
         sum(row.size_bytes for row in [*artifacts, *checkpoints]),
         artifacts,
         checkpoints,
+        registered=registered,
         undo_days=settings.ATHANOR.undo_days,
         contents={"jobs": jobs.count()},
         **used,
@@ -143,6 +148,9 @@ def delete(target: Target, user: User, *, permanently: bool = False) -> Deletion
     with transaction.atomic():
         is_project = isinstance(target, Project)  # for it the full lock: it waits for submissions to the project
         type(target)._default_manager.select_for_update(no_key=not is_project).get(pk=target.pk)
+        # No artifact of these can be registered from here on: the second preview shows what was until then.
+        held = [row.pk for row in preview(target).artifacts]
+        list(Artifact.objects.select_for_update(no_key=True).filter(pk__in=held).order_by("pk").values_list("pk"))
         found = preview(target)
         _check_unused(found)
         now = timezone.now()
@@ -302,6 +310,12 @@ def _keys(files: list[StoredFile]) -> list[str]:
     return [part.key for file in files for part in file.parts]
 
 
+def _split(rows: QuerySet[Artifact]) -> tuple[list[Artifact], list[ModelVersion]]:
+    """Return the artifacts that are no version of a model, and the versions that the others are."""
+    versions = ModelVersion.objects.filter(artifact__in=rows).select_related("model").order_by("model__name", "number")
+    return list(rows.filter(versions=None)), list(versions)
+
+
 def _mark(row: Deletion, found: Preview) -> None:
     Artifact.objects.filter(pk__in=[each.pk for each in found.artifacts]).update(deletion=row)
     Checkpoint.objects.filter(pk__in=[each.pk for each in found.checkpoints]).update(deletion=row)
@@ -316,6 +330,14 @@ def _users(jobs: QuerySet[Job]) -> dict[str, Any]:
 
 
 def _check_unused(found: Preview) -> None:
+    if found.kind == Deletion.Kind.ARTIFACT and found.registered:
+        names = ", ".join(map(str, found.registered))
+        version = found.registered[0]
+        raise Conflict(
+            "registered_version",
+            f"{found.target_id} is registered as {names}",
+            remedy=f"delete the version first: athanor model delete {version.model.name} {version.number}",
+        )
     if found.blocked_by:
         names = ", ".join(f"{job.name} ({job.id}, {job.status})" for job in found.blocked_by)
         raise Conflict(

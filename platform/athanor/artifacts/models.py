@@ -1,4 +1,4 @@
-"""Keys, secrets, data sets, checkpoints, artifacts, profiles, deletions and stored sizes."""
+"""Keys, secrets, data sets, checkpoints, artifacts, registered models, profiles, deletions and stored sizes."""
 
 from typing import Any, ClassVar
 
@@ -284,6 +284,75 @@ class Artifact(StoredThing):
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.job_id}"
+
+
+class RegisteredModel(models.Model):
+    """A model of a team by name, with numbered versions. `card`: its model card, in Markdown."""
+
+    id = models.CharField(primary_key=True, max_length=40, default=ids.model_id, editable=False)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
+    name = models.CharField(max_length=100)
+    card = models.TextField(blank=True, default="")
+    tags = models.JSONField(default=list)
+    last_version = models.PositiveIntegerField(default=0)  # the numbers of deleted versions are not used again
+    created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    num_versions: int  # as registry_selectors.models_of counts them
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["team", "name"], name="model_name_is_unique_in_a_team")
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ModelVersion(models.Model):
+    """The export of a job as a numbered version of a model. It never changes, and its artifact cannot be deleted.
+
+    `digest`: SHA-256 of the artifact's manifest, which contains the digests of all files.
+    """
+
+    model = models.ForeignKey(RegisteredModel, on_delete=models.CASCADE, related_name="versions")
+    number = models.PositiveIntegerField()
+    artifact = models.ForeignKey(Artifact, on_delete=models.PROTECT, related_name="versions")
+    digest = models.CharField(max_length=64)
+    created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["model", "number"], name="version_numbers_are_unique_in_a_model"),
+            models.UniqueConstraint(fields=["model", "artifact"], name="one_version_of_a_model_per_artifact"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.model.name}@{self.number}"
+
+    @property
+    def alias_names(self) -> list[str]:
+        """Return the names of the aliases that name it, sorted."""
+        return sorted(alias.name for alias in self.aliases.all())
+
+
+class ModelAlias(models.Model):
+    """A name, such as `production`, for one version of a model. It can be moved to another version."""
+
+    model = models.ForeignKey(RegisteredModel, on_delete=models.CASCADE, related_name="aliases")
+    name = models.CharField(max_length=63)
+    version = models.ForeignKey(ModelVersion, on_delete=models.CASCADE, related_name="aliases")
+    moved_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    moved_at = models.DateTimeField()
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["model", "name"], name="alias_is_unique_in_a_model")
+        ]
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class JobStorage(models.Model):

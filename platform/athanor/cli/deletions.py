@@ -141,6 +141,8 @@ def _show(found: dict[str, Any]) -> None:
     parts = [f"{found[name]} {name}" for name in ("artifacts", "checkpoints", "preparations") if found[name]]
     parts += [f"{count} {kind.replace('_', ' ')}" for kind, count in found.get("contents", {}).items() if count]
     console.print(f"{found['kind']} {found['name']}: {size(found['size_bytes'])}  {', '.join(parts)}", soft_wrap=True)
+    for version in found.get("registered", []):
+        console.print(f"  {version} is a registered model: its files stay", soft_wrap=True, markup=False)
     for job in found["blocked_by"]:
         console.print(f"  needed by {job['name']} ({job['id']}, {job['status']}): it cannot be deleted yet")
     for job in found["used_by"]:

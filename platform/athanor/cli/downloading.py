@@ -15,6 +15,7 @@ import httpx
 
 from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode
+from athanor.cli.registry import find_version
 from athanor.cli.schema_gen import Artifact, Checkpoint
 from trainer.contract.encryption import DecryptionError, Encryptor, check_manifest
 from trainer.contract.manifest import (
@@ -183,7 +184,10 @@ def choose_checkpoint(client: Client, job: str, which: str) -> Checkpoint:
 
 
 def choose_artifact(client: Client, reference: str) -> Artifact:
-    """Return an artifact by its id, or the model of a job by the job's id."""
+    """Return an artifact by its id, a registered version by `model:NAME@ALIAS` or `model:NAME@NUMBER`, or the model of
+    a job by the job's id."""
+    if reference.startswith("model:"):
+        reference = find_version(client, reference.removeprefix("model:"))["artifact"]
     if reference.startswith("art_"):
         artifact: Artifact = client.get(f"/artifacts/{reference}")
         return artifact

@@ -21,7 +21,14 @@ from athanor.cli.schema_gen import Artifact, Checkpoint
 
 @reports_errors
 def download(
-    reference: Annotated[str, typer.Argument(help="A job (its model) or an artifact, art_...", metavar="JOB")],
+    reference: Annotated[
+        str,
+        typer.Argument(
+            help="A job (its model), an artifact (art_...), or a registered version: model:NAME@ALIAS or "
+            "model:NAME@NUMBER.",
+            metavar="JOB",
+        ),
+    ],
     folder: Annotated[
         Path | None, typer.Argument(help="A new folder. Default: by the name of what is downloaded.", metavar="[DIR]")
     ] = None,

@@ -92,6 +92,11 @@ class Named(TypedDict):
     name: str
 
 
+class OutputSpec(TypedDict):
+    register: NotRequired[str | None]
+    alias: NotRequired[str | None]
+
+
 class Preset(TypedDict):
     name: str
     title: str
@@ -783,6 +788,7 @@ class JobSpecRequest(TypedDict):
     retry: NotRequired[RetryPolicy]
     preflight: NotRequired[bool]
     checkpoint: NotRequired[CheckpointPolicy]
+    output: NotRequired[OutputSpec]
     telemetry: NotRequired[TelemetrySpec]
     training: NotRequired[TrainingSpec | None]
     prepare: NotRequired[PrepareSpec | None]

@@ -29,8 +29,10 @@ from athanor.artifacts.models import (
     Dataset,
     Deletion,
     JobStorage,
+    ModelVersion,
     PreparedDataset,
     Profile,
+    RegisteredModel,
     TeamKey,
 )
 from athanor.artifacts.services import job_prefix
@@ -194,6 +196,7 @@ def _scrub(job: Job) -> None:
     attempts = Attempt.objects.filter(job=job)
     for model in OF_ATTEMPTS:
         model._default_manager.filter(attempt__in=attempts).delete()
+    ModelVersion.objects.filter(artifact__job=job).delete()  # with their aliases, before their artifacts
     for model in OF_JOBS:
         model._default_manager.filter(job=job).delete()
     attempts.update(
@@ -263,8 +266,8 @@ def _delete_records(team: Team, deletion: Deletion) -> dict[str, int]:
     found = {}
     for name, model in {
         "notifications": Notification, "mails": Mail, "alerts": Alert, "alert_rules": AlertRule,
-        "deliveries": Delivery, "webhooks": Webhook, "datasets": Dataset, "projects": Project,
-        "invitations": Invitation, "tokens": ApiToken, "members": Membership,
+        "deliveries": Delivery, "webhooks": Webhook, "models": RegisteredModel, "datasets": Dataset,
+        "projects": Project, "invitations": Invitation, "tokens": ApiToken, "members": Membership,
     }.items():  # fmt: skip
         found[name] = model._default_manager.filter(team=team).count()
         model._default_manager.filter(team=team).delete()

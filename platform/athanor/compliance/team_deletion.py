@@ -15,7 +15,16 @@ from athanor.accounts.models import ApiToken, Membership, Team, User
 from athanor.accounts.selectors import open_invitations, service_accounts_of
 from athanor.artifacts import usage
 from athanor.artifacts.deletions import MAX_NAMED_JOBS, Preview
-from athanor.artifacts.models import Artifact, Checkpoint, DataKey, Dataset, Deletion, PreparedDataset, TeamSecret
+from athanor.artifacts.models import (
+    Artifact,
+    Checkpoint,
+    DataKey,
+    Dataset,
+    Deletion,
+    PreparedDataset,
+    RegisteredModel,
+    TeamSecret,
+)
 from athanor.budgets.models import Budget
 from athanor.core import task_triggers
 from athanor.core.errors import Conflict
@@ -44,6 +53,7 @@ def preview(team: Team) -> Preview:
             "invitations": open_invitations().filter(team=team).count(),
             "projects": Project.objects.filter(team=team, deleted_at=None).count(),
             "jobs": Job.objects.filter(team=team).count(),
+            "models": RegisteredModel.objects.filter(team=team).count(),
             "datasets": Dataset.objects.filter(team=team, deletion__purged_at=None).count(),
             "secrets": TeamSecret.objects.filter(team=team).count(),
             "webhooks": Webhook.objects.filter(team=team).count(),

@@ -108,6 +108,11 @@ def artifact_id() -> str:
     return new_id("art")
 
 
+def model_id() -> str:
+    """Return a new id of a registered model."""
+    return new_id("mdl")
+
+
 def profile_id() -> str:
     """Return a new id of a profile."""
     return new_id("prf")

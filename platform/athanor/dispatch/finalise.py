@@ -12,7 +12,7 @@ from django.utils import timezone
 from pydantic import ValidationError
 
 from athanor.accounts.failures import run_isolated
-from athanor.artifacts import datasets, keys, profiles, storage
+from athanor.artifacts import datasets, keys, profiles, registry, storage
 from athanor.artifacts import services as artifacts
 from athanor.artifacts.models import Artifact, Checkpoint
 from athanor.backends.base import Cause
@@ -164,6 +164,9 @@ def _apply(job: Job, attempt: Attempt, ending: Ending, report: AttemptEnd | None
         elif status is JobStatus.PAUSING:  # it finished before it heard of the pause
             transitions.move(job, JobStatus.STOPPING, reason=Reason.PAUSED_BY_USER, actor="dispatch", data=facts)
         transitions.move(job, JobStatus.SUCCEEDED, reason=Reason.COMPLETED, actor="dispatch", data=facts)
+        output_spec = spec_of(job).output
+        if output_spec.register is not None:
+            registry.register_output(job, attempt, output_spec.register, output_spec.alias)
         return
     if status is JobStatus.STOPPING:
         _end_stopped(job, Reason(job.reason), facts)

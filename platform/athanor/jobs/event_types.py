@@ -31,6 +31,11 @@ _ALERT = {
     "value": "What was measured, in the unit of the measure.",
     "threshold": "Threshold of the rule, in the same unit.",
 }
+_MODEL = {
+    "model": "Id of the registered model.",
+    "name": "Name of the model.",
+    "version": "Number of the version.",
+}
 
 PLATFORM_EVENTS: Mapping[str, PlatformEventType] = {
     "agent.events_refused": PlatformEventType(
@@ -141,6 +146,19 @@ PLATFORM_EVENTS: Mapping[str, PlatformEventType] = {
     ),
     "job.waiting": PlatformEventType(
         "A queued job waits for another reason than before.", {"reason": "Code of the reason."}, "`scheduling`"
+    ),
+    "model.alias_moved": PlatformEventType(
+        "An alias of a registered model was pointed to a version that the job made.",
+        {**_MODEL, "alias": "Name of the alias.", "previous_version": "Version that it named before, if any."},
+        "the user, or `dispatch` for `output.alias` of the spec",
+    ),
+    "model.alias_removed": PlatformEventType(
+        "An alias that named a version that the job made was removed.", {**_MODEL, "alias": "Name of the alias."}, _USER
+    ),
+    "model.registered": PlatformEventType(
+        "The model that the job exported became a version of a registered model.",
+        {**_MODEL, "artifact": "Id of the artifact."},
+        "the user, or `dispatch` for `output.register` of the spec",
     ),
     "profile.failed": PlatformEventType(
         "A requested profile could not be made.",

@@ -1,5 +1,6 @@
 """JobSpec, version 1. The `training` and `prepare` parts are the trainer's own types; the rest is the platform's."""
 
+import warnings
 from collections.abc import Iterator
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -12,10 +13,12 @@ from trainer.contract.telemetry import TelemetrySpec
 from trainer.contract.training import CheckpointPolicy, OneTask, ProcessLayout, TrainingSpec
 from trainer.contract.units import DURATION, SIZE
 
+NAME_PATTERN, MAX_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$", 100
+ALIAS_PATTERN, MAX_ALIAS = r"^[a-z][a-z0-9-]*$", 63  # of a model's version: no number, which is the version itself
 Name = Annotated[
     str,
-    Field(min_length=1, max_length=100),
-    Pattern(r"^[A-Za-z0-9][A-Za-z0-9._-]*$", "letters, digits, ., _ and -, beginning with a letter or digit"),
+    Field(min_length=1, max_length=MAX_NAME),
+    Pattern(NAME_PATTERN, "letters, digits, ., _ and -, beginning with a letter or digit"),
 ]
 JobId = Annotated[str, Pattern(r"^job_[0-9A-HJKMNP-TV-Z]{26}$", "the id of a job: job_ and 26 letters and digits")]
 LabelKey = Annotated[
@@ -28,6 +31,11 @@ SecretName = Annotated[
     str,
     Field(max_length=63),
     Pattern(r"^[a-z][a-z0-9-]*$", "lower-case letters, digits and -, beginning with a letter"),
+]
+Alias = Annotated[
+    str,
+    Field(max_length=MAX_ALIAS),
+    Pattern(ALIAS_PATTERN, "lower-case letters, digits and -, beginning with a letter"),
 ]
 SECONDS_PER_DAY = 86_400
 
@@ -129,6 +137,25 @@ class Schedule(CheckedModel):
             yield FieldConflict("deferrable", message, ("max_price_per_slot_hour", "max_grams_per_kwh"))
 
 
+with warnings.catch_warnings():
+    # Classes have a method of this name for abstract classes (abc), which a spec is not.
+    warnings.filterwarnings("ignore", 'Field name "register"', UserWarning)
+
+    class OutputSpec(CheckedModel):
+        """What becomes of the model that the job exports."""
+
+        register: Annotated[Name | None, Field(examples=["support-bot"])] = None
+        """Name of a model of the team, of which the exported model becomes the next version when the job succeeds. The
+        model is created if the team has none of this name."""
+        alias: Annotated[Alias | None, Field(examples=["candidate"])] = None
+        """Alias to point to the new version, such as candidate. It is created, or moved if the model has it. Needs
+        `register`."""
+
+        def _conflicts(self) -> Iterator[FieldConflict]:
+            if self.alias is not None and self.register is None:
+                yield FieldConflict("alias", "alias needs register, the name of the model", ("register",))
+
+
 class JobSpec(OneTask, CheckedModel):
     """A job: it either trains a model or prepares data that other jobs train on."""
 
@@ -180,6 +207,8 @@ class JobSpec(OneTask, CheckedModel):
     place. Other slow nodes are reported. `athanor preflight JOB` shows the figures. Ignored with `prepare`."""
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     """How often checkpoints are saved and how many are retained. Ignored with `prepare`."""
+    output: Annotated[OutputSpec, Field(exclude_if=lambda value: value == OutputSpec())] = OutputSpec()
+    """What becomes of the exported model: a version of a registered model, and an alias for it. Not with `prepare`."""
     telemetry: TelemetrySpec = TelemetrySpec()
     """Further destinations of the run's metrics. Ignored with `prepare`."""
     training: TrainingSpec | None = None
@@ -201,6 +230,8 @@ class JobSpec(OneTask, CheckedModel):
     def _conflicts(self) -> Iterator[FieldConflict]:
         if (self.training is None) == (self.prepare is None):
             yield FieldConflict("", "give either training or prepare, not both and not neither")
+        if self.prepare is not None and self.output.register is not None:
+            yield FieldConflict("output", "prepare makes no model to register; leave output out", ("prepare",))
 
 
 PRIORITY_VALUES: dict[str, int] = {"low": -10, "normal": 0, "high": 10}

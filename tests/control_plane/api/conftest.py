@@ -10,8 +10,8 @@ from athanor.accounts.models import Team, User
 from athanor.accounts.roles import Role
 from athanor.accounts.services import issue_token
 from athanor.alerts import services as alert_rules
-from athanor.artifacts import team_secrets
-from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Deletion, Profile
+from athanor.artifacts import registry, team_secrets
+from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Deletion, ModelAlias, ModelVersion, Profile
 from athanor.budgets.models import Budget, Series
 from athanor.clusters.models import Node
 from athanor.jobs.models import Job, Project
@@ -30,6 +30,10 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
     webhook, _ = webhooks.create(job.team, url="https://example.org/", name="", types=[], actor=job.created_by)
     stored = {"job": job, "attempt": attempt, "step": 1, "size_bytes": 0, "manifest": {"files": [], "world_size": 1}}
     Profile.objects.create(job=job, attempt=attempt, number=1, steps=3, requested_by="ada")
+    artifact = Artifact.objects.create(kind="model", name="m", **stored)
+    model = registry.create(job.team, job.created_by, name="bot")
+    version = ModelVersion.objects.create(model=model, number=1, artifact=artifact, digest="0" * 64)
+    ModelAlias.objects.create(model=model, name="production", version=version, moved_at=timezone.now())
     return {
         "cluster_id": job.pool.cluster_id,
         "pool_name": "no-such-pool",
@@ -41,7 +45,10 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
         "node_name": Node.objects.create(cluster=job.pool.cluster, name="node-of-the-fake").name,
         "job_id": job.id,
         "attempt_id": attempt.id,
-        "artifact_id": Artifact.objects.create(kind="model", name="m", **stored).id,
+        "artifact_id": artifact.id,
+        "model_id": version.model_id,
+        "version_number": str(version.number),
+        "alias": "production",
         "checkpoint_id": Checkpoint.objects.create(generation=0, **stored).id,
         "team_id": job.team_id,
         "dataset_id": Dataset.objects.create(team=job.team, name="books", origin=Dataset.Origin.SEALED).id,

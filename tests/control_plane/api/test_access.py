@@ -40,7 +40,7 @@ WITHOUT_ID = [(method, path) for method, path in ENDPOINTS if "<id:" not in path
 
 def path_of(template: str, ids: dict[str, str]) -> str:
     for name, value in ids.items():
-        for converter in ("int", "id", "name"):
+        for converter in ("int", "id", "name", "alias"):
             template = template.replace(f"<{converter}:{name}>", value)
     template = template.replace("<int:attempt_number>", "1")
     assert "<" not in template, f"{template}: give this test an object of the new kind"
@@ -124,6 +124,7 @@ BODIES: dict[str, Callable[[dict[str, str]], Any]] = {
     "POST jobs:pause": lambda ids: {"ids": [ids["job_id"]]},
     "POST jobs:resume": lambda ids: {"ids": [ids["job_id"]]},
     "POST webhooks": lambda ids: {"url": "https://example.org/", "team": ids["team_id"]},
+    "POST models": lambda ids: {"name": "bot", "team": ids["team_id"]},
     "POST alert-rules": lambda ids: {
         "name": "mine",
         "measure": "queue_wait",

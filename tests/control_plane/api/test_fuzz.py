@@ -100,6 +100,9 @@ REFUSALS: dict[str, set[str]] = {
     "jobs_plan": SUBMISSION,
     "jobs_submit": SUBMISSION,
     "metrics_query": {"choice"},  # either jobs or filters
+    "models_alias_set": {"unknown_version"},
+    "models_create": {"unknown_team"},
+    "models_register": {"required"},  # either an artifact or a job
     "notification_preferences_change": {"zone", "quiet_hours"},  # names of time zones; both ends
     "pools_put": {"required", "too_many_spare_nodes"},  # of a new one; less than its nodes
     "prices_change": {"zone"},  # names of time zones

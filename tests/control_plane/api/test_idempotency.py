@@ -39,6 +39,8 @@ REQUESTS: dict[str, tuple[str, Any]] = {
     "invitations_create": ("teams/{team_id}/invitations", {"role": "member"}),
     "jobs_profile": ("jobs/{running_id}:profile", {"steps": 2}),
     "members_add": ("teams/{team_id}/members", {"username": "nobody", "role": "member"}),
+    "models_create": ("models", {"name": "new", "team": "red"}),
+    "models_register": ("models/{model_id}/versions", {"artifact": "{artifact_id}"}),
     "offers_accept": ("invitations/{offer_id}:accept", None),
     "projects_create": ("projects", {"name": "new", "team": "red"}),
     "secrets_put": ("teams/{team_id}/secrets", {"name": "new", "value": "hush-hush"}),

@@ -14,8 +14,19 @@ from athanor.accounts import audit, members
 from athanor.accounts.models import ApiToken, AuditEvent, Membership, PlatformRole, Role, Team, User
 from athanor.accounts.services import issue_token
 from athanor.accounts.stream_sessions import StreamSession, authorized_sessions
-from athanor.artifacts import deletions, keys, storage, team_secrets, uploads
-from athanor.artifacts.models import Artifact, Checkpoint, DataKey, Dataset, Deletion, TeamKey, TeamSecret
+from athanor.artifacts import deletions, keys, registry, storage, team_secrets, uploads
+from athanor.artifacts.models import (
+    Artifact,
+    Checkpoint,
+    DataKey,
+    Dataset,
+    Deletion,
+    ModelAlias,
+    ModelVersion,
+    RegisteredModel,
+    TeamKey,
+    TeamSecret,
+)
 from athanor.compliance import certificates, erasure
 from athanor.compliance.models import Erasure
 from athanor.core import encryption
@@ -117,13 +128,20 @@ def test_an_erased_team_cannot_be_read_even_with_copies_of_its_objects(
     assert copied
     wrapped = bytes(DataKey.objects.get(owner=job.id).wrapped)
     stored = len(objects_of(job))
+    drive.register_model(drive.attempt_of(job))
+    model = registry.create(team, job.created_by, name="bot")
+    registry.register(model, Artifact.objects.select_related("job").get(job=job), job.created_by, "production")
+    assert ModelAlias.objects.exists()
     events = AuditEvent.objects.count()
     deletion = operator.send("DELETE", f"teams/{team.id}?permanently=true").json()
     assert (erasure.run_due(), erasure.run_due()) == (1, 0)
 
     assert objects_of(job) == []
-    for model in (TeamKey, DataKey, TeamSecret, Webhook, Delivery, Dataset, Artifact, Checkpoint, JobEvent, LogChunk):
-        assert not model._default_manager.exists(), model
+    for table in (
+        TeamKey, DataKey, TeamSecret, Webhook, Delivery, Dataset, Artifact, Checkpoint, JobEvent, LogChunk,
+        RegisteredModel, ModelVersion, ModelAlias,
+    ):  # fmt: skip
+        assert not table._default_manager.exists(), table
     assert not Membership.objects.filter(team=team).exists()
     assert not ApiToken.objects.filter(team=team).exists()
     with pytest.raises(Misconfigured):  # another team's key, or a new one, does not open what the destroyed key wrapped

@@ -270,15 +270,17 @@ class RetryView(APIView):
     def post(self, request: Request, job_id: str) -> Response:
         """Retry a job.
 
-        Submits a new job with the spec of a job that has ended, as it was written. A job that has not ended is
-        refused with 409. Needs the role member in the team."""
+        Submits a new job with the spec of a job that has ended, as it was written; a base model that was named by an
+        alias or a version is the same one. A job that has not ended is refused with 409. Needs the role member in the
+        team."""
         principal = get_principal(request)
         original = selectors.job_of(principal, job_id)
         check_may_write(principal, original.team_id)
         if JobStatus(original.status) not in FINAL:
             remedy = "wait for its end or cancel it; to run it a second time in parallel, fork it"
             raise Conflict("job_not_final", f"{job_id} is {original.status} and has not ended", remedy=remedy)
-        return _submit(request, original.team, _written(original), original)
+        written = submission.with_same_base(_written(original), original)
+        return _submit(request, original.team, written, original)
 
 
 def _written(job: Job) -> dict[str, Any]:

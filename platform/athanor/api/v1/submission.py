@@ -83,6 +83,19 @@ def _with_data(spec: JobSpec, data: DataSpec) -> JobSpec:
     return validation.parse_spec(changed.model_dump(mode="json"))
 
 
+def with_same_base(written: dict[str, Any], original: Job) -> dict[str, Any]:
+    """Return a written spec with the base model of the original, if it names a registered version.
+
+    An alias may have been moved since.
+    """
+    model = (written.get("training") or {}).get("model") or {}
+    if "@" not in (model.get("base") or ""):
+        return written
+    base = original.resolved_spec["training"]["model"]["base"]
+    training = written["training"]
+    return {**written, "training": {**training, "model": {**model, "base": base}}}
+
+
 def apply_merge_patch(original: Any, changes: Any) -> Any:
     """Return `original` with the JSON merge patch applied (RFC 7396)."""
     if not isinstance(changes, dict):

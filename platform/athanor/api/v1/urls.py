@@ -26,6 +26,7 @@ from athanor.api.v1 import (
     projects,
     queue,
     quotas,
+    registry,
     second_factors,
     session,
     simulations,
@@ -59,8 +60,15 @@ class Name(PublicId):
     regex = r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}"
 
 
+class Alias(PublicId):
+    """A name of an alias of a model's version."""
+
+    regex = r"[a-z][a-z0-9-]{0,62}"
+
+
 register_converter(PublicId, "id")
 register_converter(Name, "name")
+register_converter(Alias, "alias")
 
 urlpatterns = [
     path("session", session.SessionView.as_view()),
@@ -100,6 +108,13 @@ urlpatterns = [
     path("invitations/<id:invitation_id>", teams.InvitationView.as_view()),
     path("service-accounts/<id:account_id>", teams.ServiceAccountView.as_view()),
     path("service-accounts/<id:account_id>/tokens", teams.ServiceAccountTokensView.as_view()),
+    path("models", registry.ModelsView.as_view()),
+    path("models/<id:model_id>", registry.ModelView.as_view()),
+    path("models/<id:model_id>/deletion", registry.ModelDeletionView.as_view()),
+    path("models/<id:model_id>/versions", registry.VersionsView.as_view()),
+    path("models/<id:model_id>/versions/<int:version_number>", registry.VersionView.as_view()),
+    path("models/<id:model_id>/versions/<int:version_number>/deletion", registry.VersionDeletionView.as_view()),
+    path("models/<id:model_id>/aliases/<alias:alias>", registry.AliasView.as_view()),
     path("alert-rules", alerts.AlertRulesView.as_view()),
     path("alert-rules/<id:alert_rule_id>", alerts.AlertRuleView.as_view()),
     path("alerts", alerts.AlertsView.as_view()),

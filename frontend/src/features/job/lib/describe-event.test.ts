@@ -18,6 +18,16 @@ const DETAILS = {
 const SHOWN =
   "; gradient: blocks.3.mlp 62%, head 20%; sequences 48 to 55; highest loss 7.31 in rows of dataset:web train-00000-00002.tokens: 17, 21";
 
+describe("events of registered models", () => {
+  it("name the model and the version", () => {
+    const text = (type: string, message: string) =>
+      describeEvent({ seq: 1, type, actor: "ada", time: "2026-01-01T00:00:00Z", message, data: {}, request_id: "", job_id: "job_1", team_seq: null })?.text;
+    expect(text("model.registered", "bot@3")).toBe("Registered as bot@3");
+    expect(text("model.alias_moved", "bot@production is version 3")).toBe("Alias moved: bot@production is version 3");
+    expect(text("model.alias_removed", "bot@production")).toBe("Alias removed: bot@production");
+  });
+});
+
 describe("events of a spike", () => {
   it("name layers and data", () => {
     expect(textOf("gradient.large", { step: 7, norm: 5123.4, because: "12.0 times the median of the last 20 steps", ...DETAILS }))

@@ -178,6 +178,12 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(`Checkpoint of step ${step ?? "?"} is intact again: ${word("because")}`);
     case "checkpoint.retired":
       return described(`Checkpoint of step ${step ?? "?"} is given up: ${word("because")}`);
+    case "model.registered":
+      return described(`Registered as ${event.message}`, "good");
+    case "model.alias_moved":
+      return described(`Alias moved: ${event.message}`);
+    case "model.alias_removed":
+      return described(`Alias removed: ${event.message}`);
     case "secret.withheld":
       return described(`Secret withheld: ${event.message}`, "waiting");
     case "profile.requested":

@@ -65,6 +65,12 @@ class DeletionPreviewSerializer(serializers.Serializer[Preview]):
     used_by = DependentSerializer(
         many=True, help_text="Finished jobs that refer to it. Their records stay. At most 20 are listed."
     )
+    registered = serializers.ListField(
+        child=serializers.CharField(),
+        help_text=(
+            "Versions of models, as `NAME@NUMBER`. Their files stay; an artifact that is one of them cannot be deleted."
+        ),
+    )
     undo_days = serializers.IntegerField(help_text="Days during which the deletion can be undone.")
     contents = serializers.DictField(
         child=serializers.IntegerField(),

@@ -1,0 +1,42 @@
+import { queryOptions } from "@tanstack/react-query";
+
+import { request } from "@/api/client";
+import type { ModelAlias, ModelVersion, Page, RegisteredModel } from "@/api/types";
+
+export const modelsKey = ["models"] as const;
+
+const SHOWN = 200;
+
+const model = (id: string) => `/models/${encodeURIComponent(id)}`;
+const alias = (id: string, name: string) => `${model(id)}/aliases/${encodeURIComponent(name)}`;
+
+export function modelsQuery() {
+  return queryOptions({
+    queryKey: modelsKey,
+    queryFn: ({ signal }) => request<Page<RegisteredModel>>("/models", { query: { limit: SHOWN }, signal }),
+  });
+}
+
+export function modelQuery(id: string) {
+  return queryOptions({
+    queryKey: [...modelsKey, id],
+    queryFn: ({ signal }) => request<RegisteredModel>(model(id), { signal }),
+  });
+}
+
+/** The newest versions of a model. */
+export function versionsQuery(id: string) {
+  return queryOptions({
+    queryKey: [...modelsKey, id, "versions"],
+    queryFn: ({ signal }) =>
+      request<Page<ModelVersion>>(`${model(id)}/versions`, { query: { limit: SHOWN }, signal }),
+  });
+}
+
+export function pointAlias(id: string, name: string, version: number): Promise<ModelAlias> {
+  return request<ModelAlias>(alias(id, name), { method: "PUT", json: { version } });
+}
+
+export function changeCard(id: string, card: string): Promise<RegisteredModel> {
+  return request<RegisteredModel>(model(id), { method: "PATCH", json: { card } });
+}

@@ -1,0 +1,98 @@
+import { screen, waitFor, within } from "@testing-library/react";
+import { describe, expect, it } from "vitest";
+
+import type { ModelVersion, RegisteredModel } from "@/api/types";
+import { ModelPage } from "@/features/models/components/model-page";
+import { ModelsPage } from "@/features/models/components/models-page";
+import { page } from "@/testing/documents";
+import { render } from "@/testing/render";
+import { server } from "@/testing/server";
+
+const TIME = "2026-01-02T03:04:05Z";
+const MODEL: RegisteredModel = {
+  id: "mdl_1",
+  team: { id: "team_1", name: "red" },
+  name: "bot",
+  card: "# Bot\n\n<b>Answers</b> questions.",
+  tags: ["chat"],
+  versions: 2,
+  last_version: 2,
+  aliases: [{ name: "production", version: 1, moved_by: "ada", moved_at: TIME }],
+  created_by: "ada",
+  created_at: TIME,
+};
+
+function version(number: number, aliases: string[]): ModelVersion {
+  return {
+    number,
+    model: { id: "mdl_1", name: "bot" },
+    job: { id: `job_${number}`, name: `train-${number}` },
+    attempt: 1,
+    step: 100,
+    artifact: `art_${number}`,
+    size_bytes: 4096,
+    metrics: {},
+    digest: "ab".repeat(32),
+    aliases,
+    created_by: "ada",
+    created_at: TIME,
+  };
+}
+
+function open() {
+  server.answer("GET /models/{model_id}", MODEL);
+  server.answer("GET /models/{model_id}/versions", page(version(2, []), version(1, ["production"])));
+  return render(<ModelPage />, { at: "/models/mdl_1", path: "/models/:modelId" });
+}
+
+describe("model page", () => {
+  it("shows versions with their jobs, aliases and the card, without HTML of its own", async () => {
+    const { container } = open();
+    const versions = await screen.findByRole("table", { name: "Versions" });
+    expect(within(versions).getByRole("link", { name: "train-2" }).getAttribute("href")).toBe("/jobs/job_2");
+    expect(within(versions).getByText("production")).toBeTruthy();
+    expect(screen.getByText("model:bot@production")).toBeTruthy();
+    expect(screen.getByRole("heading", { name: "Bot" })).toBeTruthy();
+    expect(screen.getByText("<b>Answers</b> questions.")).toBeTruthy();
+    expect(container.querySelector("b")).toBeNull();
+  });
+
+  it("moves an alias to the version of the row", async () => {
+    server.answer("PUT /models/{model_id}/aliases/{alias}", {
+      name: "production", version: 2, moved_by: "ada", moved_at: TIME,
+    });
+    const { user } = open();
+    await user.click(await screen.findByRole("button", { name: "Move an alias of bot to version 2" }));
+    const dialog = await screen.findByRole("dialog");
+    await user.click(within(dialog).getByRole("button", { name: "Move" }));
+    expect(await screen.findByText("bot@production is version 2.")).toBeTruthy();
+    expect(server.calls("PUT /models/{model_id}/aliases/{alias}")[0]?.json).toEqual({ version: 2 });
+  });
+
+  it("changes the card", async () => {
+    server.answer("PATCH /models/{model_id}", MODEL);
+    const { user } = open();
+    await user.click(await screen.findByRole("button", { name: "Edit" }));
+    const card = screen.getByRole("textbox", { name: /Model card/ });
+    await user.clear(card);
+    await user.type(card, "new");
+    await user.click(screen.getByRole("button", { name: "Save" }));
+    await waitFor(() => expect(server.calls("PATCH /models/{model_id}")[0]?.json).toEqual({ card: "new" }));
+  });
+});
+
+describe("models page", () => {
+  it("lists models with their aliases", async () => {
+    server.answer("GET /models", page(MODEL));
+    render(<ModelsPage />);
+    const table = await screen.findByRole("table", { name: "Models" });
+    expect(within(table).getByRole("link", { name: "bot" }).getAttribute("href")).toBe("/models/mdl_1");
+    expect(within(table).getByText("production: 1")).toBeTruthy();
+  });
+
+  it("says how to register one when there is none", async () => {
+    server.answer("GET /models", page());
+    render(<ModelsPage />);
+    expect(await screen.findByText("athanor model register NAME JOB")).toBeTruthy();
+  });
+});

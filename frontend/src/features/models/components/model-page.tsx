@@ -1,0 +1,194 @@
+import { Anchor, Button, Group, Stack, Text, Textarea } from "@mantine/core";
+import { useDisclosure } from "@mantine/hooks";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import type { SubmitEvent } from "react";
+import { useState } from "react";
+import { Link, useParams } from "react-router";
+
+import type { ModelVersion, RegisteredModel } from "@/api/types";
+import { CopyButton } from "@/components/copy-button";
+import type { Column } from "@/components/data-table";
+import { DataTable } from "@/components/data-table";
+import { EmptyState } from "@/components/empty-state";
+import { Markdown } from "@/components/markdown";
+import { Moment } from "@/components/moment";
+import { Page } from "@/components/page";
+import { PageSkeleton } from "@/components/page-skeleton";
+import { Panel } from "@/components/panel";
+import { Pill } from "@/components/pill";
+import { ProblemNotice } from "@/components/problem-notice";
+import { changeCard, modelQuery, modelsKey, versionsQuery } from "@/features/models/api/models";
+import { AliasDialog } from "@/features/models/components/alias-dialog";
+import { bytes, count } from "@/lib/format";
+import { fieldsOf } from "@/lib/form";
+
+const MAX_CARD = 100_000;
+
+function columns(model: RegisteredModel, onMove: (version: number) => void): Column<ModelVersion>[] {
+  return [
+    { name: "Version", cell: (version) => <span className="mono">{version.number}</span> },
+    {
+      name: "Aliases",
+      cell: (version) => (
+        <Group gap={6}>
+          {version.aliases.map((alias) => (
+            <Pill key={alias} tone="muted">
+              {alias}
+            </Pill>
+          ))}
+        </Group>
+      ),
+    },
+    {
+      name: "Job",
+      cell: (version) => (
+        <Anchor component={Link} to={`/jobs/${version.job.id}`} size="sm">
+          {version.job.name}
+        </Anchor>
+      ),
+    },
+    { name: "Step", end: true, cell: (version) => count(version.step) },
+    { name: "Size", end: true, cell: (version) => bytes(version.size_bytes) },
+    {
+      name: "Digest",
+      quiet: true,
+      cell: (version) => (
+        <>
+          <span className="mono">{version.digest.slice(0, 12)}</span>{" "}
+          <CopyButton value={version.digest} label={`Copy the digest of version ${version.number}`} />
+        </>
+      ),
+    },
+    {
+      name: "Registered",
+      end: true,
+      quiet: true,
+      cell: (version) => (
+        <>
+          <Moment time={version.created_at} />
+          {version.created_by ? ` by ${version.created_by}` : ""}
+        </>
+      ),
+    },
+    {
+      name: "(Alias)",
+      end: true,
+      cell: (version) => (
+        <Button
+          variant="subtle"
+          size="xs"
+          onClick={() => onMove(version.number)}
+          aria-label={`Move an alias of ${model.name} to version ${version.number}`}
+        >
+          Move alias
+        </Button>
+      ),
+    },
+  ];
+}
+
+function Versions({ model }: { model: RegisteredModel }) {
+  const versions = useQuery(versionsQuery(model.id));
+  const [moving, setMoving] = useState<number | null>(null);
+  const rows = versions.data?.items ?? [];
+  return (
+    <Panel title="Versions" flush>
+      {versions.error ? <ProblemNotice error={versions.error} onRetry={() => void versions.refetch()} /> : null}
+      {rows.length > 0 ? (
+        <DataTable label="Versions" rows={rows} columns={columns(model, setMoving)} rowKey={(one) => String(one.number)} />
+      ) : null}
+      {versions.data && rows.length === 0 ? (
+        <EmptyState title="No versions">
+          Register the export of a job: <code className="mono">athanor model register {model.name} JOB</code>
+        </EmptyState>
+      ) : null}
+      {moving === null ? null : (
+        <AliasDialog model={model} versions={rows} version={moving} onClose={() => setMoving(null)} />
+      )}
+    </Panel>
+  );
+}
+
+function Card({ model }: { model: RegisteredModel }) {
+  const [editing, { open, close }] = useDisclosure(false);
+  const client = useQueryClient();
+  const save = useMutation({
+    mutationFn: (card: string) => changeCard(model.id, card),
+    onSuccess: () => {
+      close();
+      void client.invalidateQueries({ queryKey: modelsKey });
+    },
+  });
+  const edit = (
+    <Button size="compact-sm" variant="default" onClick={open}>
+      Edit
+    </Button>
+  );
+  const send = (event: SubmitEvent<HTMLFormElement>) => save.mutate(fieldsOf(event)("card"));
+  return (
+    <Panel title="Model card" tools={editing ? null : edit}>
+      {editing ? (
+        <form onSubmit={send}>
+          <Stack>
+            <Textarea
+              name="card"
+              label="Model card, in Markdown"
+              description="What the model is for, its data, limits and licence."
+              defaultValue={model.card}
+              maxLength={MAX_CARD}
+              rows={14}
+            />
+            {save.error ? <ProblemNotice error={save.error} /> : null}
+            <Group justify="flex-end">
+              <Button variant="default" onClick={close}>
+                Cancel
+              </Button>
+              <Button type="submit" loading={save.isPending}>
+                Save
+              </Button>
+            </Group>
+          </Stack>
+        </form>
+      ) : null}
+      {!editing && model.card ? <Markdown text={model.card} /> : null}
+      {!editing && !model.card ? (
+        <Text size="sm" c="dimmed">
+          No card yet.
+        </Text>
+      ) : null}
+    </Panel>
+  );
+}
+
+/** One registered model: its versions, aliases and card. */
+export function ModelPage() {
+  const id = useParams()["modelId"] ?? "";
+  const read = useQuery(modelQuery(id));
+  const model = read.data;
+  if (model === undefined) {
+    return <PageSkeleton title="Model" error={read.error} onRetry={() => void read.refetch()} />;
+  }
+  const [alias] = model.aliases;
+  const reference = alias ? `model:${model.name}@${alias.name}` : "";
+  return (
+    <Page
+      title={model.name}
+      lead={
+        <Group gap="xs">
+          {model.team.name}
+          {model.tags.length > 0 ? <span>{model.tags.join(", ")}</span> : null}
+          {reference ? (
+            <>
+              <span className="mono">{reference}</span>
+              <CopyButton value={reference} label="Copy the reference for a spec" />
+            </>
+          ) : null}
+        </Group>
+      }
+    >
+      {read.error ? <ProblemNotice error={read.error} onRetry={() => void read.refetch()} /> : null}
+      <Versions model={model} />
+      <Card model={model} />
+    </Page>
+  );
+}

@@ -1,0 +1,147 @@
+"""Serializers of the model registry: models, versions, aliases, and previews of their deletion."""
+
+from rest_framework import serializers
+
+from athanor.api.bodies import RequestSerializer
+from athanor.api.v1.serializers.common import NamedSerializer
+from athanor.api.v1.serializers.deletions import DependentSerializer
+from athanor.artifacts.models import ModelAlias, ModelVersion, RegisteredModel
+from athanor.artifacts.registry import RegistryPreview
+from athanor.specs.v1 import ALIAS_PATTERN, MAX_ALIAS, MAX_NAME, NAME_PATTERN
+
+MAX_CARD = 100_000
+MAX_TAGS, MAX_TAG = 50, 63
+TAG = r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$"
+CARD_HELP = "Model card, in Markdown: what the model is for, its data, limits and licence."
+TAGS_HELP = "Words to find it by, such as `chat` or `german`: letters, digits and `._/:-`."
+ALIAS_HELP = "Alias to point to the version, such as `candidate`. It is created, or moved if the model has it."
+MAX_NUMBER = 2**31 - 1
+
+
+class AliasSerializer(serializers.Serializer[ModelAlias]):
+    """A name for one version of a model."""
+
+    name = serializers.CharField(help_text="Name of the alias, such as `production`.")
+    version = serializers.IntegerField(source="version.number", help_text="Number of the version that it names.")
+    moved_by = serializers.CharField(
+        source="moved_by.username",
+        allow_null=True,
+        default=None,
+        help_text="Username of the account that pointed it there. Null if the account is gone.",
+    )
+    moved_at = serializers.DateTimeField(help_text="Time at which it was pointed there, ISO 8601 in UTC.")
+
+
+class ModelSerializer(serializers.Serializer[RegisteredModel]):
+    """A model of a team, with numbered versions."""
+
+    id = serializers.CharField()
+    team = NamedSerializer()
+    name = serializers.CharField(help_text="Name, unique in the team. It does not change.")
+    card = serializers.CharField(allow_blank=True, help_text=CARD_HELP)
+    tags = serializers.ListField(child=serializers.CharField(), help_text=TAGS_HELP)
+    versions = serializers.IntegerField(source="num_versions", help_text="Number of its versions.")
+    last_version = serializers.IntegerField(
+        help_text="Highest number that a version has had; 0 before the first. Numbers are not used again."
+    )
+    aliases = AliasSerializer(many=True, help_text="Its aliases, by name.")
+    created_by = serializers.CharField(
+        source="created_by.username",
+        allow_null=True,
+        default=None,
+        help_text="Username of the person or service account that created it. Null if the account is gone.",
+    )
+    created_at = serializers.DateTimeField()
+
+
+class NewModelSerializer(RequestSerializer):
+    """A model to create."""
+
+    name = serializers.RegexField(NAME_PATTERN, max_length=MAX_NAME, help_text="Name, unique in the team.")
+    team = serializers.CharField(
+        required=False, help_text="Name or id of the team. May be left out if you belong to one team only."
+    )
+    card = serializers.CharField(
+        required=False, allow_blank=True, trim_whitespace=False, max_length=MAX_CARD, help_text=CARD_HELP
+    )
+    tags = serializers.ListField(
+        child=serializers.RegexField(TAG, max_length=MAX_TAG), required=False, max_length=MAX_TAGS, help_text=TAGS_HELP
+    )
+
+
+class ModelChangesSerializer(RequestSerializer):
+    """Changes of a model. Its name and its versions stay."""
+
+    card = serializers.CharField(
+        required=False, allow_blank=True, trim_whitespace=False, max_length=MAX_CARD, help_text=CARD_HELP
+    )
+    tags = serializers.ListField(
+        child=serializers.RegexField(TAG, max_length=MAX_TAG), required=False, max_length=MAX_TAGS, help_text=TAGS_HELP
+    )
+
+
+class VersionSerializer(serializers.Serializer[ModelVersion]):
+    """A version of a model: the export of a job. It never changes."""
+
+    number = serializers.IntegerField(help_text="Number of the version within its model, from 1.")
+    model = NamedSerializer(help_text="The model.")
+    job = NamedSerializer(source="artifact.job", help_text="The job that made it.")
+    attempt = serializers.IntegerField(
+        source="artifact.attempt.number", help_text="Number of the job's attempt that exported it."
+    )
+    step = serializers.IntegerField(source="artifact.step", help_text="Optimizer step of the exported weights.")
+    artifact = serializers.CharField(
+        source="artifact_id", help_text="Id of the artifact, for `POST /artifacts/{artifact_id}:download`."
+    )
+    size_bytes = serializers.IntegerField(
+        source="artifact.size_bytes", help_text="Size of the encrypted files in bytes."
+    )
+    metrics = serializers.DictField(
+        source="artifact.metrics",
+        child=serializers.FloatField(),
+        help_text="Values by name, as the job reported them with the export.",
+    )
+    digest = serializers.CharField(
+        help_text="SHA-256 of the artifact's manifest, which contains the digests of all files; hexadecimal."
+    )
+    aliases = serializers.ListField(
+        source="alias_names", child=serializers.CharField(), help_text="Names of the aliases that name it."
+    )
+    created_by = serializers.CharField(
+        source="created_by.username",
+        allow_null=True,
+        default=None,
+        help_text="Username of the account that registered it. Null if the account is gone.",
+    )
+    created_at = serializers.DateTimeField()
+
+
+class NewVersionSerializer(RequestSerializer):
+    """An export to register: give either `artifact` or `job`."""
+
+    artifact = serializers.CharField(required=False, help_text="Id of an artifact of kind `model`.")
+    job = serializers.CharField(required=False, help_text="Id of a job: its newest model is registered.")
+    alias = serializers.RegexField(ALIAS_PATTERN, max_length=MAX_ALIAS, required=False, help_text=ALIAS_HELP)
+
+
+class AliasTargetSerializer(RequestSerializer):
+    """The version that an alias names."""
+
+    version = serializers.IntegerField(min_value=1, max_value=MAX_NUMBER, help_text="Number of the version.")
+
+
+class RegistryPreviewSerializer(serializers.Serializer[RegistryPreview]):
+    """What deleting a model or a version would remove. Artifacts are not deleted."""
+
+    model = NamedSerializer(help_text="The model.")
+    versions = VersionSerializer(many=True, help_text="The versions, newest first.")
+    aliases = AliasSerializer(many=True, help_text="Aliases that name one of them. While there are any, it is refused.")
+    blocked_by = DependentSerializer(
+        many=True,
+        help_text=(
+            "Unfinished jobs that start from one of them. While there are any, it is refused. At most 20 are listed."
+        ),
+    )
+    used_by = DependentSerializer(
+        many=True, help_text="Finished jobs that started from one of them. Their records stay. At most 20 are listed."
+    )

@@ -1,0 +1,82 @@
+"""Queries of registered models and their versions, limited to the teams of the caller."""
+
+from django.db.models import Count, Prefetch, QuerySet
+
+from athanor.accounts.models import Team
+from athanor.accounts.selectors import Principal
+from athanor.artifacts.models import Artifact, ModelAlias, ModelVersion, RegisteredModel
+from athanor.core.errors import Conflict, NotFound
+from athanor.jobs.models import Job
+
+ALIASES = Prefetch("aliases", ModelAlias.objects.select_related("version", "moved_by").order_by("name"))
+
+
+def models_of(principal: Principal, *, team: str = "", name: str = "") -> QuerySet[RegisteredModel]:
+    """Return the models of the principal's teams, or of the team with this name, or those with this name."""
+    rows = RegisteredModel.objects.filter(team_id__in=principal.team_ids)
+    if team:
+        rows = rows.filter(team__name=team)
+    if name:
+        rows = rows.filter(name=name)
+    rows = rows.select_related("team", "created_by").prefetch_related(ALIASES)
+    rows = rows.order_by("-id")
+    return rows.annotate(num_versions=Count("versions"))  # type: ignore[no-redef] # the model declares it for readers
+
+
+def model_of(principal: Principal, model_id: str) -> RegisteredModel:
+    """Return a model of one of the principal's teams, or raise NotFound."""
+    row = models_of(principal).filter(pk=model_id).first()
+    if row is None:
+        raise NotFound("model", model_id)
+    return row
+
+
+def versions_of(model: RegisteredModel, before: int | None = None) -> QuerySet[ModelVersion]:
+    """Return the versions of a model, newest first; with `before`, those with a lower number."""
+    rows = ModelVersion.objects.filter(model=model)
+    if before is not None:
+        rows = rows.filter(number__lt=before)
+    rows = rows.select_related("model", "artifact__job", "artifact__attempt", "created_by")
+    return rows.prefetch_related("aliases").order_by("-number")
+
+
+def version_of(model: RegisteredModel, number: int) -> ModelVersion:
+    """Return a version of a model, or raise NotFound."""
+    row = versions_of(model).filter(number=number).first()
+    if row is None:
+        raise NotFound("version", f"{model.name}@{number}")
+    return row
+
+
+def export_of(job: Job) -> Artifact:
+    """Return the newest model that a job exported. Raise Conflict if it has none."""
+    rows = Artifact.objects.filter(job=job, kind=Artifact.Kind.MODEL, deletion=None).select_related("job__team")
+    found = rows.order_by("-created_at", "-pk").first()
+    if found is None:
+        detail = f"{job.id} has no model (it is {job.status})"
+        raise Conflict(
+            "no_model", detail, remedy="register it when the job has succeeded, or set output.register in its spec"
+        )
+    return found
+
+
+def find_version(team: Team, reference: str) -> ModelVersion:
+    """Return the version of `NAME@ALIAS` or `NAME@NUMBER` in a team. Raise LookupError that says what there is."""
+    name, _, which = reference.partition("@")
+    model = RegisteredModel.objects.filter(team=team, name=name).first()
+    if model is None:
+        raise LookupError(f"team {team.name} has no model {name!r}; `athanor model list` shows those that it has")
+    versions = ModelVersion.objects.filter(model=model).select_related("artifact__job__team")
+    if which.isdecimal():
+        found = versions.filter(number=int(which)).first() if len(which) < 10 else None
+        if found is None:
+            raise LookupError(f"model {name!r} has no version {which}; `athanor model show {name}` lists its versions")
+        return found
+    found = versions.filter(aliases__name=which, aliases__model=model).first()
+    if found is None:
+        known = ", ".join(ModelAlias.objects.filter(model=model).order_by("name").values_list("name", flat=True))
+        raise LookupError(
+            f"model {name!r} has no alias {which!r} (its aliases: {known or 'none'}); name one of these or a version, "
+            f"or create it: athanor model alias {name} {which or 'ALIAS'} VERSION"
+        )
+    return found

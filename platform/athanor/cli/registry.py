@@ -1,0 +1,235 @@
+"""`athanor model`: the model registry, with its versions and aliases."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from athanor.cli.client import Client
+from athanor.cli.errors import CliError, ExitCode, reports_errors
+from athanor.cli.lookup import TeamOption, find_row
+from athanor.cli.options import AsJson, connect, find_job
+from athanor.cli.plain import plain
+from athanor.cli.render import columns, console, print_json, size
+from athanor.cli.times import moment
+
+app = typer.Typer(rich_markup_mode=None)
+LISTING = "athanor model list"
+ModelName = Annotated[str, typer.Argument(help="Name or id of the model.", metavar="MODEL")]
+TeamName = Annotated[str | None, typer.Option("--team", help="Name of the team; needed if several have the model.")]
+
+
+@app.command("list")
+@reports_errors
+def list_models(team: TeamName = None, as_json: AsJson = False) -> None:
+    """List the registered models of your teams, newest first."""
+    found = list(connect().pages("/models", team=team))
+    if as_json:
+        print_json(found)
+        return
+    table = columns("name", "team", "versions", "aliases", "tags", "created")
+    for row in found:
+        table.add_row(
+            escape(row["name"]), escape(row["team"]["name"]), str(row["versions"]), escape(_aliases(row)),
+            escape(", ".join(row["tags"])), moment(row["created_at"]),
+        )  # fmt: skip
+    console.print(table if found else "No models. Register one: athanor model register NAME JOB")
+
+
+@app.command("show")
+@reports_errors
+def show(model: ModelName, team: TeamName = None, as_json: AsJson = False) -> None:
+    """Show a model: its versions, aliases and card."""
+    client = connect()
+    found = find_model(client, model, team)
+    versions = list(client.pages(f"/models/{found['id']}/versions"))
+    if as_json:
+        print_json({**found, "versions": versions})
+        return
+    console.print(f"{escape(found['name'])} of team {escape(found['team']['name'])}  {found['id']}")
+    if found["tags"]:
+        console.print(f"tags: {escape(', '.join(found['tags']))}")
+    table = columns("version", "aliases", "job", "attempt", "step", "size", "registered", "by", "artifact")
+    for row in versions:
+        table.add_row(
+            str(row["number"]), escape(", ".join(row["aliases"])), escape(row["job"]["name"]), str(row["attempt"]),
+            str(row["step"]), size(row["size_bytes"]), moment(row["created_at"]), escape(row["created_by"] or ""),
+            row["artifact"],
+        )  # fmt: skip
+    console.print(table if versions else "No versions.")
+    if found["card"]:
+        print(f"\n{plain(found['card'])}")
+
+
+@app.command("register")
+@reports_errors
+def register(
+    name: Annotated[str, typer.Argument(help="Name of the model. It is created if the team has none of this name.")],
+    reference: Annotated[str, typer.Argument(help="A job (its newest model) or an artifact, art_...", metavar="JOB")],
+    alias: Annotated[str | None, typer.Option(help="Alias to point to the version, such as candidate.")] = None,
+    team: TeamOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Register the export of a job as the next version of a model. Safe to repeat."""
+    client = connect()
+    body = {"artifact": reference} if reference.startswith("art_") else {"job": find_job(client, reference)}
+    found = _named(client, name, team)
+    if found is None:
+        found = client.post("/models", {"name": name, **({"team": team} if team else {})})
+    if alias is not None:
+        body["alias"] = alias
+    made = client.post(f"/models/{found['id']}/versions", body)
+    if as_json:
+        print_json(made)
+        return
+    named = f", {escape(', '.join(made['aliases']))}" if made["aliases"] else ""
+    console.print(f"{escape(name)}@{made['number']}{named}: the model of {escape(made['job']['name'])}")
+
+
+@app.command("alias")
+@reports_errors
+def set_alias(
+    model: ModelName,
+    alias: Annotated[str, typer.Argument(help="Name of the alias, such as production.")],
+    version: Annotated[int | None, typer.Argument(min=1, help="Number of the version.", metavar="[VERSION]")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the alias. The version stays.")] = False,
+    team: TeamName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Point an alias to a version of a model, or remove it."""
+    if remove == (version is not None):
+        raise CliError(ExitCode.USAGE, "give the number of a version, or --remove")
+    client = connect()
+    found = find_model(client, model, team)
+    path = f"/models/{found['id']}/aliases/{alias}"
+    if remove:
+        client.delete(path)
+        if not as_json:
+            console.print(f"{escape(found['name'])}@{escape(alias)} is removed")
+        return
+    made = client.put(path, {"version": version})
+    if as_json:
+        print_json(made)
+    else:
+        console.print(f"{escape(found['name'])}@{escape(alias)} is version {made['version']}")
+
+
+@app.command("describe")
+@reports_errors
+def describe(
+    model: ModelName,
+    card: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="File with the model card, in Markdown.")
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Tag; replaces the tags there are. Repeatable.")] = None,
+    no_tags: Annotated[bool, typer.Option("--no-tags", help="Remove all tags.")] = False,
+    team: TeamName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replace the card or the tags of a model."""
+    if tag and no_tags:
+        raise CliError(ExitCode.USAGE, "give either --tag or --no-tags")
+    changes: dict[str, Any] = {}
+    if card is not None:
+        try:
+            changes["card"] = card.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise CliError(ExitCode.USAGE, f"{card} is not text in UTF-8: {error}") from error
+    if tag or no_tags:
+        changes["tags"] = tag or []
+    if not changes:
+        raise CliError(ExitCode.USAGE, "nothing to change: give --card, --tag or --no-tags")
+    client = connect()
+    changed = client.patch(f"/models/{find_model(client, model, team)['id']}", changes)
+    if as_json:
+        print_json(changed)
+    else:
+        console.print(f"{escape(changed['name'])}: changed {' and '.join(changes)}")
+
+
+@app.command("delete")
+@reports_errors
+def delete(
+    model: ModelName,
+    version: Annotated[
+        int | None, typer.Argument(min=1, help="Only this version. Default: the model.", metavar="[VERSION]")
+    ] = None,
+    preview: Annotated[bool, typer.Option("--preview", help="Only show what it would remove.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    team: TeamName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a model with its versions, or one version. The files stay with their jobs; `athanor delete` removes them.
+
+    Refused while an alias names it or an unfinished job starts from it.
+    """
+    client = connect()
+    found = find_model(client, model, team)
+    path = f"/models/{found['id']}" + ("" if version is None else f"/versions/{version}")
+    name = found["name"] if version is None else f"{found['name']}@{version}"
+    depends = client.get(f"{path}/deletion")
+    if preview and as_json:
+        print_json(depends)
+        return
+    if not as_json:
+        _show_preview(depends)
+    if preview:
+        return
+    if not yes and not as_json:
+        typer.confirm(f"This cannot be undone. Delete {name}?", abort=True)
+    client.delete(path)
+    if as_json:
+        print_json(depends)
+    else:
+        console.print(f"{escape(name)} is deleted", soft_wrap=True)
+
+
+def find_model(client: Client, text: str, team: str | None = None) -> Any:
+    """Return the registered model with this name or id. Raises CliError for none or several."""
+    rows = client.pages("/models", team=team, name=None if text.startswith("mdl_") else text)
+    return find_row(rows, text, ["name"], "model", LISTING)
+
+
+def find_version(client: Client, reference: str) -> Any:
+    """Return the version of `NAME@ALIAS` or `NAME@NUMBER`. Raises CliError naming what the model has."""
+    name, _, which = reference.partition("@")
+    model = find_model(client, name)
+    if which.isdecimal():
+        return client.get(f"/models/{model['id']}/versions/{which}")
+    found = [alias for alias in model["aliases"] if alias["name"] == which]
+    if not found:
+        known = ", ".join(alias["name"] for alias in model["aliases"]) or "none"
+        raise CliError(
+            ExitCode.NOT_FOUND,
+            f"model {name!r} has no alias {which!r} (its aliases: {known}); `athanor model show {name}` lists versions",
+        )
+    return client.get(f"/models/{model['id']}/versions/{found[0]['version']}")
+
+
+def _named(client: Client, name: str, team: str | None) -> Any:
+    """Return the model of this name in the team, None if there is none. Raises CliError for several."""
+    found = [
+        row for row in client.pages("/models", name=name) if team in (None, row["team"]["name"], row["team"]["id"])
+    ]
+    return find_row(found, name, ["name"], "model", LISTING) if found else None
+
+
+def _aliases(row: dict[str, Any]) -> str:
+    return ", ".join(f"{alias['name']}={alias['version']}" for alias in row["aliases"])
+
+
+def _show_preview(found: dict[str, Any]) -> None:
+    for row in found["versions"]:
+        console.print(
+            f"{found['model']['name']}@{row['number']}: {row['artifact']} of {row['job']['name']}, which stays",
+            soft_wrap=True, markup=False,
+        )  # fmt: skip
+    for alias in found["aliases"]:
+        console.print(f"  named by alias {alias['name']}: remove it first", soft_wrap=True, markup=False)
+    for job in found["blocked_by"]:
+        text = f"  base model of {job['name']} ({job['id']}, {job['status']}): it cannot be deleted yet"
+        console.print(text, soft_wrap=True, markup=False)
+    for job in found["used_by"]:
+        text = f"  base model of {job['name']} ({job['id']}, {job['status']}), whose record stays"
+        console.print(text, soft_wrap=True, markup=False)

@@ -1,0 +1,106 @@
+"""`athanor model` and `athanor download model:...`: requests and output."""
+
+import json
+from typing import Any
+
+import pytest
+
+VERSION = {
+    "number": 1, "model": {"id": "mdl_1", "name": "bot"}, "job": {"id": "job_1", "name": "tune[1]"}, "attempt": 1,
+    "step": 100, "artifact": "art_1", "size_bytes": 4096, "metrics": {}, "digest": "ab" * 32,
+    "aliases": ["production"], "created_by": "ada", "created_at": "2026-01-01T00:00:00Z",
+}  # fmt: skip
+MODEL = {
+    "id": "mdl_1", "team": {"id": "team_1", "name": "red"}, "name": "bot", "card": "# Bot\x1b[31m", "tags": ["chat"],
+    "versions": 1, "last_version": 1, "created_by": "ada", "created_at": "2026-01-01T00:00:00Z",
+    "aliases": [{"name": "production", "version": 1, "moved_by": "ada", "moved_at": "2026-01-01T00:00:00Z"}],
+}  # fmt: skip
+JOB = "job_01KAN1T7Q3E8V5M2R9C4X6Y0ZB"
+
+
+@pytest.fixture(autouse=True)
+def stored(server: Any, answer: Any) -> None:
+    server.answer("GET /api/v1/models", answer({"items": [MODEL], "next_cursor": None}))
+    server.answer("GET /api/v1/models/mdl_1/versions", answer({"items": [VERSION], "next_cursor": None}))
+    server.answer("GET /api/v1/models/mdl_1/versions/1", answer(VERSION))
+
+
+@pytest.mark.parametrize(
+    ("command", "request_line", "body"),
+    [
+        (["register", "bot", "art_1"], "POST models/mdl_1/versions", {"artifact": "art_1"}),
+        (["register", "bot", JOB, "--alias", "new"], "POST models/mdl_1/versions", {"job": JOB, "alias": "new"}),
+        (["alias", "bot", "production", "1"], "PUT models/mdl_1/aliases/production", {"version": 1}),
+        (["describe", "bot", "--tag", "a", "--tag", "b"], "PATCH models/mdl_1", {"tags": ["a", "b"]}),
+        (["describe", "bot", "--no-tags"], "PATCH models/mdl_1", {"tags": []}),
+    ],
+)
+def test_what_is_sent(command: list[str], request_line: str, body: Any, athanor: Any, server: Any, answer: Any) -> None:
+    method, path = request_line.split()
+    server.answer(f"{method} /api/v1/{path}", answer({**MODEL, **VERSION, "version": 1}))
+    done = athanor("model", *command)
+    assert done.returncode == 0, done.stderr
+    (sent,) = [each for each in server.seen if each.method != "GET"]
+    assert json.loads(sent.body) == body
+
+
+def test_a_model_is_created_by_its_first_version(athanor: Any, server: Any, answer: Any) -> None:
+    server.answer("GET /api/v1/models", answer({"items": [], "next_cursor": None}))
+    server.answer("POST /api/v1/models", answer(MODEL, status=201))
+    server.answer("POST /api/v1/models/mdl_1/versions", answer(VERSION, status=201))
+    done = athanor("model", "register", "bot", "art_1", "--team", "red")
+    assert done.returncode == 0, done.stderr
+    assert "bot@1" in done.stdout
+    assert "tune[1]" in done.stdout
+    first, _ = [each for each in server.seen if each.method == "POST"]
+    assert json.loads(first.body) == {"name": "bot", "team": "red"}
+
+
+def test_what_is_shown(athanor: Any) -> None:
+    assert "production=1" in athanor("model", "list").stdout
+    shown = athanor("model", "show", "bot").stdout
+    assert "art_1" in shown
+    assert "# Bot" in shown
+    assert "\x1b[31m" not in shown
+    assert json.loads(athanor("model", "show", "bot", "--json").stdout)["versions"][0]["number"] == 1
+
+
+def test_a_deletion_shows_what_depends_on_it_and_asks(athanor: Any, server: Any, answer: Any) -> None:
+    job = {"id": "job_2", "name": "later", "status": "running"}
+    found = {
+        "model": VERSION["model"], "versions": [VERSION], "aliases": MODEL["aliases"], "blocked_by": [job],
+        "used_by": [{**job, "name": "earlier", "status": "succeeded"}],
+    }  # fmt: skip
+    server.answer("GET /api/v1/models/mdl_1/versions/1/deletion", answer(found))
+    server.answer("DELETE /api/v1/models/mdl_1/versions/1", answer(None, status=204))
+    shown = athanor("model", "delete", "bot", "1", "--preview").stdout
+    for words in ("art_1 of tune[1]", "named by alias production", "base model of later", "base model of earlier"):
+        assert words in shown
+    assert athanor("model", "delete", "bot", "1", given="n\n").returncode == 1
+    assert not [each for each in server.seen if each.method == "DELETE"]
+    assert "bot@1 is deleted" in athanor("model", "delete", "bot", "1", "--yes").stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["model", "show", "none"], "athanor model list"),
+        (["model", "alias", "bot", "production"], "--remove"),
+        (["model", "describe", "bot"], "--card"),
+        (["download", "model:bot@staging"], "its aliases: production"),
+        (["download", "model:bot"], "athanor model show bot"),
+    ],
+)
+def test_errors_name_the_remedy(command: list[str], words: str, athanor: Any) -> None:
+    done = athanor(*command)
+    assert done.returncode != 0
+    assert words in done.stderr
+
+
+@pytest.mark.parametrize("reference", ["model:bot@production", "model:bot@1"])
+def test_a_download_of_a_version_is_that_of_its_artifact(
+    reference: str, athanor: Any, server: Any, answer: Any
+) -> None:
+    server.answer("GET /api/v1/artifacts/art_1", answer({"code": "gone"}, status=404))
+    assert athanor("download", reference).returncode != 0
+    assert server.seen[-1].path == "/api/v1/artifacts/art_1"
