@@ -96,9 +96,7 @@ class ChatTemplate:
     def from_model(cls, folder: Path | None, end_of_text: str) -> "ChatTemplate":
         """Return the template of a model in Hugging Face's layout; the default one if it has none or there is no
         model."""
-        settings: dict[str, Any] = {}
-        if folder is not None and (folder / TOKENIZER_SETTINGS_NAME).exists():
-            settings = json.loads((folder / TOKENIZER_SETTINGS_NAME).read_text())
+        settings = _tokenizer_settings(folder)
         tokens = {name: _text_of(settings[name]) for name in _SPECIAL_TOKENS if settings.get(name)}
         return cls(template_of(folder, settings) or DEFAULT_TEMPLATE, {"eos_token": end_of_text, **tokens})
 
@@ -166,6 +164,18 @@ class ChatTemplate:
             raise TemplateError(f"the chat template cannot render these messages: {error}") from error
 
 
+def has_template(folder: Path | None) -> bool:
+    """Return whether a folder has its own chat template."""
+    return template_of(folder, _tokenizer_settings(folder)) is not None
+
+
+def _tokenizer_settings(folder: Path | None) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    if folder is not None and (folder / TOKENIZER_SETTINGS_NAME).exists():
+        settings = json.loads((folder / TOKENIZER_SETTINGS_NAME).read_text())
+    return settings
+
+
 def template_of(folder: Path | None, settings: dict[str, Any]) -> str | None:
     """Return a folder's own chat template: a file, or an entry of `tokenizer_config.json` (there also by name)."""
     if folder is None:
@@ -191,7 +201,7 @@ def read_conversations(objects: Iterable[RawObject], part: MixturePart, template
             if problem:
                 raise data_error(f"{place}: {problem}")
             try:
-                yield template.conversation(_with_parsed_arguments(record[field]), record.get(TOOLS_FIELD))
+                yield template.conversation(with_parsed_arguments(record[field]), record.get(TOOLS_FIELD))
             except (TemplateError, ValueError) as error:
                 raise data_error(f"{place}: {error}") from error
 
@@ -206,18 +216,26 @@ def _problem(record: Any, field: str) -> str:
         names = ", ".join(sorted(record)[:8]) if isinstance(record, dict) else f"a {type(record).__name__}"
         return f"no field {field!r} (it has: {names}); set text_field to the field that contains the messages"
     messages = record[field]
+    problem = messages_problem(messages, record, field)
+    if problem:
+        return problem
+    if not any(trained_messages(messages)):
+        return f"{field} has no message with the role assistant and a weight other than 0: there is nothing to train on"
+    return ""
+
+
+def messages_problem(messages: Any, record: dict[str, Any], field: str) -> str:
+    """Return why values of a record, which errors name `field`, cannot be rendered as messages, empty if they can."""
     problem = conversation_problem(messages, record.get(TOOLS_FIELD))
     if problem:
         return f"{field}{problem}" if problem.startswith("[") else f"{field} {problem}"
     content = json.dumps(record, ensure_ascii=False)
     if _BEGIN in content or _END in content:
         return f"{field} contains the private-use character U+E0F1 or U+E0F2; remove it"
-    if not any(trained_messages(messages)):
-        return f"{field} has no message with the role assistant and a weight other than 0: there is nothing to train on"
     return ""
 
 
-def _with_parsed_arguments(messages: Messages) -> Messages:
+def with_parsed_arguments(messages: Messages) -> Messages:
     """Return messages whose calls have their arguments as objects: some exports write them as JSON in a string, which
     templates would quote again."""
     if not any(message.get("tool_calls") for message in messages):
