@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.trainer.pairs import DPO, PAIRS, pairs, preferring, write_pairs
-from tests.trainer.runs import FinishedRun, kill_rank, run_alone, tiny_training
+from tests.trainer.runs import MIXTURE, FinishedRun, kill_rank, run_alone, tiny_training
 from trainer.contract.base import FieldConflictError
 from trainer.contract.cost import RankCost
 from trainer.contract.data import DataSpec, PrepareSpec
@@ -24,8 +26,8 @@ from trainer.contract.training import TrainingSpec
 from trainer.data.batch import MicroBatch
 from trainer.data.chat import ChatTemplate
 from trainer.data.documents import RawObject
-from trainer.data.packing import IGNORED, DocumentRows
 from trainer.data.masks import masked
+from trainer.data.packing import IGNORED, DocumentRows
 from trainer.data.pairs import Pair, read_pairs
 from trainer.errors import TrainerError
 from trainer.models.decoder import Decoder
@@ -307,14 +309,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_pairs(tmp_path_factory.mktemp("pairs") / "pairs.jsonl", pairs())
 
 
+CHANGES: dict[str, dict[str, Any]] = {"full": {}, "lora": LORA, "orpo": ORPO}
+Alone = Callable[[str], FinishedRun]
+
+
 @pytest.fixture(scope="module")
-def alone(base: FinishedRun, data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, FinishedRun]:
-    """Runs of one process, by what they train."""
+def alone(base: FinishedRun, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Alone:
+    """The run of one process, by what it trains."""
     folder = tmp_path_factory.mktemp("alone")
-    changes: dict[str, dict[str, Any]] = {"full": {}, "lora": LORA, "orpo": ORPO}
-    return {
-        name: run_alone(folder / name, preferring(base, **each), data=data) for name, each in changes.items()
-    }  # fmt: skip
+    return cache(lambda name: run_alone(folder / name, preferring(base, **CHANGES[name]), data=data))
 
 
 SERIES = ("train/loss", "train/chosen_reward", "train/rejected_reward", "train/reward_margin", "train/reward_accuracy")
@@ -322,8 +325,8 @@ SERIES = ("train/loss", "train/chosen_reward", "train/rejected_reward", "train/r
 
 @pytest.mark.processes
 @pytest.mark.parametrize("name", ["full", "lora", "orpo"])
-def test_a_run_learns_to_prefer(name: str, alone: dict[str, FinishedRun]) -> None:
-    run = alone[name]
+def test_a_run_learns_to_prefer(name: str, alone: Alone) -> None:
+    run = alone(name)
     assert run.end_class is EndClass.COMPLETED, run.end
     accuracy, margin = run.series("evaluation/reward_accuracy"), run.series("evaluation/reward_margin")
     assert accuracy[20] == 1.0 and margin[20] > margin[0] + 0.01
@@ -342,7 +345,7 @@ def test_a_run_learns_to_prefer(name: str, alone: dict[str, FinishedRun]) -> Non
         ("full", {"zero": 0}),
         ("full", {"tensor": 2}),
         pytest.param("full", {"zero": 3}, marks=pytest.mark.slow),
-        ("lora", {"zero": 3}),
+        pytest.param("lora", {"zero": 3}, marks=pytest.mark.slow),
         pytest.param("lora", {"tensor": 2}, marks=pytest.mark.slow),
         pytest.param("orpo", {"zero": 2}, marks=pytest.mark.slow),
         pytest.param("orpo", {"tensor": 2}, marks=pytest.mark.slow),
@@ -350,24 +353,45 @@ def test_a_run_learns_to_prefer(name: str, alone: dict[str, FinishedRun]) -> Non
     ids=str,
 )
 def test_the_numbers_are_the_same_on_every_mesh(
-    name: str, parallelism: dict[str, int], base: FinishedRun, data: Path, alone: dict[str, FinishedRun], tmp_path: Path
+    name: str, parallelism: dict[str, int], base: FinishedRun, data: Path, alone: Alone, tmp_path: Path
 ) -> None:
-    changes = {"lora": LORA, "orpo": ORPO}.get(name, {})
-    training = preferring(base, **changes, parallelism=parallelism)
+    training = preferring(base, **CHANGES[name], parallelism=parallelism)
     run = run_alone(tmp_path / "run", training, processes=2, data=data)
     assert run.end_class is EndClass.COMPLETED, run.end
     for series in (*SERIES, *(each.replace("train", "evaluation") for each in SERIES)):
-        assert run.series(series) == pytest.approx(alone[name].series(series), abs=1e-4), series
+        assert run.series(series) == pytest.approx(alone(name).series(series), abs=1e-4), series
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("name", ["full", pytest.param("lora", marks=pytest.mark.slow)])
 def test_a_killed_run_continues_with_the_same_bits(
-    name: str, base: FinishedRun, data: Path, alone: dict[str, FinishedRun], tmp_path: Path
+    name: str, base: FinishedRun, data: Path, alone: Alone, tmp_path: Path
 ) -> None:
-    training = preferring(base, **({"lora": LORA}.get(name, {})))
+    training = preferring(base, **CHANGES[name])
     run = run_alone(tmp_path / "run", training, data=data, restarts=1, every_steps=7, at_first_checkpoint=kill_rank(0))
     assert run.end_class is EndClass.COMPLETED, run.end
     assert run.events("checkpoint.restored"), "the run was not resumed"
     for series in SERIES:
-        assert run.series(series) == alone[name].series(series), series
+        assert run.series(series) == alone(name).series(series), series
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_experts_on_other_ranks_have_the_same_numbers(data: Path, tmp_path: Path) -> None:
+    base = run_alone(tmp_path / "base", tiny_training(model={"shape": MIXTURE}, steps=4, schedule={"warmup_steps": 0}))
+    one = run_alone(tmp_path / "one", preferring(base, optimizer={"learning_rate": 1e-3}), data=data)
+    training = preferring(base, optimizer={"learning_rate": 1e-3}, parallelism={"expert": 2, "zero": 3})
+    two = run_alone(tmp_path / "two", training, processes=2, data=data)
+    assert one.end_class is two.end_class is EndClass.COMPLETED, two.end
+    for series in SERIES:
+        assert two.series(series) == pytest.approx(one.series(series), abs=1e-4), series
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_adapters_on_a_base_in_4_bits_learn_to_prefer(base: FinishedRun, data: Path, tmp_path: Path) -> None:
+    training = preferring(base, **{**LORA, "lora": {**LORA["lora"], "quantization": "nf4"}})
+    run = run_alone(tmp_path / "run", training, data=data)
+    assert run.end_class is EndClass.COMPLETED, run.end
+    assert run.series("train/loss")[1] == pytest.approx(math.log(2), abs=1e-6)
+    assert run.series("evaluation/reward_accuracy")[20] == 1.0

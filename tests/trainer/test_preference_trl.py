@@ -19,6 +19,7 @@ from trainer.storage.folder import FolderStorage
 trl = pytest.importorskip("trl", reason="TRL is not installed: pip install trl==1.16.0")
 import datasets  # noqa: E402 - installed with TRL alone
 
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 STEPS, PAIRS_PER_STEP = 20, 4
 SIDES = ("chosen", "rejected")
 RATE = 1e-3
@@ -70,7 +71,7 @@ def text_of(row: dict[str, Any], answer: str, tokenizer: Any) -> str:
 
 
 def one_a_row(rows: list[dict[str, Any]], tokenizer: Any) -> tuple[list[dict[str, Any]], int]:
-    """Return rows and the length of a sequence, such that each sequence has one pair, as TRL counts a batch in pairs."""
+    """Return rows, and a length such that each sequence has one of them: TRL counts a batch in pairs."""
     sizes = [sum(len(tokenizer(text_of(row, side, tokenizer)).input_ids) for side in SIDES) for row in rows]
     return [row for row, size in zip(rows, sizes, strict=True) if size > max(sizes) / 2], max(sizes)
 

@@ -58,11 +58,13 @@ class DataSpec(CheckedModel):
     `content` each; they become text by the chat template of `model.base` or a built-in one, and only what the assistant
     says counts in the loss. It needs packing `documents`. `preference` reads JSON lines with the fields `chosen`,
     `rejected` and perhaps `prompt`, which are all texts or all lists of messages; without `prompt` it is what both
-    answers begin with. It belongs to `training.preference`, and needs packing `documents` and `long_documents: drop`: a
-    pair is one document, whose two answers are in the same sequence. With `mixture`, set it in each part."""
+    answers begin with. It belongs to `training.preference`, and needs packing `documents` and `long_documents: drop`,
+    which leaves pairs out that are longer than a sequence: both answers, each with the prompt, are in the same one.
+    With `mixture`, set it in each part."""
     text_field: TextField = "text"
     """Field of a JSON line, or column of a parquet file, that holds the text. With the format `chat` it holds the list
-    of messages, and its default is `messages`. Ignored for plain text and pairs. With `mixture`, set it in each part."""
+    of messages, and its default is `messages`. Ignored for plain text and pairs. With `mixture`, set it in each
+    part."""
     validation_fraction: ValidationFraction = 0.02
     """Fraction of the documents held out for evaluation: every k-th document, where k is 1 divided by the fraction,
     rounded. A file of plain text is one document. Of fewer than k documents, this fraction at the end of each long file

@@ -80,9 +80,9 @@ class OptimizerSpec(SpecModel):
     norms and routers."""
     learning_rate: Annotated[LearningRate | None, Field(examples=[3e-4])] = None
     """Peak learning rate, which `schedule` multiplies in each step. Without it, 2e-4 for low-rank adapters (`lora`),
-    2e-5 for all weights of a base model (1e-5 and 1e-6 with `preference`), and for a new model 3e-3 up to 50 million parameters beside the embeddings,
-    1e-3 up to 500 million, 3e-4 up to 20 billion, 1.5e-4 up to 100 billion, and 8e-5 beyond. The resolved spec has the
-    number."""
+    2e-5 for all weights of a base model (with `preference` 1e-5 and 1e-6), and for a new model 3e-3 up to 50 million
+    parameters beside the embeddings, 1e-3 up to 500 million, 3e-4 up to 20 billion, 1.5e-4 up to 100 billion, and 8e-5
+    beyond. The resolved spec has the number."""
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     """Decay rate of AdamW's running mean of gradients."""
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95

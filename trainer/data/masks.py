@@ -1,5 +1,5 @@
-"""Stored tokens with a loss mask: the highest of 32 bits is set for tokens that are not targets, the next one for those of
-the rejected answer of a pair."""
+"""Stored tokens with a loss mask: the highest of 32 bits is set for tokens that are not targets, the next one for those
+of the rejected answer of a pair."""
 
 from collections.abc import Sequence
 

@@ -24,8 +24,8 @@ class LoRALinear(nn.Module):
     """A linear layer with an adapter: x W^T + scale x A^T B^T, and its bias if it has one.
 
     `weight` W is [out, in], and in 4 bits once `quantize_linears` has replaced it; `lora_a` A is [rank, in], `lora_b` B
-    is [out, rank]. Without `is_adapted`, the adapter is left out. With gradients, a share `dropout` of the adapter's inputs is set to zero, by torch's random numbers
-    (`seed_dropout`).
+    is [out, rank]. Without `is_adapted`, the adapter is left out. With gradients, a share `dropout` of the adapter's
+    inputs is set to zero, by torch's random numbers (`seed_dropout`).
     """
 
     weight: nn.Parameter | NF4Weight

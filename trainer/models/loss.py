@@ -1,8 +1,9 @@
 """Cross-entropy of a linear head, computed in chunks of tokens so that the logits of a batch are never all in memory.
 
-The forward pass of the summed loss computes the gradients too, while it has the probabilities of a chunk; it stores only
-these gradients for the backward pass, and computes each exponential once. The log-probabilities of the targets have a
-gradient that depends on all of them, so their backward pass computes the probabilities again.
+The forward pass of the summed loss computes the gradients too, while it has the probabilities of a chunk; it stores
+only these gradients for the backward pass, and computes each exponential once. What a loss makes of the
+log-probabilities of the targets is known only after all of them, so their backward pass computes the probabilities
+again.
 
 Shape suffixes: T tokens, C tokens of a chunk, D hidden, V vocabulary entries of this rank.
 """

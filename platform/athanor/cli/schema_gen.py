@@ -242,7 +242,7 @@ DigitsEnum: TypeAlias = Literal['whole', 'single', 'triples']
 ExportEnum: TypeAlias = Literal['merged', 'adapter']
 
 
-FormatEnum: TypeAlias = Literal['auto', 'text', 'jsonl', 'parquet', 'chat']
+FormatEnum: TypeAlias = Literal['auto', 'text', 'jsonl', 'parquet', 'chat', 'preference']
 
 
 class GradientWatchSpec(TypedDict):
@@ -259,6 +259,9 @@ class Holder(TypedDict):
 
 
 LongDocumentsEnum: TypeAlias = Literal['cut', 'truncate', 'drop']
+
+
+LossEnum: TypeAlias = Literal['dpo', 'orpo']
 
 
 class MixturePart(TypedDict):
@@ -495,6 +498,13 @@ class LoraSpec(TypedDict):
     targets: NotRequired[list[TargetsEnum]]
     quantization: NotRequired[QuantizationEnum]
     export: NotRequired[ExportEnum]
+
+
+class PreferenceSpec(TypedDict):
+    loss: NotRequired[LossEnum]
+    beta: NotRequired[float]
+    label_smoothing: NotRequired[float]
+    length_normalised: NotRequired[bool]
 
 
 class ScheduleSpec(TypedDict):
@@ -752,6 +762,7 @@ class TrainingSpec(TypedDict):
     optimizer: NotRequired[OptimizerSpec]
     schedule: NotRequired[ScheduleSpec]
     lora: NotRequired[LoraSpec | None]
+    preference: NotRequired[PreferenceSpec | None]
     batch_ramp: NotRequired[BatchRamp | None]
     z_loss: NotRequired[float]
     precision: NotRequired[PrecisionEnum]
