@@ -324,7 +324,7 @@ SERIES = ("train/loss", "train/chosen_reward", "train/rejected_reward", "train/r
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", ["full", "lora", "orpo"])
+@pytest.mark.parametrize("name", ["full", "lora", pytest.param("orpo", marks=pytest.mark.slow)])
 def test_a_run_learns_to_prefer(name: str, alone: Alone) -> None:
     run = alone(name)
     assert run.end_class is EndClass.COMPLETED, run.end
@@ -395,3 +395,22 @@ def test_adapters_on_a_base_in_4_bits_learn_to_prefer(base: FinishedRun, data: P
     assert run.end_class is EndClass.COMPLETED, run.end
     assert run.series("train/loss")[1] == pytest.approx(math.log(2), abs=1e-6)
     assert run.series("evaluation/reward_accuracy")[20] == 1.0
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_compiled_blocks_leave_the_adapters_out_for_the_reference(
+    base: FinishedRun, data: Path, alone: Alone, tmp_path: Path
+) -> None:
+    run = run_alone(tmp_path / "run", preferring(base, **LORA, compile=True), data=data)
+    assert run.end_class is EndClass.COMPLETED, run.end
+    for series in SERIES:
+        assert run.series(series) == pytest.approx(alone("lora").series(series), abs=1e-4), series
+
+
+@pytest.mark.processes
+def test_pairs_that_are_all_too_long_end_the_run_with_the_remedy(base: FinishedRun, data: Path, tmp_path: Path) -> None:
+    run = run_alone(tmp_path / "run", preferring(base, sequence_length=8), data=data)
+    assert run.end_class is EndClass.DATA_ERROR
+    assert "no pair in the train split of" in run.end["message"]
+    assert "training.sequence_length 8, and longer ones are left out: set a longer" in run.end["message"]

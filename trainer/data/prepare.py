@@ -269,6 +269,12 @@ def check_enough(folder: Path, index: DatasetIndex, source: str, training: Train
     for split in SPLITS:
         tokens = sum(shard.tokens for shard in index.shards[split])
         rows = sum(row_counts(folder, index, split, training.data, training.sequence_length)) if tokens else 0
+        if not rows and tokens and training.data.long_documents == "drop":
+            kind = "pair" if index.has_pairs else "document"
+            raise data_error(
+                f"no {kind} in the {split} split of {source} fits into training.sequence_length "
+                f"{training.sequence_length}, and longer ones are left out: set a longer sequence_length"
+            )
         if not rows:
             raise data_error(
                 f"the {split} split of {source} has {tokens} tokens; training.sequence_length "

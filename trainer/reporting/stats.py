@@ -92,4 +92,5 @@ class StatsPipe:
         rest = values[NUM_SINGLE:].tolist()
         ends = list(accumulate(self._sizes, initial=0))
         *parts, pairs, batches = (tuple(rest[begin:end]) for begin, end in pairwise([*ends, len(rest)]))
-        return StepStats(step, loss, norm, bool(applied), bool(held), *flags, *parts, batches, pairs)
+        in_order = [*parts, batches, pairs]
+        return StepStats(step, loss, norm, bool(applied), bool(held), *flags, *in_order)
