@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -167,44 +168,27 @@ def parallelize_model(
     each stage before it is sharded; `load_shard` gives the values that a shard begins with, or None for random ones by
     the spec's seed. Without `sets_trained`, call `set_trained` unless the trained parameters are restored."""
     mesh.create_process_groups()
-    model = _parallelize(training, vocab_size, mesh, micro_batch, prepare, load_shard, sets_trained=sets_trained)
+    build = partial(_parallelize, vocab_size=vocab_size, mesh=mesh, micro_batch=micro_batch, load_shard=load_shard)
+    model = build(training, prepare=prepare, sets_trained=sets_trained)
     if training.preference is not None:
         reference = None
         if training.has_reference and training.lora is None:
-            reference = _make_reference(training, vocab_size, mesh, micro_batch, prepare, load_shard)
+            parallelism = training.parallelism.model_copy(update={"compression": CompressionSpec()})
+            frozen = training.model_copy(update={"parallelism": parallelism})
+            reference = build(frozen, prepare=lambda stage: prepare(_freeze(stage)), sets_trained=False)
         model.pairs = PairObjective(training.preference, reference, mesh.device)
     return model
 
 
-def _make_reference(
-    training: TrainingSpec,
-    vocab_size: int,
-    mesh: Mesh,
-    micro_batch: int,
-    prepare: Callable[[Decoder], None],
-    load_shard: LoadShard,
-) -> ParallelModel:
-    """Build a frozen copy of the model with the values that it begins with."""
-
-    def freeze(stage: Decoder) -> None:
-        stage.requires_grad_(requires_grad=False)
-        prepare(stage)
-
-    parallelism = training.parallelism.model_copy(update={"compression": CompressionSpec()})
-    frozen = training.model_copy(update={"parallelism": parallelism})
-    return _parallelize(frozen, vocab_size, mesh, micro_batch, freeze, load_shard, sets_trained=False)
+def _freeze(stage: Decoder) -> Decoder:
+    """Return the stage of a reference model, of which nothing is trained."""
+    return stage.requires_grad_(requires_grad=False)
 
 
 def _parallelize(
-    training: TrainingSpec,
-    vocab_size: int,
-    mesh: Mesh,
-    micro_batch: int,
-    prepare: Callable[[Decoder], None],
-    load_shard: LoadShard,
-    *,
-    sets_trained: bool,
-) -> ParallelModel:
+    training: TrainingSpec, *, vocab_size: int, mesh: Mesh, micro_batch: int, prepare: Callable[[Decoder], None],
+    load_shard: LoadShard, sets_trained: bool,
+) -> ParallelModel:  # fmt: skip
     """Build this rank's part of one model, as `parallelize_model`."""
     spec, shape = training.parallelism, training.model.resolve()
     context = ContextParallel(mesh, spec)
