@@ -16,7 +16,7 @@ from trainer.data.source import PreparedSource
 from trainer.export.folder import with_base
 from trainer.storage.folder import FolderStorage
 
-trl = pytest.importorskip("trl", reason="TRL is not installed: pip install trl==1.16.0")
+trl = pytest.importorskip("trl", reason="TRL is not installed; it is tested with trl 1.16.0")
 import datasets  # noqa: E402 - installed with TRL alone
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]

@@ -181,8 +181,9 @@ def parallelize_model(
 
 
 def _freeze(stage: Decoder) -> Decoder:
-    """Return the stage of a reference model, of which nothing is trained."""
-    return stage.requires_grad_(requires_grad=False)
+    """Freeze all parameters of a stage, and return it."""
+    stage.requires_grad_(requires_grad=False)
+    return stage
 
 
 def _parallelize(
