@@ -324,6 +324,14 @@ def test_sources_of_a_mixture_share_the_tokenizer(tmp_path: Path) -> None:
     assert [source.preview[0].object for source in report.sources] == ["first.jsonl", "second.jsonl"]
 
 
+def test_pairs_of_answers_are_refused_with_what_checks_them(tmp_path: Path) -> None:
+    pairs = {"source": "dataset:pairs", "format": "preference", "packing": "documents"}
+    training = tiny_training(data=pairs)
+    with pytest.raises(TrainerError, match="not pairs of answers; a run checks each line") as refused:
+        make_report([[]], TokenizerSpec(vocab_size=300), training, tmp_path, ReportOptions())
+    assert refused.value.end_class is EndClass.BAD_SPEC
+
+
 def test_equal_data_gives_an_equal_digest(tmp_path: Path) -> None:
     training = tiny_training(data=JSONL, tokenizer={"vocab_size": 300})
     unit = [RawObject.of("rows.jsonl", b'{"text": "a line of text"}\n' * 300)]

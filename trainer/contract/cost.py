@@ -94,6 +94,7 @@ class Memory:
     includes the buffers of the loss. `host`: optimizer state in host memory. `saves`: the copy of the state for
     checkpoints, and parts that are being stored, in host memory. `shadows`: shadow checkpoints in host memory, where
     there are any. On a CPU all three are the same memory as the rest. `communicators`: buffers of NCCL on a GPU.
+    `reference`: weights of the reference model of preference training, with what is gathered of them.
     """
 
     weights: int
@@ -106,6 +107,7 @@ class Memory:
     saves: int = 0
     shadows: int = 0
     communicators: int = 0
+    reference: int = 0
 
     @property
     def state(self) -> int:
@@ -115,7 +117,7 @@ class Memory:
     @property
     def total(self) -> int:
         """Return the bytes on the device."""
-        return self.state + self.gathered + self.activations + self.logits + self.communicators
+        return self.state + self.gathered + self.activations + self.logits + self.communicators + self.reference
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,8 @@ class Traffic:
 class RankCost:
     """Memory and traffic of the ranks of one pipeline position, in a step of full batch size.
 
-    Not counted: the reduction of statistics, Muon's exchange of full matrices, and the savings of compression.
+    Not counted: the reduction of statistics, Muon's exchange of full matrices, the savings of compression, and the
+    traffic of the reference model of preference training, at most a forward pass.
     """
 
     def __init__(
@@ -292,6 +295,9 @@ class RankCost:
             saves=(4 * updated + moments) // self._copies + self._parts_in_memory,
             shadows=SHADOW_COPIES * (4 * updated + moments),
             communicators=COMMUNICATOR_BYTES * num_communicators(sizes) if self._on_gpu else 0,
+            reference=resting * self._sharded(self.parameters) + (self._gathered(trained) if sizes.zero else 0)
+            if self._training.has_reference and self._training.lora is None
+            else 0,
         )
 
     @property

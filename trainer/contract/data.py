@@ -16,7 +16,7 @@ Source = Annotated[
         "builtin:python-stdlib, dataset:NAME of an uploaded data set, or s3://bucket/prefix",
     ),
 ]
-Format = Literal["auto", "text", "jsonl", "parquet", "chat"]
+Format = Literal["auto", "text", "jsonl", "parquet", "chat", "preference"]
 TextField = Annotated[str, Field(min_length=1, max_length=100)]
 ValidationFraction = Annotated[float, Field(gt=0.0, lt=0.5)]
 MEBIBYTE = 2**20
@@ -32,10 +32,11 @@ class MixturePart(SpecModel):
     """Share of the training samples that come from this source, relative to the sum of all weights."""
     format: Format = "auto"
     """Format of the files. `auto` goes by the name: `.jsonl` and `.ndjson` are `jsonl`, `.parquet` and `.pq` are
-    `parquet`, and all others `text`. `chat` needs packing `documents`."""
+    `parquet`, and all others `text`. `chat` needs packing `documents`; so does `preference`, with `long_documents:
+    drop`, which belongs to `training.preference`."""
     text_field: TextField = "text"
     """Field of a JSON line, or column of a parquet file, that holds the text. With the format `chat` it holds the list
-    of messages, and its default is `messages`. Ignored for plain text."""
+    of messages, and its default is `messages`. Ignored for plain text and pairs."""
     validation_fraction: ValidationFraction = 0.02
     """Fraction of the documents held out for evaluation: every k-th document, where k is 1 divided by the fraction,
     rounded. A file of plain text is one document. Of fewer than k documents, this fraction at the end of each long file
@@ -55,10 +56,15 @@ class DataSpec(CheckedModel):
     """Format of the files. `auto` goes by the name: `.jsonl` and `.ndjson` are `jsonl`, `.parquet` and `.pq` are
     `parquet`, and all others `text`. `chat` reads JSON lines whose `messages` are a conversation, with a `role` and a
     `content` each; they become text by the chat template of `model.base` or a built-in one, and only what the assistant
-    says counts in the loss. It needs packing `documents`. With `mixture`, set it in each part."""
+    says counts in the loss. It needs packing `documents`. `preference` reads JSON lines with the fields `chosen`,
+    `rejected` and perhaps `prompt`, which are all texts or all lists of messages; without `prompt` it is what both
+    answers begin with. It belongs to `training.preference`, and needs packing `documents` and `long_documents: drop`,
+    which leaves pairs out that are longer than a sequence: both answers, each with the prompt, are in the same one.
+    With `mixture`, set it in each part."""
     text_field: TextField = "text"
     """Field of a JSON line, or column of a parquet file, that holds the text. With the format `chat` it holds the list
-    of messages, and its default is `messages`. Ignored for plain text. With `mixture`, set it in each part."""
+    of messages, and its default is `messages`. Ignored for plain text and pairs. With `mixture`, set it in each
+    part."""
     validation_fraction: ValidationFraction = 0.02
     """Fraction of the documents held out for evaluation: every k-th document, where k is 1 divided by the fraction,
     rounded. A file of plain text is one document. Of fewer than k documents, this fraction at the end of each long file
@@ -105,9 +111,22 @@ class DataSpec(CheckedModel):
         if self.packing != "documents" and any(part.format == "chat" for part in self.parts):
             message = "format `chat` needs packing `documents`, so that conversations do not see one another"
             yield FieldConflict("packing", message, ("format", "mixture"))
+        if any(part.format == "preference" for part in self.parts):
+            yield from self._pair_conflicts()
         for name in ("format", "text_field", "validation_fraction"):
             if self.mixture and getattr(self, name) != DataSpec.model_fields[name].default:
                 yield FieldConflict(name, f"{name} belongs to each part of the mixture; give it there", ("mixture",))
+
+    def _pair_conflicts(self) -> Iterator[FieldConflict]:
+        if self.packing != "documents":
+            message = "format `preference` needs packing `documents`, so that answers do not see one another; set it"
+            yield FieldConflict("packing", message, ("format", "mixture"))
+        elif self.long_documents != "drop":
+            message = (
+                f"long_documents {self.long_documents} would separate the answers of a pair that is longer than a "
+                "sequence; set it to drop, which leaves such pairs out"
+            )
+            yield FieldConflict("long_documents", message, ("format", "mixture"))
 
     @property
     def parts(self) -> list[MixturePart]:
@@ -215,4 +234,10 @@ class PrepareSpec(CheckedModel):
         if self.tokenizer.kind == "model":
             message = "tokenizer.kind `model` comes with a model to train; the job that trains it prepares its data"
             yield FieldConflict("tokenizer.kind", message)
+        if any(part.format == "preference" for part in self.data.parts):
+            message = (
+                "data.format preference is tokenised with the tokenizer of the model that is trained; the job that "
+                "trains it prepares its data"
+            )
+            yield FieldConflict("data.mixture" if self.data.mixture else "data.format", message)
         yield from self.tokenizer.conflicts_with(self.data)

@@ -32,6 +32,7 @@ def plan_mesh(training: TrainingSpec, vocab_size: int, world: int) -> MeshSizes 
         *_graph_problems(training, sizes),
         *_overlap_problems(training, sizes),
         *_quantization_problems(training, sizes),
+        *_preference_problems(training, sizes),
     ]
     if problems:
         return problems
@@ -161,6 +162,23 @@ def _quantization_problems(training: TrainingSpec, sizes: MeshSizes) -> Iterator
                 f"and with tensor {sizes.tensor} a row of {name} is {row:g} numbers on a rank; take a tensor with "
                 f"which it is a multiple of {NF4_BLOCK}, 1 if there is none, or lora.quantization none",
             )  # fmt: skip
+
+
+def _preference_problems(training: TrainingSpec, sizes: MeshSizes) -> list[MeshProblem]:
+    """Return where preference training cannot run: the loss of a pair needs both of its answers on one rank, and the
+    log-probabilities of two models at the end of the forward pass."""
+    if training.preference is None:
+        return []
+    against = []
+    if sizes.pipeline > 1:
+        against.append(("parallelism/pipeline", f"pipeline {sizes.pipeline}; take 1, and tensor or zero 3 instead"))
+    if sizes.context > 1:
+        against.append(("parallelism/context", f"context {sizes.context}; take 1, and tensor or zero 3 instead"))
+    if training.cuda_graphs:
+        against.append(("cuda_graphs", "cuda_graphs true; set it to false"))
+    return [
+        MeshProblem(field, "no_preference", f"preference cannot be combined with {reason}") for field, reason in against
+    ]
 
 
 def _too_few(training: TrainingSpec, data_ranks: int) -> list[MeshProblem]:

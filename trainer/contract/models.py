@@ -442,8 +442,9 @@ class ModelShape(CheckedModel):
         return total + with_feed_forward * rank * self.hidden_size * len(chosen & {"gate", "up", "down"})
 
     def flops_per_token(
-        self, vocab_size: int, sequence_length: int, *, causal: bool, trained_adapters: int | None = None
-    ) -> int:
+        self, vocab_size: int, sequence_length: int, *, causal: bool, trained_adapters: int | None = None,
+        has_reference: bool = False,
+    ) -> int:  # fmt: skip
         """Return the training FLOPs (forward and backward) of one token.
 
         6 per matmul parameter that the token passes through plus attention scores, `12 * layers * heads * head size *
@@ -454,13 +455,17 @@ class ModelShape(CheckedModel):
 
         `trained_adapters`: the number of adapter parameters, if only they are trained (LoRA). A frozen parameter has no
         gradient of its own, so it counts 4: forward, and the gradient of its input. Adapters count 6.
+
+        `has_reference`: a reference model computes each token too, forward only: a third of the work of training all
+        parameters.
         """
         matmul = sum(
             self.attention_parameters() + self.mlp_parameters(layer, active=True) for layer in range(self.num_layers)
         )
         matmul += vocab_size * self.hidden_size  # the output head
-        scores = 6 * self.num_heads * (self.head_size + self.value_size) * sequence_length
+        scores = (8 if has_reference else 6) * self.num_heads * (self.head_size + self.value_size) * sequence_length
         products = 6 * matmul if trained_adapters is None else 4 * matmul + 6 * trained_adapters
+        products += 2 * matmul if has_reference else 0
         if not causal:
             return products + self.num_layers * scores
         pairs = sum(self._twice_seen(layer, sequence_length) for layer in range(self.num_layers))

@@ -80,9 +80,9 @@ class OptimizerSpec(SpecModel):
     norms and routers."""
     learning_rate: Annotated[LearningRate | None, Field(examples=[3e-4])] = None
     """Peak learning rate, which `schedule` multiplies in each step. Without it, 2e-4 for low-rank adapters (`lora`),
-    2e-5 for all weights of a base model, and for a new model 3e-3 up to 50 million parameters beside the embeddings,
-    1e-3 up to 500 million, 3e-4 up to 20 billion, 1.5e-4 up to 100 billion, and 8e-5 beyond. The resolved spec has the
-    number."""
+    2e-5 for all weights of a base model (with `preference` 1e-5 and 1e-6), and for a new model 3e-3 up to 50 million
+    parameters beside the embeddings, 1e-3 up to 500 million, 3e-4 up to 20 billion, 1.5e-4 up to 100 billion, and 8e-5
+    beyond. The resolved spec has the number."""
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
     """Decay rate of AdamW's running mean of gradients."""
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95
@@ -111,14 +111,18 @@ class OptimizerSpec(SpecModel):
 
 
 LORA_RATE, BASE_RATE = 2e-4, 2e-5
+PREFERENCE_LORA_RATE, PREFERENCE_BASE_RATE = 1e-5, 1e-6
+"""Of preference training: those of TRL's `DPOConfig`, and of its documentation for adapters."""
 NEW_MODEL_RATES = ((50e6, 3e-3), (500e6, 1e-3), (20e9, 3e-4), (100e9, 1.5e-4), (inf, 8e-5))
 """(Parameters beside the embeddings up to which a rate is the default, the rate). Llama 3 of 8, 70 and 405 billion
 parameters was trained with the last three (Grattafiori et al. 2024, table 3)."""
 
 
-def default_learning_rate(num_parameters: int | None, *, adapters: bool) -> float:
+def default_learning_rate(num_parameters: int | None, *, adapters: bool, is_preference: bool = False) -> float:
     """Return the peak rate where none is given. `num_parameters`: of a new model, beside the embeddings; None for a
-    base model, of which `adapters` or all weights are trained."""
+    base model, of which `adapters` or all weights are trained. `is_preference`: on pairs of answers."""
+    if is_preference:
+        return PREFERENCE_LORA_RATE if adapters else PREFERENCE_BASE_RATE
     if num_parameters is None:
         return LORA_RATE if adapters else BASE_RATE
     return next(rate for limit, rate in NEW_MODEL_RATES if num_parameters <= limit)

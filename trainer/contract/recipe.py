@@ -33,7 +33,7 @@ def dataset_recipes(parts: list[MixturePart], tokenizer: TokenizerSpec, dataset_
 def _identity(part: MixturePart, tokenizer: TokenizerSpec, dataset_id: str) -> dict[str, Any]:
     is_builtin = part.source.startswith("builtin:")
     version = PLAIN_TEXT_VERSION if part.format in ("auto", "text") and not is_builtin else RECIPE_VERSION
-    if tokenizer.kind == "model" and part.format != "chat":
+    if tokenizer.kind == "model" and part.format not in ("chat", "preference"):
         version = BASE_TOKENIZER_VERSION
     return {
         "version": version,

@@ -24,6 +24,7 @@ from trainer.contract.optimisation import (
     default_warmup,
 )
 from trainer.contract.parallelism import SPLIT_BACKWARD, ParallelismSpec
+from trainer.contract.preference import PreferenceSpec
 from trainer.contract.rollback import RollbackSpec
 
 MAX_SEED = 2**63 - 1
@@ -166,6 +167,10 @@ class TrainingSpec(CheckedModel):
     """How the learning rate changes over the run."""
     lora: LoraSpec | None = None
     """Train low-rank adapters instead of all weights. Needs `model.base`."""
+    preference: Annotated[
+        PreferenceSpec | None, Field(examples=[{"loss": "dpo"}], exclude_if=lambda value: value is None)
+    ] = None
+    """Train on pairs of a chosen and a rejected answer. Without it, on text."""
     batch_ramp: BatchRamp | None = None
     """Start with smaller batches and grow to `tokens_per_step`. Without it all steps have the same size."""
     z_loss: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
@@ -223,7 +228,8 @@ class TrainingSpec(CheckedModel):
         is_known = not self.model.is_new or self.model.has_own_shape  # else once the base is looked up
         if self.optimizer.learning_rate is None and is_known:
             new = self.model.resolve().num_parameters(vocab_size=0) if self.model.is_new else None
-            rate = default_learning_rate(new, adapters=self.lora is not None)
+            is_preference = self.preference is not None
+            rate = default_learning_rate(new, adapters=self.lora is not None, is_preference=is_preference)
             self.__dict__["optimizer"] = self.optimizer.model_copy(update={"learning_rate": rate})
         return self
 
@@ -256,6 +262,24 @@ class TrainingSpec(CheckedModel):
                 yield FieldConflict(field, message, ("tokens_per_step",))
         yield from self.tokenizer.conflicts_with(self.data)
         yield from self._base_conflicts()
+        yield from self._preference_conflicts()
+
+    def _preference_conflicts(self) -> Iterator[FieldConflict]:
+        formats = sorted({part.format for part in self.data.parts})
+        if self.preference is None:
+            if "preference" in formats:
+                message = "data.format preference belongs to training on pairs; set preference, for example {loss: dpo}"
+                yield FieldConflict("preference", message, ("data.format", "data.mixture"))
+            return
+        if formats != ["preference"]:
+            message = f"preference needs data.format preference, and it is {', '.join(formats)}; set it to preference"
+            yield FieldConflict("data.mixture" if self.data.mixture else "data.format", message, ("preference",))
+        if self.model.is_new:
+            message = "preference trains a model that answers already; name it in model.base, without model.weights"
+            yield FieldConflict("preference", message, ("model",))
+        if self.z_loss:
+            message = f"z_loss {self.z_loss:g} is a part of the loss of text; leave it out with preference"
+            yield FieldConflict("z_loss", message, ("preference",))
 
     def _base_conflicts(self) -> Iterator[FieldConflict]:
         if self.tokenizer.kind == "model" and self.model.base is None:
@@ -326,7 +350,14 @@ class TrainingSpec(CheckedModel):
         """Return the training FLOPs of one token (`ModelShape.flops_per_token`). `model` is resolved."""
         shape = self.model.resolve()
         adapters = None if self.lora is None else shape.adapter_parameters(self.lora.rank, self.lora.targets)
-        return shape.flops_per_token(vocab_size, self.sequence_length, causal=causal, trained_adapters=adapters)
+        return shape.flops_per_token(
+            vocab_size, self.sequence_length, causal=causal, trained_adapters=adapters, has_reference=self.has_reference
+        )
+
+    @property
+    def has_reference(self) -> bool:
+        """Return whether each step also computes the log-probabilities of the base model."""
+        return self.preference is not None and self.preference.has_reference
 
     @property
     def has_quantized_base(self) -> bool:

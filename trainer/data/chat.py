@@ -109,9 +109,7 @@ class ChatTemplate:
     def from_model(cls, folder: Path | None, end_of_text: str) -> "ChatTemplate":
         """Return the template of a model in Hugging Face's layout; the default one if it has none or there is no
         model."""
-        settings: dict[str, Any] = {}
-        if folder is not None and (folder / TOKENIZER_SETTINGS_NAME).exists():
-            settings = json.loads((folder / TOKENIZER_SETTINGS_NAME).read_text())
+        settings = _tokenizer_settings(folder)
         tokens = {name: _text_of(settings[name]) for name in _SPECIAL_TOKENS if settings.get(name)}
         return cls(template_of(folder, settings) or DEFAULT_TEMPLATE, {"eos_token": end_of_text, **tokens})
 
@@ -179,6 +177,18 @@ class ChatTemplate:
             raise TemplateError(f"the chat template cannot render these messages: {error}") from error
 
 
+def has_template(folder: Path | None) -> bool:
+    """Return whether a folder has its own chat template."""
+    return template_of(folder, _tokenizer_settings(folder)) is not None
+
+
+def _tokenizer_settings(folder: Path | None) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    if folder is not None and (folder / TOKENIZER_SETTINGS_NAME).exists():
+        settings = json.loads((folder / TOKENIZER_SETTINGS_NAME).read_text())
+    return settings
+
+
 def template_of(folder: Path | None, settings: dict[str, Any]) -> str | None:
     """Return a folder's own chat template: a file, or an entry of `tokenizer_config.json` (there also by name)."""
     if folder is None:
@@ -207,7 +217,7 @@ def read_conversations(
                 reading.on_problem(problem)
                 continue
             try:
-                made = template.conversation(_with_parsed_arguments(record[field]), record.get(TOOLS_FIELD))
+                made = template.conversation(with_parsed_arguments(record[field]), record.get(TOOLS_FIELD))
             except (TemplateError, ValueError) as error:
                 reading.on_problem(row_problem("template_refuses", place, str(error)))
                 continue
@@ -230,16 +240,9 @@ def _problem(place: Place, record: Any, field: str) -> RowProblem | None:
         )
         return row_problem(kind, place, message)
     messages = record[field]
-    problem = conversation_problem(messages, record.get(TOOLS_FIELD))
-    if problem:
-        kind = "empty_conversation" if messages == [] else "invalid_message"
-        return row_problem(kind, place, f"{field}{problem}" if problem.startswith("[") else f"{field} {problem}")
-    content = json.dumps(record, ensure_ascii=False)
-    if has_lone_surrogate(content):
-        return row_problem("lone_surrogate", place, f"{field} {LONE_SURROGATE}")
-    if _BEGIN in content or _END in content:
-        message = f"{field} contains the private-use character U+E0F1 or U+E0F2; remove it"
-        return row_problem("private_use_mark", place, message)
+    found = messages_problem(messages, record, field)
+    if found is not None:
+        return row_problem(found[0], place, found[1])
     if not any(trained_messages(messages)):
         message = (
             f"{field} has no message with the role assistant and a weight other than 0: there is nothing to train on"
@@ -248,7 +251,22 @@ def _problem(place: Place, record: Any, field: str) -> RowProblem | None:
     return None
 
 
-def _with_parsed_arguments(messages: Messages) -> Messages:
+def messages_problem(messages: Any, record: dict[str, Any], field: str) -> tuple[str, str] | None:
+    """Return why values of a record, which errors name `field`, cannot be rendered as messages: the kind of the problem
+    and its message, None if they can."""
+    problem = conversation_problem(messages, record.get(TOOLS_FIELD))
+    if problem:
+        kind = "empty_conversation" if messages == [] else "invalid_message"
+        return kind, f"{field}{problem}" if problem.startswith("[") else f"{field} {problem}"
+    content = json.dumps(record, ensure_ascii=False)
+    if has_lone_surrogate(content):
+        return "lone_surrogate", f"{field} {LONE_SURROGATE}"
+    if _BEGIN in content or _END in content:
+        return "private_use_mark", f"{field} contains the private-use character U+E0F1 or U+E0F2; remove it"
+    return None
+
+
+def with_parsed_arguments(messages: Messages) -> Messages:
     """Return messages whose calls have their arguments as objects: some exports write them as JSON in a string, which
     templates would quote again."""
     if not any(message.get("tool_calls") for message in messages):

@@ -1,4 +1,5 @@
-"""Stored tokens with a loss mask: the highest of 32 bits is set for tokens that are not targets."""
+"""Stored tokens with a loss mask: the highest of 32 bits is set for tokens that are not targets, the next one for those
+of the rejected answer of a pair."""
 
 from collections.abc import Sequence
 
@@ -6,16 +7,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 MASKED_DTYPE = "uint32"
-_UNCOUNTED = 1 << 31
+_UNCOUNTED, _REJECTED = 1 << 31, 1 << 30
 
 
-def masked(ids: Sequence[int], counted: Sequence[bool]) -> NDArray[np.uint32]:
-    """Return token ids with the mask bit set where `counted` is false."""
-    return np.asarray(ids, dtype=np.uint32) | np.where(counted, 0, _UNCOUNTED).astype(np.uint32)
+def masked(ids: Sequence[int], counted: Sequence[bool], *, is_rejected: bool = False) -> NDArray[np.uint32]:
+    """Return token ids with the mask bit set where `counted` is false, and with `is_rejected` the other bit."""
+    side = np.uint32(_REJECTED if is_rejected else 0)
+    return np.asarray(ids, dtype=np.uint32) | side | np.where(counted, 0, _UNCOUNTED).astype(np.uint32)
 
 
 def unmasked(tokens: NDArray[np.integer], ignored: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (token ids, targets): the targets are the ids, or `ignored` where the mask bit is set."""
     wide = tokens.astype(np.int64)
-    plain = wide & (_UNCOUNTED - 1)
+    plain = wide & (_REJECTED - 1)
     return plain, np.where(wide & _UNCOUNTED, ignored, plain)
+
+
+def num_chosen(tokens: NDArray[np.integer]) -> int:
+    """Return the number of tokens of a pair before its rejected answer."""
+    return int(np.argmax(tokens.astype(np.int64) & _REJECTED > 0))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.contract.data import LongDocuments
-from trainer.data.masks import unmasked
+from trainer.data.masks import num_chosen, unmasked
 
 IGNORED = -100
 """Target of positions without a loss, such as padding and prompts."""
@@ -64,10 +64,15 @@ class DocumentRows:
         """Return the number of rows."""
         return len(self._bounds) - 1
 
-    def read(self, tokens: NDArray[np.integer], row: int, end_of_text: int, *, is_masked: bool = False) -> Rows:
-        """Return a row, [1, S]. `is_masked`: tokens have the loss mask of `masks`, and documents are conversations.
+    def read(
+        self, tokens: NDArray[np.integer], row: int, end_of_text: int, *, is_masked: bool = False,
+        has_pairs: bool = False,
+    ) -> Rows:  # fmt: skip
+        """Return a row, [1, S]. `is_masked`: tokens have the loss mask of `masks`, and documents are conversations, or
+        with `has_pairs` two of them, the chosen answer and the rejected one.
 
-        The inputs of a conversation are its own tokens from the first on; the last one has no target.
+        The inputs of a conversation are its own tokens from the first on; the last one has no target. The documents of
+        pair n of the row have the numbers 2n and 2n + 1.
         """
         inputs = np.full(self._length, end_of_text, dtype=np.int64)
         targets = np.full(self._length, IGNORED, dtype=np.int64)
@@ -88,8 +93,14 @@ class DocumentRows:
                     inputs[filled] = tokens[start - 1]
             documents[here] = number
             positions[here] = np.arange(size)
+            if has_pairs:
+                second = filled + num_chosen(tokens[start : start + size])
+                targets[second - 1] = IGNORED
+                documents[here] = 2 * number
+                documents[second : filled + size] += 1
+                positions[second : filled + size] -= second - filled
             filled += size
-        documents[filled:] = len(pieces)
+        documents[filled:] = 2 * len(pieces) if has_pairs else len(pieces)
         positions[filled:] = np.arange(self._length - filled)
         return Rows(inputs[None], targets[None], documents[None], positions[None])
 

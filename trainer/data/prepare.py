@@ -15,9 +15,10 @@ from tokenizers import Tokenizer
 
 from trainer.contract.data import END_OF_TEXT, MixturePart, TokenizerSpec
 from trainer.contract.training import TrainingSpec
-from trainer.data.chat import ChatTemplate, Conversation, counted_tokens, read_conversations
+from trainer.data.chat import ChatTemplate, Conversation, counted_tokens, has_template, read_conversations
 from trainer.data.documents import STRICT, Document, Piece, RawObject, Reading, data_error, read_documents
 from trainer.data.masks import MASKED_DTYPE, masked
+from trainer.data.pairs import Pair, pair_tokens, read_pairs
 from trainer.data.shards import (
     MAX_SHARD_BYTES,
     SPLITS,
@@ -108,7 +109,8 @@ class Preparation:
         self.num_units, self._readers = len(units), [_reader(unit, part, tokenizer, reading) for unit in units]
         self._part, self._tokenizer, self._folder, self._shard_bytes = part, tokenizer, folder, shard_bytes
         self._sample_size = tokenizer.sample_size if isinstance(tokenizer, TokenizerSpec) else 0
-        self._is_masked = part.format == "chat"
+        self._has_pairs = part.format == "preference"
+        self._is_masked = part.format == "chat" or self._has_pairs
 
     def count(self, number: int) -> UnitCount:
         """Count and sample the documents of a unit."""
@@ -126,7 +128,8 @@ class Preparation:
         if not documents:
             raise data_error(f"{self._part.source} has no text: every object is empty; add files with text")
         if self._is_masked and documents == 1:
-            message = f"{self._part.source} has one conversation; two or more are needed, because some are held out"
+            kind = "pair" if self._has_pairs else "conversation"
+            message = f"{self._part.source} has one {kind}; two or more are needed, because some are held out"
             raise data_error(message)
         counts, tokenizer = [unit.count for unit in units], self._tokenizer
         if isinstance(tokenizer, ExistingTokenizer):
@@ -149,12 +152,16 @@ class Preparation:
         for batch in _batches(split_of.divide(self._readers[number](), number)):
             # Only the slower call returns the character offsets of tokens.
             encode = tokenizer.encode_batch if self._is_masked else tokenizer.encode_batch_fast
-            encodings = encode([str(text) for _, text in batch], add_special_tokens=False)
-            for (split, text), encoding in zip(batch, encodings, strict=True):
-                if isinstance(text, Conversation):
+            texts = [part for _, text in batch for part in (text.sides if isinstance(text, Pair) else (text,))]
+            encodings = iter(encode([str(text) for text in texts], add_special_tokens=False))
+            for split, text in batch:
+                if isinstance(text, Pair):
+                    tokens = pair_tokens(text, [next(encodings), next(encodings)], before, plan.end_of_text)
+                elif isinstance(text, Conversation):
+                    encoding = next(encodings)
                     tokens = masked(encoding.ids, counted_tokens(encoding.offsets, text.counted))
                 else:
-                    tokens = np.array([*before, *encoding.ids, plan.end_of_text], dtype=np.uint32)
+                    tokens = np.array([*before, *next(encodings).ids, plan.end_of_text], dtype=np.uint32)
                 writers[split].add(tokens)
                 observe(split, text, tokens)
                 text_bytes[split] += len(text.encode())
@@ -182,6 +189,7 @@ class Preparation:
             text_bytes={split: sum(unit.text_bytes[split] for unit in units) for split in SPLITS},
             end_of_text=plan.end_of_text,
             is_masked=self._is_masked,
+            has_pairs=self._has_pairs,
         )
         index.write(self._folder)
         return index
@@ -210,13 +218,15 @@ def _reader(
     objects: Objects, part: MixturePart, tokenizer: TokenizerSpec | ExistingTokenizer, reading: Reading
 ) -> Callable[[], Iterator[Document]]:
     """Return a function that reads a part's documents, from the beginning at each call."""
-    if part.format != "chat":
+    if part.format not in ("chat", "preference"):
         return lambda: read_documents(objects(), part, reading)
     end_of_text, model = END_OF_TEXT, None
     if isinstance(tokenizer, ExistingTokenizer):
         model = tokenizer.model
         end_of_text = Tokenizer.from_file(str(tokenizer.file)).id_to_token(tokenizer.end_of_text) or END_OF_TEXT
     template = ChatTemplate.from_model(model, end_of_text)
+    if part.format == "preference":
+        return lambda: read_pairs(objects(), template if has_template(model) else None, reading)
     return lambda: read_conversations(objects(), part, template, reading)
 
 
@@ -269,6 +279,12 @@ def check_enough(folder: Path, index: DatasetIndex, source: str, training: Train
     for split in SPLITS:
         tokens = sum(shard.tokens for shard in index.shards[split])
         rows = sum(row_counts(folder, index, split, training.data, training.sequence_length)) if tokens else 0
+        if not rows and tokens and training.data.long_documents == "drop":
+            kind = "pair" if index.has_pairs else "document"
+            raise data_error(
+                f"no {kind} in the {split} split of {source} fits into training.sequence_length "
+                f"{training.sequence_length}, and longer ones are left out: set a longer sequence_length"
+            )
         if not rows:
             raise data_error(
                 f"the {split} split of {source} has {tokens} tokens; training.sequence_length "

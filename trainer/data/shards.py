@@ -50,7 +50,8 @@ class DatasetIndex:
     """The index of a prepared folder. `dtype`: uint16 if all ids fit, else uint32. `documents`: number of documents of
     the text, before long ones are cut; `text_bytes`: its UTF-8 bytes, by split; `end_of_text`: id of the token after
     each document. `is_masked`: tokens have a loss mask (see `masks`); documents are then conversations, which end as
-    their chat template defines."""
+    their chat template defines. `has_pairs`: documents are pairs of answers, the chosen one first, each with its
+    prompt."""
 
     fingerprint: str
     vocab_size: int
@@ -60,6 +61,7 @@ class DatasetIndex:
     text_bytes: dict[str, int]
     end_of_text: int
     is_masked: bool = False
+    has_pairs: bool = False
 
     @property
     def train_tokens(self) -> int:

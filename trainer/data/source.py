@@ -109,7 +109,10 @@ class Source:
     def _read(self, shard: int, row: int) -> Rows:
         tokens = self._cache.tokens(shard)
         if self._data.packing == "documents":
-            return self._packed(shard).read(tokens, row, self.index.end_of_text, is_masked=self.index.is_masked)
+            index = self.index
+            return self._packed(shard).read(
+                tokens, row, index.end_of_text, is_masked=index.is_masked, has_pairs=index.has_pairs
+            )
         return StreamRows(self._length).read(tokens, row)
 
     def _pack(self, shard: int) -> DocumentRows:

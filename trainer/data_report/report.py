@@ -25,6 +25,7 @@ from trainer.contract.data_report import (
     SourceReport,
     SplitReport,
 )
+from trainer.contract.run import EndClass
 from trainer.contract.training import TrainingSpec
 from trainer.data.documents import Document, Piece, Place, RawObject, Reading, RowProblem
 from trainer.data.masks import unmasked
@@ -182,9 +183,15 @@ def make_report(
 ) -> DataReport:
     """Report on all sources of `training.data`. `units`: of each source. `folder`: for what is prepared.
 
-    Raises TrainerError if objects cannot be read.
+    Raises TrainerError if objects cannot be read, and (BAD_SPEC) for pairs of preference data.
     """
     parts = training.data.parts
+    if any(part.format == "preference" for part in parts):
+        message = (
+            "training.data.format preference: the data report reads texts and conversations, not pairs of answers; "
+            "a run checks each line of them before its first step"
+        )
+        raise TrainerError(EndClass.BAD_SPEC, message)
     trainer = 0 if isinstance(tokenizer, ExistingTokenizer) else tokenizer.trainer_among(parts)
     found: dict[int, SourceReport] = {}
     # The part that trains the tokenizer comes first.

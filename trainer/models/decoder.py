@@ -27,7 +27,7 @@ from trainer.models.attention import (
 )
 from trainer.models.feed_forward import FeedForward, identity
 from trainer.models.latent_attention import LatentAttention
-from trainer.models.loss import AllReduce, cap_logits, linear_cross_entropy
+from trainer.models.loss import AllReduce, cap_logits, linear_cross_entropy, linear_log_probabilities
 from trainer.models.moe import MixtureOfExperts
 from trainer.models.normal_numbers import draw_box
 
@@ -70,7 +70,8 @@ class Embedding(nn.Module):
 
 
 class Head(nn.Module):
-    """The output layer: logits, or the summed loss if there are targets. A tied head has no weight of its own.
+    """The output layer: logits, or the summed loss if there are targets, or with `is_per_token` the log-probability of
+    each. A tied head has no weight of its own.
 
     With tensor parallelism the weight has the vocabulary entries from `vocab_start_index` on, and `all_reduce` reduces
     a tensor in place over the ranks that have the others.
@@ -82,14 +83,19 @@ class Head(nn.Module):
         self._cap = cap
         self.vocab_start_index = 0
         self.all_reduce: AllReduce | None = None
-        self.z_loss = 0.0
+        self.z_loss, self.is_per_token = 0.0, False
 
     def forward(self, x_BSD: Tensor, targets_BS: Tensor | None, tied_weight: Tensor | None) -> Tensor:
-        """Return the logits, [B, S, V], or with targets the loss summed over them, a scalar in fp32."""
+        """Return the logits, [B, S, V], or with targets the loss summed over them, a scalar in fp32, or with
+        `is_per_token` their log-probabilities, [B, S] in fp32."""
         weight = self.weight if tied_weight is None else tied_weight
         assert weight is not None
         if targets_BS is None:
             return cap_logits(functional.linear(x_BSD, weight), self._cap)
+        if self.is_per_token:
+            return linear_log_probabilities(
+                x_BSD.flatten(0, 1), weight, targets_BS.flatten(), self.vocab_start_index, self.all_reduce, self._cap
+            ).view_as(targets_BS)
         z_loss = self.z_loss if torch.is_grad_enabled() else 0.0  # evaluation reports the loss without it
         return linear_cross_entropy(
             x_BSD.flatten(0, 1), weight, targets_BS.flatten(), z_loss, self.vocab_start_index, self.all_reduce,
@@ -185,7 +191,8 @@ class Decoder(nn.Module):
         documents_BS: Tensor | None = None,
         positions_BS: Tensor | None = None,
     ) -> Tensor:
-        """Return the logits, [B, S, V], with targets the summed loss, or without a head the hidden states, [B, S, D].
+        """Return the logits, [B, S, V], with targets what `Head` makes of them, or without a head the hidden states,
+        [B, S, D].
 
         `x`: token ids, [B, S], or without an embedding hidden states. With tensor parallelism hidden states between
         the layers have 1 / `sequence_shards` of the sequence. With context parallelism all of `x` has 1 /

@@ -7,6 +7,7 @@ along dimension 1.
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +24,8 @@ class LoRALinear(nn.Module):
     """A linear layer with an adapter: x W^T + scale x A^T B^T, and its bias if it has one.
 
     `weight` W is [out, in], and in 4 bits once `quantize_linears` has replaced it; `lora_a` A is [rank, in], `lora_b` B
-    is [out, rank]. With gradients, a share `dropout` of the adapter's inputs is set to zero, by torch's random numbers
-    (`seed_dropout`).
+    is [out, rank]. Without `is_adapted`, the adapter is left out. With gradients, a share `dropout` of the adapter's
+    inputs is set to zero, by torch's random numbers (`seed_dropout`).
     """
 
     weight: nn.Parameter | NF4Weight
@@ -37,6 +38,7 @@ class LoRALinear(nn.Module):
         self.lora_b = nn.Parameter(torch.empty(weight.shape[0], rank))
         self.register_parameter("bias", linear.bias)  # behind the adapter, which `merge_adapters` adds to the weight
         self._scale, self._dropout = scale, dropout
+        self.is_adapted = True
 
     @property
     def adapted_weight(self) -> Tensor:
@@ -45,9 +47,24 @@ class LoRALinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output, [..., out]."""
+        if not self.is_adapted:
+            return frozen_linear(x, self.weight, self.bias)
         seen = functional.dropout(x, self._dropout) if self._dropout and torch.is_grad_enabled() else x
         narrow = functional.linear(functional.linear(seen, self.lora_a), self.lora_b)
         return frozen_linear(x, self.weight, self.bias) + self._scale * narrow
+
+
+@contextmanager
+def without_adapters(model: nn.Module) -> Iterator[None]:
+    """Let the model compute as its base does, without its adapters."""
+    layers = [module for module in model.modules() if isinstance(module, LoRALinear)]
+    for layer in layers:
+        layer.is_adapted = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.is_adapted = True
 
 
 def seed_dropout(seed: int, step: int, rank: int) -> None:

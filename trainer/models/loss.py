@@ -1,12 +1,14 @@
 """Cross-entropy of a linear head, computed in chunks of tokens so that the logits of a batch are never all in memory.
 
-The forward pass computes the gradients too, while it has the probabilities of a chunk; it stores only these gradients
-for the backward pass, and computes each exponential once.
+The forward pass of the summed loss computes the gradients too, while it has the probabilities of a chunk; it stores
+only these gradients for the backward pass, and computes each exponential once. What a loss makes of the
+log-probabilities of the targets is known only after all of them, so their backward pass computes the probabilities
+again.
 
 Shape suffixes: T tokens, C tokens of a chunk, D hidden, V vocabulary entries of this rank.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -42,6 +44,19 @@ def linear_cross_entropy(
     return _LinearCrossEntropy.apply(x_TD, weight_VD, targets_T, z_loss, vocab_start_index, all_reduce, cap)
 
 
+def linear_log_probabilities(
+    x_TD: Tensor,
+    weight_VD: Tensor,
+    targets_T: Tensor,
+    vocab_start_index: int = 0,
+    all_reduce: AllReduce | None = None,
+    cap: float | None = None,
+) -> Tensor:
+    """Return the log-probability of each target, [T] in fp32, 0 for those that are IGNORED. The arguments are those of
+    `linear_cross_entropy`."""
+    return _LinearLogProbabilities.apply(x_TD, weight_VD, targets_T, vocab_start_index, all_reduce, cap)
+
+
 def cap_logits(logits: Tensor, cap: float | None) -> Tensor:
     """Return cap x tanh(logits / cap); None: the logits."""
     return logits if cap is None else cap * (logits / cap).tanh()
@@ -53,32 +68,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ctx: Any, x_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, z_loss: float, vocab_start_index: int,
         all_reduce: AllReduce | None, cap: float | None,
     ) -> Tensor:  # fmt: skip
-        wants_x, wants_weight = ctx.needs_input_grad[:2]
-        most = CHUNK_BYTES if x_TD.device.type == "cpu" else ACCELERATOR_CHUNK_BYTES
-        rows = max(1, most // (4 * weight_VD.shape[0]))
-        num_chunks = -(-x_TD.shape[0] // rows)
-        grad_x = torch.empty_like(x_TD) if wants_x else None
-        grad_weight: Tensor | None = None
+        gradients = _Gradients(x_TD, weight_VD, ctx.needs_input_grad)
         total = torch.zeros((), dtype=torch.float32, device=x_TD.device)
-        for number in range(num_chunks):
-            part = slice(number * rows, (number + 1) * rows)
-            x_CD = x_TD[part]
-            loss, grad_CV = _chunk(x_CD @ weight_VD.T, targets_T[part] - vocab_start_index, targets_T[part] != IGNORED,
-                                   z_loss, all_reduce, cap)  # fmt: skip
-            total += loss
-            grad_CV = grad_CV.to(x_TD.dtype)
-            if grad_x is not None:
-                torch.mm(grad_CV, weight_VD, out=grad_x[part])
-            if wants_weight:
-                if grad_weight is None:
-                    grad_weight = grad_CV.T @ x_CD
-                    if num_chunks > 1:
-                        grad_weight = grad_weight.float()
-                elif grad_weight.dtype == x_CD.dtype:
-                    grad_weight.addmm_(grad_CV.T, x_CD)
-                else:
-                    grad_weight += grad_CV.T @ x_CD
-        ctx.save_for_backward(*[grad for grad in (grad_x, grad_weight) if grad is not None])
+        for part in gradients.chunks:
+            loss_C, grad_CV = _chunk(x_TD[part] @ weight_VD.T, targets_T[part] - vocab_start_index,
+                                     targets_T[part] != IGNORED, z_loss, all_reduce, cap)  # fmt: skip
+            total += loss_C.sum()
+            gradients.add(part, grad_CV)
+        ctx.save_for_backward(*[grad for grad in (gradients.of_x, gradients.of_weight) if grad is not None])
         ctx.dtype = weight_VD.dtype
         return total
 
@@ -90,11 +87,76 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return grad_x, grad_weight, None, None, None, None, None
 
 
+class _LinearLogProbabilities(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, vocab_start_index: int,
+        all_reduce: AllReduce | None, cap: float | None,
+    ) -> Tensor:  # fmt: skip
+        found_T = torch.empty(x_TD.shape[0], dtype=torch.float32, device=x_TD.device)
+        for part in _chunks(x_TD, weight_VD):
+            loss_C, _ = _chunk(x_TD[part] @ weight_VD.T, targets_T[part] - vocab_start_index,
+                               targets_T[part] != IGNORED, 0.0, all_reduce, cap)  # fmt: skip
+            found_T[part] = -loss_C
+        ctx.save_for_backward(x_TD, weight_VD, targets_T)
+        ctx.vocab_start_index, ctx.all_reduce, ctx.cap = vocab_start_index, all_reduce, cap
+        return found_T
+
+    @staticmethod
+    def backward(ctx: Any, grad_T: Tensor) -> tuple[Tensor | None, ...]:
+        x_TD, weight_VD, targets_T = ctx.saved_tensors
+        gradients = _Gradients(x_TD, weight_VD, ctx.needs_input_grad)
+        for part in gradients.chunks:
+            _, grad_CV = _chunk(x_TD[part] @ weight_VD.T, targets_T[part] - ctx.vocab_start_index,
+                                targets_T[part] != IGNORED, 0.0, ctx.all_reduce, ctx.cap)  # fmt: skip
+            grad_CV *= -grad_T[part][:, None]
+            gradients.add(part, grad_CV)
+        grad_weight = gradients.of_weight
+        return (
+            gradients.of_x, None if grad_weight is None else grad_weight.to(weight_VD.dtype), None, None, None, None,
+        )  # fmt: skip
+
+
+class _Gradients:
+    """The gradients of the hidden states and of the head's matrix, chunk by chunk; None where they are not needed."""
+
+    def __init__(self, x_TD: Tensor, weight_VD: Tensor, needs_grad: Sequence[bool]) -> None:
+        self.chunks = _chunks(x_TD, weight_VD)
+        self.of_x = torch.empty_like(x_TD) if needs_grad[0] else None
+        self.of_weight: Tensor | None = None
+        self._x_TD, self._weight_VD, self._needs_weight = x_TD, weight_VD, needs_grad[1]
+
+    def add(self, part: slice, grad_CV: Tensor) -> None:
+        """Add a chunk, of which `grad_CV` is the gradient of the logits, in fp32."""
+        x_CD = self._x_TD[part]
+        grad_CV = grad_CV.to(x_CD.dtype)
+        if self.of_x is not None:
+            torch.mm(grad_CV, self._weight_VD, out=self.of_x[part])
+        if not self._needs_weight:
+            return
+        if self.of_weight is None:
+            self.of_weight = grad_CV.T @ x_CD
+            if len(self.chunks) > 1:
+                self.of_weight = self.of_weight.float()
+        elif self.of_weight.dtype == x_CD.dtype:
+            self.of_weight.addmm_(grad_CV.T, x_CD)
+        else:
+            self.of_weight += grad_CV.T @ x_CD
+
+
+def _chunks(x_TD: Tensor, weight_VD: Tensor) -> list[slice]:
+    """Return the chunks of tokens, so large that the fp32 logits of each are of the size for the device."""
+    most = CHUNK_BYTES if x_TD.device.type == "cpu" else ACCELERATOR_CHUNK_BYTES
+    rows = max(1, most // (4 * weight_VD.shape[0]))
+    return [slice(start, start + rows) for start in range(0, x_TD.shape[0], rows)]
+
+
 def _chunk(
     logits_CV: Tensor, local_ids_C: Tensor, counted_C: Tensor, z_loss: float, all_reduce: AllReduce | None,
     cap: float | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return (loss summed over the tokens where `counted_C` is true, its gradient with respect to the logits, [C, V]).
+    """Return (loss of each token, [C], 0 where `counted_C` is false; the gradient of their sum with respect to the
+    logits, [C, V]).
 
     Both are fp32. `local_ids_C` are target token ids minus the first id of this rank's shard of the vocabulary; ids
     outside 0 .. V-1 belong to other ranks. Overwrites `logits_CV` if it is fp32 already.
@@ -124,4 +186,4 @@ def _chunk(
     logits_CV.scatter_add_(-1, local_ids_C1, -is_here_C.to(logits_CV.dtype)[:, None])
     if slope_CV is not None:
         logits_CV *= slope_CV
-    return loss_C.where(counted_C, 0.0).sum(), logits_CV
+    return loss_C.where(counted_C, 0.0), logits_CV

@@ -2,17 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from trainer.contract.optimisation import CompressionSpec
 from trainer.contract.parallelism import stage_layers, stage_numbers
+from trainer.contract.preference import PreferenceSpec
 from trainer.contract.training import TrainingSpec
 from trainer.data.batch import MicroBatch
 from trainer.data.packing import IGNORED
 from trainer.models.decoder import Decoder
-from trainer.models.lora import add_adapters, quantize_linears
+from trainer.models.lora import add_adapters, quantize_linears, without_adapters
+from trainer.models.preference import PREFERENCE_FIGURES, count_pairs, pair_loss
 from trainer.parallel.context import ContextParallel
 from trainer.parallel.data import apply_fsdp, local_tensor
 from trainer.parallel.expert import apply_expert_parallelism
@@ -23,21 +27,46 @@ from trainer.parallel.tensor import apply_tensor_parallelism
 from trainer.parallel.weights import ReplicatedWeights, ShardedWeights, Weights, quantized_weights
 
 
+class PairObjective:
+    """Training on pairs of answers. `reference`: the frozen copy of the model that it is compared with; None if that is
+    the model without its adapters, or if the loss has no reference."""
+
+    def __init__(self, spec: PreferenceSpec, reference: "ParallelModel | None", device: torch.device) -> None:
+        self.spec, self.reference, self._device = spec, reference, device
+        self._sums = self._zeros()
+
+    def add(self, batch: MicroBatch, log_probs_BS: Tensor, reference_BS: Tensor | None) -> Tensor:
+        """Return the summed loss of the pairs of a micro-batch, a scalar, and count its figures."""
+        found = pair_loss(self.spec, batch, log_probs_BS, reference_BS)
+        self._sums += found.figures
+        return found.loss
+
+    def take_figures(self) -> Tensor:
+        """Return the sums of `PREFERENCE_FIGURES` since the last call, [4] in fp32."""
+        found, self._sums = self._sums, self._zeros()
+        return found
+
+    def _zeros(self) -> Tensor:
+        return torch.zeros(len(PREFERENCE_FIGURES), device=self._device)
+
+
 @dataclass
 class ParallelModel:
-    """This rank's part of the model: its pipeline stages, in order. `pipeline` is None without pipeline parallelism."""
+    """This rank's part of the model: its pipeline stages, in order. `pipeline` is None without pipeline parallelism,
+    `pairs` without preference training."""
 
     stages: list[Decoder]
     weights: Weights
     context: ContextParallel
     pipeline: Pipeline | None
     has_graphs: bool = False  # blocks are recorded as CUDA graphs
+    pairs: PairObjective | None = None
 
     def forward_backward(
         self, batches: list[MicroBatch], tokens: float | Tensor, end_phase: Callable[[str], None] = lambda name: None
     ) -> tuple[Tensor, Tensor]:
         """Return (this rank's part of the mean loss over all ranks' `tokens` of the step, a scalar; what each
-        micro-batch contributes to it, [M]); the parts of all ranks add up.
+        micro-batch contributes to it, [M]); the parts of all ranks add up. `tokens`: what `num_counted` counts.
 
         The sum of all ranks' gradients is left on `weights`. `end_phase` is called at the end of each `forward` and
         `backward` pass, and in a pipeline of each `idle` period; only the wait for the sum follows the last call.
@@ -58,6 +87,7 @@ class ParallelModel:
                 losses.append(loss.detach())
                 end_phase("backward")
         self.weights.finish_gradients()
+        self._free_reference()
         total = torch.zeros((), device=self.weights.mesh.device)
         for loss in losses:
             total += loss
@@ -66,7 +96,7 @@ class ParallelModel:
         return total / tensor_ranks, parts_M / tensor_ranks
 
     def losses(self, batches: list[MicroBatch]) -> Tensor:
-        """Return [summed loss, number of targets], [2] in fp64, without gradients; summed over ranks they are
+        """Return [summed loss, what `num_counted` counts], [2] in fp64, without gradients; summed over ranks they are
         totals."""
         batches = [self.context.shard_batch(batch) for batch in batches]
         sums = torch.zeros(2, dtype=torch.float64, device=self.weights.mesh.device)
@@ -77,12 +107,44 @@ class ParallelModel:
                 for batch in batches:
                     sums[0] += self._loss(batch)
         self.weights.free_gathered()
+        self._free_reference()
         if self.stages[-1].head is not None or self.stages[0].head is not None:
             for batch in batches:
-                sums[1] += (batch.targets_BS != IGNORED).sum()
+                sums[1] += self.num_counted(batch)
         return sums / self.weights.mesh.sizes.tensor
 
+    def num_counted(self, batch: MicroBatch) -> Tensor:
+        """Return what the loss is a mean over: the number of targets, or of pairs; a scalar on the device."""
+        return (batch.targets_BS != IGNORED).sum() if self.pairs is None else count_pairs(batch)
+
+    def take_pair_figures(self) -> Tensor:
+        """Return this rank's sums of `PREFERENCE_FIGURES` since the last call; empty without preference training. The
+        sums of all ranks add up."""
+        if self.pairs is None:
+            return torch.zeros(0, device=self.weights.mesh.device)
+        return self.pairs.take_figures() / self.weights.mesh.sizes.tensor
+
     def _loss(self, batch: MicroBatch) -> Tensor:
+        """Return the loss of a micro-batch, summed over what `num_counted` counts."""
+        if self.pairs is None:
+            return self._head_output(batch)
+        reference_BS = self._reference_log_probs(batch, self.pairs) if self.pairs.spec.has_reference else None
+        return self.pairs.add(batch, self._head_output(batch), reference_BS)
+
+    def _reference_log_probs(self, batch: MicroBatch, pairs: PairObjective) -> Tensor:
+        """Return the log-probabilities of the targets by the reference, [B, S], without gradients."""
+        with self.weights.no_grad():
+            if pairs.reference is not None:
+                return pairs.reference._head_output(batch)
+            (stage,) = self.stages
+            with without_adapters(stage):
+                return self._head_output(batch)
+
+    def _free_reference(self) -> None:
+        if self.pairs is not None and self.pairs.reference is not None:
+            self.pairs.reference.weights.free_gathered()
+
+    def _head_output(self, batch: MicroBatch) -> Tensor:
         (stage,) = self.stages
         if self.has_graphs:  # no tensor of the previous micro-batch in the graphs' memory is needed any more
             torch.compiler.cudagraph_mark_step_begin()
@@ -105,8 +167,31 @@ def parallelize_model(
     """Build this rank's part of the model; a collective. `micro_batch`: sequences in one forward pass; `prepare` sees
     each stage before it is sharded; `load_shard` gives the values that a shard begins with, or None for random ones by
     the spec's seed. Without `sets_trained`, call `set_trained` unless the trained parameters are restored."""
-    spec, shape = training.parallelism, training.model.resolve()
     mesh.create_process_groups()
+    build = partial(_parallelize, vocab_size=vocab_size, mesh=mesh, micro_batch=micro_batch, load_shard=load_shard)
+    model = build(training, prepare=prepare, sets_trained=sets_trained)
+    if training.preference is not None:
+        reference = None
+        if training.has_reference and training.lora is None:
+            parallelism = training.parallelism.model_copy(update={"compression": CompressionSpec()})
+            frozen = training.model_copy(update={"parallelism": parallelism})
+            reference = build(frozen, prepare=lambda stage: prepare(_freeze(stage)), sets_trained=False)
+        model.pairs = PairObjective(training.preference, reference, mesh.device)
+    return model
+
+
+def _freeze(stage: Decoder) -> Decoder:
+    """Freeze all parameters of a stage, and return it."""
+    stage.requires_grad_(requires_grad=False)
+    return stage
+
+
+def _parallelize(
+    training: TrainingSpec, *, vocab_size: int, mesh: Mesh, micro_batch: int, prepare: Callable[[Decoder], None],
+    load_shard: LoadShard, sets_trained: bool,
+) -> ParallelModel:  # fmt: skip
+    """Build this rank's part of one model, as `parallelize_model`."""
+    spec, shape = training.parallelism, training.model.resolve()
     context = ContextParallel(mesh, spec)
     layers = stage_layers(shape, vocab_size, spec.num_stages, spec.stage_layers)
     numbers = stage_numbers(spec, mesh.coordinate("pipeline")) if mesh.sizes.pipeline > 1 else [0]
@@ -127,6 +212,8 @@ def parallelize_model(
         apply_expert_parallelism(stage, mesh)
         context.apply(stage)
         stage.context_shards = mesh.sizes.context
+        if stage.head is not None:
+            stage.head.is_per_token = training.preference is not None
         prepare(stage)
         if mesh.sizes.zero:
             apply_fsdp(stage, mesh, training, sums_over_replicas=spec.compression.kind == "none")

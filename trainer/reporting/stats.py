@@ -23,7 +23,8 @@ class StepStats:
     parameters before the step (0 where they were not checked), `own_norms` the norm of the gradient of its own data
     (`Weights.own_norm`; 0 where it is not known), `squares` its share of the squared norm of the gradient.
     `layer_squares`: the squared norm of the gradient of each layer, before clipping, in the order of `Layers.names`.
-    `batch_losses`: the mean loss of each micro-batch, by data rank.
+    `batch_losses`: the mean loss of each micro-batch, by data rank. `pair_figures`: with preference training, the sums
+    over the pairs of the step (`trainer.models.preference.PREFERENCE_FIGURES`).
     """
 
     step: int
@@ -47,6 +48,7 @@ class StepStats:
     squares: tuple[float, ...]
     layer_squares: tuple[float, ...]
     batch_losses: tuple[float, ...]
+    pair_figures: tuple[float, ...] = ()
 
 
 NUM_SINGLE = 11  # fields after `step` that are one number
@@ -57,17 +59,18 @@ class StatsPipe:
     """Delays statistics by a fixed number of steps, `lag` (2 on CUDA, 0 on CPU), so that all ranks decide at the same
     step."""
 
-    def __init__(self, device: torch.device, num_ranks: int, num_layers: int) -> None:
+    def __init__(self, device: torch.device, num_ranks: int, num_layers: int, num_pair_figures: int = 0) -> None:
         """`num_layers`: of `layer_squares`."""
         self._is_accelerator = device.type == "cuda"
         self.lag = ACCELERATOR_LAG if self._is_accelerator else 0
-        self._sizes = [num_ranks] * RANK_FIGURES + [num_layers]
+        self._sizes = [num_ranks] * RANK_FIGURES + [num_layers, num_pair_figures]
         self._waiting: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
 
     def push(self, step: int, values: Tensor) -> list[StepStats]:
         """Queue the statistics of a step and return those that are due.
 
-        `values`: fp32, on the device, in the order of the fields of `StepStats` after `step`.
+        `values`: fp32, on the device, in the order of the fields of `StepStats` after `step`, but `pair_figures` before
+        `batch_losses`, of which there are as many as are left.
         """
         event = None
         if self._is_accelerator:
@@ -88,5 +91,6 @@ class StatsPipe:
         loss, norm, applied, held, *flags = values[:NUM_SINGLE].tolist()
         rest = values[NUM_SINGLE:].tolist()
         ends = list(accumulate(self._sizes, initial=0))
-        parts = (tuple(rest[begin:end]) for begin, end in pairwise([*ends, len(rest)]))
-        return StepStats(step, loss, norm, bool(applied), bool(held), *flags, *parts)
+        *parts, pairs, batches = (tuple(rest[begin:end]) for begin, end in pairwise([*ends, len(rest)]))
+        in_order = [*parts, batches, pairs]
+        return StepStats(step, loss, norm, bool(applied), bool(held), *flags, *in_order)

@@ -120,7 +120,7 @@ def _lines_of_rank(place: int, cost: RankCost, state: StateBytes) -> Iterator[st
     waiting = max(0, memory.gradients - state.gradients)
     on_device = memory.optimizer if memory.host else state.optimizer
     total = state.weights + state.gradients + on_device + waiting
-    total += memory.gathered + memory.activations + memory.logits + memory.communicators
+    total += memory.gathered + memory.activations + memory.logits + memory.communicators + memory.reference
     yield (
         f"  state: {state.parameters:,} parameters; weights {format_bytes(state.weights)}, gradients "
         f"{format_bytes(state.gradients)}, optimiser {format_bytes(state.optimizer)}"
@@ -130,6 +130,7 @@ def _lines_of_rank(place: int, cost: RankCost, state: StateBytes) -> Iterator[st
         f"  besides, about: gathered weights {format_bytes(memory.gathered)}, gradients of earlier micro-batches "
         f"{format_bytes(waiting)}, activations {format_bytes(memory.activations)}, logits {format_bytes(memory.logits)}"
         f"{f', buffers of NCCL {format_bytes(memory.communicators)}' if memory.communicators else ''}"
+        f"{f', reference model {format_bytes(memory.reference)}' if memory.reference else ''}"
     )
     yield f"  memory: about {format_bytes(total)}"
     for each in cost.traffic():

@@ -273,12 +273,13 @@ def _validation(assignment: Assignment, storage: Storage, part: RankShare) -> li
 def open_base(assignment: Assignment) -> StoredWeights | None:
     """Open the base model whose weights the model starts from; None without one.
 
-    A resumed run needs it only with LoRA: a checkpoint contains the trained parameters, not the frozen ones.
+    A resumed run needs it only with LoRA, or as a reference: a checkpoint contains the trained parameters, not the
+    frozen ones.
     """
     training = assignment.training
     if assignment.base_folder is None or training.model.is_new:
         return None
-    if assignment.run.resume is not None and training.lora is None:
+    if assignment.run.resume is not None and training.lora is None and not training.has_reference:
         return None
     return StoredWeights(assignment.base_folder, training.model.resolve())
 

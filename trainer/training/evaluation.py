@@ -15,6 +15,7 @@ from trainer.data.batch import MicroBatch
 from trainer.data.chat import ChatTemplate
 from trainer.data.shards import TOKENIZER_NAME, DatasetIndex
 from trainer.data.tokenizer import ids_before_text
+from trainer.models.preference import preference_series
 from trainer.parallel.generation import generation_session
 from trainer.parallel.mesh import all_reduce_world
 from trainer.parallel.parallelize import ParallelModel
@@ -91,7 +92,8 @@ def make_names_unique(sets: Sequence[HeldOutSet]) -> list[HeldOutSet]:
 
 def evaluate(model: ParallelModel, sets: Sequence[HeldOutSet], report_progress: Callable[[], None]) -> EvaluationResult:
     """Evaluate and return the same result on every rank; a collective. The loss is the mean over the counted tokens of
-    all data sets; bits per byte is the loss in bits, by what a byte of the split's text comes to in tokens."""
+    all data sets, or over their pairs; bits per byte is the loss in bits, by what a byte of the split's text comes to
+    in tokens."""
     mesh = model.weights.mesh
     sums_N2 = torch.zeros(len(sets), 2, dtype=torch.float64, device=mesh.device)
     for number, each in enumerate(sets):
@@ -99,9 +101,11 @@ def evaluate(model: ParallelModel, sets: Sequence[HeldOutSet], report_progress: 
             batches = [batch.to(mesh.device) for batch in each.batches[first : first + VALIDATION_ROUND]]
             sums_N2[number] += model.losses(batches)
             report_progress()
-    sums = all_reduce_world(sums_N2, mesh).tolist()
+    reduced = all_reduce_world(torch.cat([sums_N2.flatten(), model.take_pair_figures().double()]), mesh).tolist()
+    pair_figures = reduced[2 * len(sets) :]
+    sums = list(zip(reduced[: 2 * len(sets) : 2], reduced[1 : 2 * len(sets) : 2], strict=True))
     loss = sum(row[0] for row in sums) / sum(row[1] for row in sums)
-    values = {"evaluation/loss": loss}
+    values = {"evaluation/loss": loss} | preference_series("evaluation", pair_figures)
     for each, (loss_sum, tokens) in zip(sets, sums, strict=True):
         prefix = f"evaluation/{each.name}" if len(sets) > 1 else "evaluation"
         if tokens:

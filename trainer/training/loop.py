@@ -15,8 +15,8 @@ from trainer.checkpoint.state import live_shards, own_states
 from trainer.contract.run import EndClass
 from trainer.contract.timeouts import TRAINING_TIMEOUT
 from trainer.data.batch import MicroBatch
-from trainer.data.packing import IGNORED
 from trainer.models.lora import seed_dropout
+from trainer.models.preference import PREFERENCE_FIGURES
 from trainer.optim.learning_rate import learning_rate
 from trainer.parallel.mesh import all_reduce_sum, all_reduce_world
 from trainer.reporting.layers import Layers
@@ -37,7 +37,8 @@ def train(state: TrainState) -> EndClass:
     """
     training, reporter = state.training, state.reporter
     monitor = Monitor(state)
-    pipe = StatsPipe(state.mesh.device, state.mesh.world_size, len(monitor.layers.names))
+    pair_figures = 0 if training.preference is None else len(PREFERENCE_FIGURES)
+    pipe = StatsPipe(state.mesh.device, state.mesh.world_size, len(monitor.layers.names), pair_figures)
     profiler = StepProfiler(state.assignment)
     steps = StepTaker(
         monitor, pipe, partial(compute_step, state, monitor, profiler), state.mesh.device,
@@ -167,13 +168,13 @@ def data_ranks(state: TrainState, monitor: Monitor, profiler: StepProfiler) -> D
 def counted_tokens(
     state: TrainState, batches: list[MicroBatch], step: int
 ) -> tuple[float | Tensor, Sequence[float | Tensor]]:
-    """Return (the number of targets of this step over all ranks, by which each rank divides its loss; that of each of
-    this rank's micro-batches, at least 1)."""
+    """Return (the number of targets or pairs of this step over all ranks, by which each rank divides its loss; that of
+    each of this rank's micro-batches, at least 1)."""
     if not state.loader.counts_vary:
         bounds = state.part.micro_batches(state.training.batch_size_schedule.sequences_at(step))
         length = state.training.sequence_length
         return float(state.training.tokens_at(step)), [float(max(1, end - begin) * length) for begin, end in bounds]
-    counted_M = torch.stack([(batch.targets_BS != IGNORED).sum() for batch in batches])
+    counted_M = torch.stack([state.model.num_counted(batch) for batch in batches])
     counted = all_reduce_sum(counted_M.sum().float(), state.mesh.group("replicate", "shard"))
     return counted.clamp(min=1.0), counted_M.clamp(min=1).unbind()
 
@@ -211,7 +212,10 @@ def reduce_statistics(
     for place, figure in ((-3, checksum), (-2, own_norm), (-1, squares.sum())):
         if figure is not None:
             own[place * mesh.world_size + mesh.rank] = figure
-    sums = torch.cat([torch.stack([loss, squares.sum()]), own, layers.sums(squares), state.part.at_place(means_M)])
+    sums = torch.cat(
+        [torch.stack([loss, squares.sum()]), own, layers.sums(squares), state.model.take_pair_figures(),
+         state.part.at_place(means_M)]
+    )  # fmt: skip
     loss, square_sum = all_reduce_world(sums, mesh)[:2].unbind()
     gradient_norm = square_sum.sqrt()
     is_applied, is_held = decide(loss, gradient_norm)
@@ -237,6 +241,7 @@ def warm_up(state: TrainState) -> None:
         chosen = torch.arange(end - begin, device=state.mesh.device) % rows.tokens_BS.shape[0]
         batches.append(state.part.filled(rows.each(itemgetter(chosen))))
     state.model.forward_backward(batches, 1.0)
+    state.model.take_pair_figures()
     state.optimizer.zero_gradients()
     nothing = torch.zeros((), dtype=torch.bool, device=state.mesh.device)
     state.balancer.step(nothing)

@@ -11,6 +11,7 @@ from trainer.contract.rollback import DIVERGED_STEPS
 from trainer.contract.run import EndClass
 from trainer.data.batch import MicroBatch
 from trainer.errors import CorruptionError, PlaceError, TrainerError
+from trainer.models.preference import preference_series
 from trainer.optim.learning_rate import learning_rate
 from trainer.parallel.attention_logits import largest_attention_logits
 from trainer.parallel.mesh import all_reduce_world
@@ -152,6 +153,7 @@ class Monitor:
             age = self._shadows.replica_age(stats.step + 1)
             if age is not None:
                 values["checkpoint/replica_age_steps"] = float(age)
+        values |= preference_series("train", stats.pair_figures)
         if self._training.data.on_corrupt == "skip":
             values["data/skipped_sequences"] = stats.skipped_sequences
         if self._sent:

@@ -4604,14 +4604,19 @@ export interface components {
              * @description Format of the files. `auto` goes by the name: `.jsonl` and `.ndjson` are `jsonl`, `.parquet` and `.pq` are
              *     `parquet`, and all others `text`. `chat` reads JSON lines whose `messages` are a conversation, with a `role` and a
              *     `content` each; they become text by the chat template of `model.base` or a built-in one, and only what the assistant
-             *     says counts in the loss. It needs packing `documents`. With `mixture`, set it in each part.
+             *     says counts in the loss. It needs packing `documents`. `preference` reads JSON lines with the fields `chosen`,
+             *     `rejected` and perhaps `prompt`, which are all texts or all lists of messages; without `prompt` it is what both
+             *     answers begin with. It belongs to `training.preference`, and needs packing `documents` and `long_documents: drop`,
+             *     which leaves pairs out that are longer than a sequence: both answers, each with the prompt, are in the same one.
+             *     With `mixture`, set it in each part.
              * @default auto
              */
             format: components["schemas"]["FormatEnum"];
             /**
              * Text Field
              * @description Field of a JSON line, or column of a parquet file, that holds the text. With the format `chat` it holds the list
-             *     of messages, and its default is `messages`. Ignored for plain text. With `mixture`, set it in each part.
+             *     of messages, and its default is `messages`. Ignored for plain text and pairs. With `mixture`, set it in each
+             *     part.
              * @default text
              */
             text_field: string;
@@ -5269,7 +5274,7 @@ export interface components {
             } | null;
         };
         /** @enum {string} */
-        FormatEnum: "auto" | "text" | "jsonl" | "parquet" | "chat";
+        FormatEnum: "auto" | "text" | "jsonl" | "parquet" | "chat" | "preference";
         /** @description A cluster with its setup. */
         FullCluster: {
             /** @description Identifier. It never changes and is never reused. */
@@ -6694,6 +6699,8 @@ export interface components {
              */
             export: components["schemas"]["ExportEnum"];
         };
+        /** @enum {string} */
+        LossEnum: "dpo" | "orpo";
         /** @description A live attempt that was not found on its cluster. */
         LostAttempt: {
             /** @description Id of the attempt. */
@@ -6968,14 +6975,15 @@ export interface components {
             /**
              * Format
              * @description Format of the files. `auto` goes by the name: `.jsonl` and `.ndjson` are `jsonl`, `.parquet` and `.pq` are
-             *     `parquet`, and all others `text`. `chat` needs packing `documents`.
+             *     `parquet`, and all others `text`. `chat` needs packing `documents`; so does `preference`, with `long_documents:
+             *     drop`, which belongs to `training.preference`.
              * @default auto
              */
             format: components["schemas"]["FormatEnum"];
             /**
              * Text Field
              * @description Field of a JSON line, or column of a parquet file, that holds the text. With the format `chat` it holds the list
-             *     of messages, and its default is `messages`. Ignored for plain text.
+             *     of messages, and its default is `messages`. Ignored for plain text and pairs.
              * @default text
              */
             text_field: string;
@@ -8128,9 +8136,9 @@ export interface components {
             /**
              * Learning Rate
              * @description Peak learning rate, which `schedule` multiplies in each step. Without it, 2e-4 for low-rank adapters (`lora`),
-             *     2e-5 for all weights of a base model, and for a new model 3e-3 up to 50 million parameters beside the embeddings,
-             *     1e-3 up to 500 million, 3e-4 up to 20 billion, 1.5e-4 up to 100 billion, and 8e-5 beyond. The resolved spec has the
-             *     number.
+             *     2e-5 for all weights of a base model (with `preference` 1e-5 and 1e-6), and for a new model 3e-3 up to 50 million
+             *     parameters beside the embeddings, 1e-3 up to 500 million, 3e-4 up to 20 billion, 1.5e-4 up to 100 billion, and 8e-5
+             *     beyond. The resolved spec has the number.
              * @default null
              * @example 0.0003
              */
@@ -8800,6 +8808,42 @@ export interface components {
             critical_immediately: boolean;
             /** @description Whether the platform has a mail server. */
             readonly mail_is_on: boolean;
+        };
+        /**
+         * PreferenceSpec
+         * @description Train on pairs of answers, of which one is preferred, instead of on text. Needs `model.base`, the data format
+         *     `preference`, packing `documents` and `long_documents: drop`.
+         */
+        PreferenceSpec: {
+            /**
+             * Loss
+             * @description `dpo` (Rafailov et al. 2023) compares the model with the base model, the reference: with `lora` that is the model
+             *     without its adapters, otherwise a second copy of the weights. `orpo` (Hong et al. 2024) needs no reference: it adds
+             *     a penalty on the odds of the rejected answer to the usual loss of the chosen one.
+             * @default dpo
+             */
+            loss: components["schemas"]["LossEnum"];
+            /**
+             * Beta
+             * @description With `dpo`, how strongly the model is held close to the reference. With `orpo`, the weight of the penalty (lambda
+             *     in the paper).
+             * @default 0.1
+             */
+            beta: number;
+            /**
+             * Label Smoothing
+             * @description Probability that a pair is labelled the wrong way round, which `dpo` takes into account (conservative DPO,
+             *     Mitchell 2023). Refused with `orpo`.
+             * @default 0
+             */
+            label_smoothing: number;
+            /**
+             * Length Normalised
+             * @description Whether `dpo` divides the log-probability of an answer by its number of tokens, so that long answers do not weigh
+             *     more. `orpo` always does, and refuses this field.
+             * @default false
+             */
+            length_normalised: boolean;
         };
         /** @description What was measured before the first step of an attempt. */
         Preflight: {
@@ -11219,6 +11263,14 @@ export interface components {
              * @default null
              */
             lora: components["schemas"]["LoraSpec"] | null;
+            /**
+             * @description Train on pairs of a chosen and a rejected answer. Without it, on text.
+             * @default null
+             * @example {
+             *       "loss": "dpo"
+             *     }
+             */
+            preference: components["schemas"]["PreferenceSpec"] | null;
             /**
              * @description Start with smaller batches and grow to `tokens_per_step`. Without it all steps have the same size.
              * @default null

@@ -110,10 +110,19 @@ def _as_detected(part: MixturePart, row: Dataset) -> MixturePart:
         field = row.text_field if leaves_field_open and not is_usual else part.text_field
         return part.model_copy(update={"format": "chat", "text_field": field})
     texts = ", ".join(row.fields or ()) or "none"
+    if part.format == "preference":
+        if row.format == "preference":
+            return part
+        detail = (
+            f"{part.source} has the format {row.format}, not preference; take a data set of pairs, with the fields "
+            "chosen and rejected in each line, or leave training.preference and format out"
+        )
+        raise _refused("no_pairs", detail, "/format")
     if form == "preference":
         detail = (
-            f"{part.source} contains preference pairs, and no task trains on pairs; to train on one text of each line "
-            f"set format to jsonl and text_field to a field with text ({texts})"
+            f"{part.source} contains preference pairs; to train on pairs set format to preference and "
+            "training.preference, for example {loss: dpo}; to train on one text of each line set format to jsonl and "
+            f"text_field to a field with text ({texts})"
         )
         raise _refused("no_text_field", detail, "/format")
     if row.fields is None or part.text_field in row.fields:

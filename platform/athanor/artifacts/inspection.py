@@ -31,8 +31,8 @@ OTHER_CHAT_FORM = (
     "rename them and upload the file again."
 )
 PREFERENCE = (
-    "These are preference pairs. No task trains on pairs: training reads one text of each line, from the field that "
-    "you choose."
+    "These are preference pairs. A job trains on them with training.preference and training.data.format preference; "
+    "without, training reads one text of each line, from the field that you choose."
 )
 
 

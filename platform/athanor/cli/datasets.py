@@ -21,7 +21,7 @@ FORMATS = {"auto", "text", "jsonl", "chat", "parquet"}
 # Formats that are not tokenised by default, with the reason.
 NOT_PREPARED = {
     "chat": "It is tokenised by the first job that trains on it, with the chat template of its model.",
-    "preference": "No task trains on preference pairs; to train on one field, set format to jsonl, and text_field.",
+    "preference": "training.preference trains on pairs; to train on one field, set format to jsonl, and text_field.",
 }
 BLOCK_BYTES = 1024 * 1024
 STATES = {"none": "not yet", "running": "running", "ready": "ready", "failed": "failed"}

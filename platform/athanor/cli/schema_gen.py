@@ -247,7 +247,7 @@ DigitsEnum: TypeAlias = Literal['whole', 'single', 'triples']
 ExportEnum: TypeAlias = Literal['merged', 'adapter']
 
 
-FormatEnum: TypeAlias = Literal['auto', 'text', 'jsonl', 'parquet', 'chat']
+FormatEnum: TypeAlias = Literal['auto', 'text', 'jsonl', 'parquet', 'chat', 'preference']
 
 
 class GradientWatchSpec(TypedDict):
@@ -264,6 +264,9 @@ class Holder(TypedDict):
 
 
 LongDocumentsEnum: TypeAlias = Literal['cut', 'truncate', 'drop']
+
+
+LossEnum: TypeAlias = Literal['dpo', 'orpo']
 
 
 class MixturePart(TypedDict):
@@ -500,6 +503,13 @@ class LoraSpec(TypedDict):
     targets: NotRequired[list[TargetsEnum]]
     quantization: NotRequired[QuantizationEnum]
     export: NotRequired[ExportEnum]
+
+
+class PreferenceSpec(TypedDict):
+    loss: NotRequired[LossEnum]
+    beta: NotRequired[float]
+    label_smoothing: NotRequired[float]
+    length_normalised: NotRequired[bool]
 
 
 class ScheduleSpec(TypedDict):
@@ -757,6 +767,7 @@ class TrainingSpec(TypedDict):
     optimizer: NotRequired[OptimizerSpec]
     schedule: NotRequired[ScheduleSpec]
     lora: NotRequired[LoraSpec | None]
+    preference: NotRequired[PreferenceSpec | None]
     batch_ramp: NotRequired[BatchRamp | None]
     z_loss: NotRequired[float]
     precision: NotRequired[PrecisionEnum]

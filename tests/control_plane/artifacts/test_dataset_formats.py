@@ -15,13 +15,16 @@ from athanor.accounts.models import AuditEvent
 from athanor.accounts.roles import Scope
 from athanor.accounts.services import issue_token
 from athanor.artifacts import inspection, parquet_rows, previews, storage
+from athanor.artifacts.datasets import with_detected_formats
 from athanor.artifacts.models import Dataset
+from athanor.core.errors import Invalid
 from athanor.dispatch.services import spec_of
 from athanor.jobs.models import DatasetUse, Job
 from tests.control_plane import drive
 from tests.control_plane.artifacts.test_data_of_jobs import AgentClient, manifest_of, prepare_spec, submitted
 from tests.control_plane.artifacts.test_datasets import parquet, tar_of, upload
 from tests.control_plane.conftest import Api
+from trainer.contract.data import DataSpec
 from trainer.contract.recipe import dataset_recipes
 
 pytestmark = pytest.mark.django_db
@@ -177,6 +180,18 @@ def test_the_field_with_the_text_follows_from_the_upload(
     spec["training"]["data"] = {"source": "dataset:mine", **written}
     data = submitted(api, spec).resolved_spec["training"]["data"]
     assert (data["format"], data["text_field"]) == resolved
+
+
+def test_pairs_are_read_as_pairs_and_nothing_else_is() -> None:
+    data = DataSpec.model_validate(
+        {"source": "dataset:x", "format": "preference", "packing": "documents", "long_documents": "drop"}
+    )
+    sealed = Dataset.Origin.SEALED
+    found = with_detected_formats(data, [Dataset(origin=sealed, format="preference", fields=["chosen"])], "/training")
+    assert found.format == "preference"
+    with pytest.raises(Invalid, match="has the format chat, not preference; take a data set of pairs") as refused:
+        with_detected_formats(data, [Dataset(origin=sealed, format="chat", text_field="messages")], "/training")
+    assert refused.value.problems[0].pointer == "/training/data/format"
 
 
 @pytest.mark.parametrize(

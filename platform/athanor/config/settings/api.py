@@ -53,7 +53,7 @@ SPECTACULAR_SETTINGS = {
         "PreflightUnitEnum": ["flop_per_second", "bytes_per_second", "seconds"],
         "SystemUnitEnum": ["fraction", "bytes", "celsius", "watts", "megahertz", "count"],
         "UnitEnum": ["slot_hours", "money"],  # of a budget
-        "FormatEnum": ["auto", "text", "jsonl", "parquet", "chat"],  # of a data set
+        "FormatEnum": ["auto", "text", "jsonl", "parquet", "chat", "preference"],  # of a data set
         "SeverityEnum": ["slow", "broken"],  # of a finding about a node
         "AlertSeverityEnum": ["info", "warning", "critical"],
         "WebhookFormatEnum": ["cloudevents", "slack"],

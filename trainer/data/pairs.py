@@ -1,0 +1,160 @@
+"""Pairs of answers to the same prompt, of which one is preferred: TRL's formats of preference data, plain texts and
+conversations, each with the prompt in a field of its own or at the beginning of both answers."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
+from os.path import commonprefix
+from typing import Any
+
+import numpy as np
+from jinja2 import TemplateError
+from numpy.typing import NDArray
+from tokenizers import Encoding
+
+from trainer.contract.chat import TOOLS_FIELD, trained_messages
+from trainer.data.chat import (
+    ChatTemplate,
+    Conversation,
+    Messages,
+    Tools,
+    counted_tokens,
+    messages_problem,
+    with_parsed_arguments,
+)
+from trainer.data.documents import (
+    LONE_SURROGATE,
+    STRICT,
+    Document,
+    RawObject,
+    Reading,
+    data_error,
+    has_lone_surrogate,
+    json_lines,
+    row_problem,
+)
+from trainer.data.masks import masked
+
+PROMPT, CHOSEN, REJECTED = "prompt", "chosen", "rejected"
+
+
+class Pair(Document):
+    """The texts of a pair, one after the other. `sides`: the chosen answer and the rejected one, each with its prompt;
+    `is_plain`: they are no conversations, which end as their template defines."""
+
+    sides: tuple[Conversation, Conversation]
+    is_plain: bool
+
+    def __new__(cls, chosen: Conversation, rejected: Conversation, *, is_plain: bool) -> "Pair":
+        """Create the text with its sides."""
+        made = super().__new__(cls, chosen + rejected)
+        made.sides, made.is_plain = (chosen, rejected), is_plain
+        return made
+
+
+def read_pairs(
+    objects: Iterable[RawObject], template: ChatTemplate | None, reading: Reading = STRICT
+) -> Iterator[Pair]:
+    """Yield the pairs of JSONL objects: `{"prompt": ..., "chosen": ..., "rejected": ...}` in each line, where all three
+    are texts or all three lists of messages; without `prompt`, it is what the two others begin with.
+
+    `template`: that of the model, which conversations need. Raises TrainerError (DATA_ERROR) that names object and
+    line.
+    """
+    for raw in objects:
+        for place, record in json_lines(raw, reading):
+            try:
+                made = _pair(record, template)
+            except (TemplateError, ValueError) as error:
+                reading.on_problem(row_problem("invalid_message", place, str(error)))
+                continue
+            made.place = place
+            yield made
+
+
+def pair_tokens(
+    pair: Pair, encodings: Sequence[Encoding], before: Sequence[int], end_of_text: int
+) -> NDArray[np.uint32]:
+    """Return the tokens of a pair with their marks, the chosen answer first. `encodings`: of its sides; `before` and
+    `end_of_text`: what begins and ends plain texts.
+
+    Raises TrainerError (DATA_ERROR) if an answer has no token of its own.
+    """
+    found = []
+    for side, encoding, name in zip(pair.sides, encodings, (CHOSEN, REJECTED), strict=True):
+        ids, counted = list(encoding.ids), counted_tokens(encoding.offsets, side.counted)
+        if pair.is_plain:
+            ids, counted = [*before, *ids, end_of_text], [False] * len(before) + counted + [True]
+        if not any(counted[1:]):
+            raise data_error(
+                f"the {name} answer of the pair that begins with {side[:60]!r} has no token of its own: the tokenizer "
+                "joins it with the prompt; correct or remove the line"
+            )
+        found.append(masked(ids, counted, is_rejected=name == REJECTED))
+    return np.concatenate(found)
+
+
+def _pair(record: Any, template: ChatTemplate | None) -> Pair:
+    """Return the pair of a line. Raises ValueError that says what is wrong with it, TemplateError as the template."""
+    if not isinstance(record, dict) or not {CHOSEN, REJECTED} <= record.keys():
+        names = ", ".join(sorted(record)[:8]) if isinstance(record, dict) else f"a {type(record).__name__}"
+        raise ValueError(f"no fields {CHOSEN!r} and {REJECTED!r} (it has: {names}); name the two answers so")
+    fields = {name: record[name] for name in (PROMPT, CHOSEN, REJECTED) if record.get(name) is not None}
+    kinds = {name: type(record[name]).__name__ for name in (PROMPT, CHOSEN, REJECTED) if name in record}
+    if {type(value) for value in fields.values()} not in ({str}, {list}) or not {CHOSEN, REJECTED} <= fields.keys():
+        found = ", ".join(f"{name} is a {kind}" for name, kind in kinds.items())
+        raise ValueError(f"prompt, chosen and rejected must all be strings or all lists of messages, and {found}")
+    chosen, rejected = fields[CHOSEN], fields[REJECTED]
+    if isinstance(chosen, str):
+        return _plain_pair(fields.get(PROMPT), chosen, rejected)
+    if template is None:
+        raise ValueError(
+            "the answers are lists of messages, and the base model has no chat template; train it on conversations "
+            "first, or write prompt and answers as strings"
+        )
+    return _chat_pair(fields, record, template)
+
+
+def _plain_pair(prompt: str | None, chosen: str, rejected: str) -> Pair:
+    if prompt is None:
+        prompt = _common_beginning(chosen, rejected)
+        chosen, rejected = chosen[len(prompt) :], rejected[len(prompt) :]
+    for name, answer in ((CHOSEN, chosen), (REJECTED, rejected)):
+        if has_lone_surrogate(prompt + answer):
+            raise ValueError(f"the {name} answer, or its prompt, {LONE_SURROGATE}")
+        if not answer:
+            raise ValueError(f"the {name} answer is empty, or the same as the beginning of the other; remove the line")
+    sides = [Conversation(prompt + answer, [(len(prompt), len(prompt) + len(answer))]) for answer in (chosen, rejected)]
+    return Pair(sides[0], sides[1], is_plain=True)
+
+
+def _common_beginning(chosen: str, rejected: str) -> str:
+    """Return what both texts begin with, up to the space before the first word that differs: its token begins there."""
+    common = commonprefix([chosen, rejected])
+    word = len(list(takewhile(lambda letter: not letter.isspace(), reversed(common))))
+    return common[: len(common) - word].rstrip(" ")
+
+
+def _chat_pair(fields: dict[str, Messages], record: dict[str, Any], template: ChatTemplate) -> Pair:
+    chosen, rejected, prompt = fields[CHOSEN], fields[REJECTED], fields.get(PROMPT)
+    if prompt is None:
+        same = [one for one, _ in takewhile(lambda both: both[0] == both[1], zip(chosen, rejected, strict=False))]
+        prompt, chosen, rejected = same, chosen[len(same) :], rejected[len(same) :]
+    sides = [_side(prompt, answer, record, template, name) for name, answer in ((CHOSEN, chosen), (REJECTED, rejected))]
+    return Pair(sides[0], sides[1], is_plain=False)
+
+
+def _side(
+    prompt: Messages, answer: Messages, record: dict[str, Any], template: ChatTemplate, name: str
+) -> Conversation:
+    """Return a prompt with one of its answers, of which the assistant's messages are the targets."""
+    problem = messages_problem([*prompt, *answer], record, f"{PROMPT} and {name}")
+    if problem is not None:
+        raise ValueError(problem[1])
+    if not any(trained_messages(answer)):
+        raise ValueError(f"the {name} answer has no message with the role assistant after what both begin with")
+    before = [{**message, "weight": 0} if message["role"] == "assistant" else message for message in prompt]
+    tools: Tools = record.get(TOOLS_FIELD)
+    side = template.conversation(with_parsed_arguments([*before, *answer]), tools)
+    if not any(stop > start for start, stop in side.counted):
+        raise ValueError(f"the {name} answer is empty")
+    return side

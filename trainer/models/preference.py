@@ -1,0 +1,128 @@
+"""Losses of pairs of answers, of which one is preferred, from the log-probabilities of their tokens.
+
+The answers of a row are documents: numbers 2n and 2n + 1 are the chosen and the rejected one of pair n. Answers without
+targets, such as padding, are no pair.
+
+Shape suffixes: B rows, S sequence, P pairs of a row, 2 sides: chosen, rejected.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from trainer.contract.preference import PreferenceSpec
+from trainer.data.batch import MicroBatch
+from trainer.data.packing import IGNORED
+
+MOST_PROBABLE = -1e-6
+"""Maximum mean log-probability of an answer in ORPO: the odds of an answer of probability 1 are infinite."""
+
+
+@dataclass(frozen=True)
+class PairLoss:
+    """The losses of the pairs of a micro-batch, summed, and what they are reported by.
+
+    `rewards_2`: of the chosen and the rejected answers, summed; `correct`: number of pairs whose chosen answer has the
+    higher reward; `pairs`: their number. All but `loss` have no gradient.
+    """
+
+    loss: Tensor
+    rewards_2: Tensor
+    correct: Tensor
+    pairs: Tensor
+
+    @property
+    def figures(self) -> Tensor:
+        """Return the sums that are reported, [4], in the order of `PREFERENCE_FIGURES`."""
+        return torch.cat([self.rewards_2, torch.stack([self.correct, self.pairs])])
+
+
+PREFERENCE_FIGURES = ("chosen_reward", "rejected_reward", "correct", "pairs")
+
+
+def preference_series(prefix: str, figures: Sequence[float]) -> dict[str, float]:
+    """Return the metrics of pairs by name from the sums of `PREFERENCE_FIGURES`; none without pairs."""
+    if not figures or not figures[3]:
+        return {}
+    chosen, rejected, correct = (figure / figures[3] for figure in figures[:3])
+    return {
+        f"{prefix}/chosen_reward": chosen,
+        f"{prefix}/rejected_reward": rejected,
+        f"{prefix}/reward_margin": chosen - rejected,
+        f"{prefix}/reward_accuracy": correct,
+    }
+
+
+def pair_loss(spec: PreferenceSpec, batch: MicroBatch, log_probs_BS: Tensor, reference_BS: Tensor | None) -> PairLoss:
+    """Return the losses of the pairs of a micro-batch. `log_probs_BS`: of each target; `reference_BS`: by the
+    reference, which `dpo` needs."""
+    lengths_BP2 = _lengths(batch)
+    is_pair_BP = (lengths_BP2 > 0).all(-1)
+    lengths_BP2 = lengths_BP2.clamp(min=1).to(log_probs_BS.dtype)
+    sums_BP2 = sum_sides(log_probs_BS, batch)
+    if spec.loss == "dpo":
+        assert reference_BS is not None
+        losses_BP, rewards_BP2 = dpo_losses(sums_BP2, sum_sides(reference_BS, batch), lengths_BP2, spec)
+    else:
+        means_BP2 = (sums_BP2 / lengths_BP2).where(is_pair_BP[..., None], -1.0)
+        losses_BP, rewards_BP2 = orpo_losses(means_BP2, spec.beta)
+    rewards_BP2 = rewards_BP2.detach().where(is_pair_BP[..., None], 0.0)
+    correct = (rewards_BP2[..., 0] > rewards_BP2[..., 1]).sum().float()
+    return PairLoss(
+        losses_BP.where(is_pair_BP, 0.0).sum(), rewards_BP2.sum((0, 1)), correct, is_pair_BP.sum().float()
+    )  # fmt: skip
+
+
+def dpo_losses(
+    sums_BP2: Tensor, reference_BP2: Tensor, lengths_BP2: Tensor, spec: PreferenceSpec
+) -> tuple[Tensor, Tensor]:
+    """Return (loss, [B, P], and rewards, [B, P, 2]) of pairs by direct preference optimisation.
+
+    The reward of an answer y is beta log(pi(y) / pi_ref(y)), and the loss -log sigma(r_chosen - r_rejected) (Rafailov
+    et al. 2023, equation 7). With label smoothing e it is -(1 - e) log sigma(d) - e log sigma(-d) (Mitchell 2023, "A
+    note on DPO with noisy preferences"). Normalised, the log-probabilities are means over the tokens of the answer.
+    """
+    ratios_BP2 = sums_BP2 - reference_BP2
+    if spec.length_normalised:
+        ratios_BP2 = ratios_BP2 / lengths_BP2
+    rewards_BP2 = spec.beta * ratios_BP2
+    margins_BP = rewards_BP2[..., 0] - rewards_BP2[..., 1]
+    losses_BP = -(1.0 - spec.label_smoothing) * functional.logsigmoid(margins_BP)
+    if spec.label_smoothing:
+        losses_BP = losses_BP - spec.label_smoothing * functional.logsigmoid(-margins_BP)
+    return losses_BP, rewards_BP2
+
+
+def orpo_losses(means_BP2: Tensor, weight: float) -> tuple[Tensor, Tensor]:
+    """Return (loss, [B, P], and rewards, [B, P, 2]) of pairs by odds ratio preference optimisation.
+
+    With log P(y) the mean log-probability of the tokens of an answer, and odds(y) = P(y) / (1 - P(y)), the loss is
+    -log P(y_chosen) - weight log sigma(log(odds(y_chosen) / odds(y_rejected))) (Hong et al. 2024, equations 3 to 7).
+    The reward is weight log P(y).
+    """
+    bounded_BP2 = means_BP2.clamp(max=MOST_PROBABLE)
+    odds_BP2 = bounded_BP2 - torch.log(-torch.expm1(bounded_BP2))
+    penalties_BP = functional.logsigmoid(odds_BP2[..., 0] - odds_BP2[..., 1])
+    return -means_BP2[..., 0] - weight * penalties_BP, weight * means_BP2
+
+
+def count_pairs(batch: MicroBatch) -> Tensor:
+    """Return the number of pairs of a micro-batch, a scalar on its device."""
+    return (_lengths(batch) > 0).all(-1).sum()
+
+
+def sum_sides(values_BS: Tensor, batch: MicroBatch) -> Tensor:
+    """Return the sum of a value of each token over each answer, [B, P, 2]."""
+    assert batch.documents_BS is not None, "pairs are packed as documents"
+    rows, length = values_BS.shape
+    width = length + 2 - length % 2  # there are at most as many documents as tokens
+    sums = values_BS.new_zeros(rows, width).scatter_add(1, batch.documents_BS.long(), values_BS)
+    return sums.view(rows, width // 2, 2)
+
+
+def _lengths(batch: MicroBatch) -> Tensor:
+    """Return the number of targets of each answer, [B, P, 2]."""
+    return sum_sides((batch.targets_BS != IGNORED).long(), batch)
