@@ -325,8 +325,9 @@ def test_sources_of_a_mixture_share_the_tokenizer(tmp_path: Path) -> None:
 
 
 def test_pairs_of_answers_are_refused_with_what_checks_them(tmp_path: Path) -> None:
-    pairs = {"source": "dataset:pairs", "format": "preference", "packing": "documents"}
-    training = tiny_training(data=pairs)
+    texts = tiny_training(data=JSONL)
+    pairs = texts.data.model_copy(update={"format": "preference"})
+    training = texts.model_copy(update={"data": pairs})
     with pytest.raises(TrainerError, match="not pairs of answers; a run checks each line") as refused:
         make_report([[]], TokenizerSpec(vocab_size=300), training, tmp_path, ReportOptions())
     assert refused.value.end_class is EndClass.BAD_SPEC
