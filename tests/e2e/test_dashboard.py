@@ -121,6 +121,50 @@ def test_a_job_is_submitted_watched_to_its_end_and_downloaded(page: Page, stack,
     assert elsewhere == [], "the dashboard must work without the internet"
 
 
+def test_an_export_is_registered_described_and_named_by_an_alias(page: Page, stack, finished_job: str) -> None:
+    stack.athanor("model", "register", "support-bot", finished_job, "--alias", "candidate")
+    sign_in(page, stack, "/models")
+    page.get_by_role("link", name="support-bot").click()
+    versions = page.get_by_role("table", name="Versions")
+    expect(versions.get_by_role("row")).to_have_count(2)
+    expect(versions).to_contain_text("candidate")
+
+    page.get_by_role("button", name="Move an alias of support-bot to version 1").click()
+    page.get_by_label("Alias").fill("production")
+    page.get_by_role("button", name="Move", exact=True).click()
+    expect(versions).to_contain_text("production")
+    aliases = {row["name"]: row["version"] for row in stack.get("/models")["items"][0]["aliases"]}
+    assert aliases == {"candidate": 1, "production": 1}
+
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_label("Model card, in Markdown").fill("# For support\n\n<b>not HTML</b> and **strong**")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("heading", name="For support")).to_be_visible()
+    expect(page.get_by_text("<b>not HTML</b> and strong")).to_be_visible()
+    versions.get_by_role("link", name="tiny").click()
+    page.wait_for_url(f"**/jobs/{finished_job}")
+
+
+def test_an_alert_rule_is_created_changed_and_deleted(page: Page, stack) -> None:
+    sign_in(page, stack, "/alerts")
+    page.get_by_role("button", name="New alert rule").click()
+    page.get_by_label("Name").fill("long queue")
+    page.get_by_label("Condition").select_option(label="A job waits in the queue for")
+    page.get_by_label("Threshold (minutes)").fill("30")
+    page.get_by_role("button", name="Create").click()
+    expect(page.get_by_text("A job waits in the queue for 30 minutes")).to_be_visible()
+    page.get_by_role("button", name="Change long queue").click()
+    page.get_by_label("Threshold (minutes)").fill("45")
+    page.get_by_role("dialog").get_by_role("button", name="Save").click()
+    expect(page.get_by_text("A job waits in the queue for 45 minutes")).to_be_visible()
+    (rule,) = stack.get("/alert-rules")["items"]
+    assert (rule["measure"], rule["threshold"]) == ("queue_wait", 45)
+    page.get_by_role("button", name="Delete long queue").click()
+    page.get_by_role("button", name="Delete it").click()
+    expect(page.get_by_role("table", name="Rules")).to_be_hidden()
+    assert stack.get("/alert-rules")["items"] == []
+
+
 def test_a_running_job_is_cancelled_after_a_confirmation_and_forked(page: Page, stack, tmp_path: Path) -> None:
     job_id = stack.submit(tmp_path, steps=100_000)
     stack.wait_for_step(job_id, 1)

@@ -1,4 +1,4 @@
-import { screen, waitFor } from "@testing-library/react";
+import { screen, waitFor, within } from "@testing-library/react";
 import { describe, expect, it } from "vitest";
 
 import type { AlertRule, Notification, NotificationPreferences } from "@/api/types";
@@ -57,6 +57,21 @@ describe("alerts page", () => {
       name: "stuck", measure: "no_progress", series: "", threshold: 30, clear_threshold: null, for_seconds: 0,
       job_name: "", severity: "warning", recipients: "owner", team: "red",
     });
+  });
+
+  it("changes only the fields of a rule that were changed", async () => {
+    server.answer("PATCH /alert-rules/{alert_rule_id}", RULE);
+    const { user } = open();
+    const button = await screen.findByRole("button", { name: "Change low MFU" });
+    await waitFor(() => expect(button.hasAttribute("disabled")).toBe(false));
+    await user.click(button);
+    const threshold = await screen.findByLabelText("Threshold");
+    await user.clear(threshold);
+    await user.type(threshold, "0.3");
+    await user.type(screen.getByLabelText("Jobs named"), "llama*");
+    await user.click(within(screen.getByRole("dialog")).getByRole("button", { name: "Save" }));
+    await waitFor(() => expect(server.calls("PATCH /alert-rules/{alert_rule_id}")).toHaveLength(1));
+    expect(server.calls("PATCH /alert-rules/{alert_rule_id}")[0]?.json).toEqual({ threshold: 0.3, job_name: "llama*" });
   });
 
   it("saves preferences", async () => {

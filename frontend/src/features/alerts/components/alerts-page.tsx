@@ -52,6 +52,7 @@ export function AlertsPage() {
   const rules = useQuery(rulesQuery());
   const alerts = useQuery(alertsQuery());
   const [creating, { open, close }] = useDisclosure(false);
+  const [changing, setChanging] = useState<AlertRule | null>(null);
   const [doomed, setDoomed] = useState<AlertRule | null>(null);
   const now = useNow(true, 10_000);
   const refresh = () => client.invalidateQueries({ queryKey: alertKeys.all });
@@ -102,6 +103,15 @@ export function AlertsPage() {
           <Button
             size="compact-sm"
             variant="subtle"
+            disabled={!mayChange(rule)}
+            onClick={() => setChanging(rule)}
+            aria-label={`Change ${rule.name}`}
+          >
+            Change
+          </Button>
+          <Button
+            size="compact-sm"
+            variant="subtle"
             color="red"
             disabled={!mayChange(rule)}
             onClick={() => setDoomed(rule)}
@@ -145,6 +155,9 @@ export function AlertsPage() {
       ) : null}
       <PreferencesPanel />
       <RuleFormDialog opened={creating} teams={teams} onClose={close} />
+      {changing ? (
+        <RuleFormDialog key={changing.id} opened rule={changing} teams={teams} onClose={() => setChanging(null)} />
+      ) : null}
       <Confirm
         opened={doomed !== null}
         title={`Delete ${doomed?.name ?? "the rule"}?`}

@@ -12,7 +12,7 @@ export const MEASURES: MeasureText[] = [
   { value: "series_above", label: "A series is at or above", unit: "", hasSeries: true },
   { value: "series_drop", label: "A series drops below its median by", unit: "%", hasSeries: true },
   { value: "series_spike", label: "A series spikes above its median by", unit: "%", hasSeries: true },
-  { value: "no_progress", label: "A running job makes no step for", unit: "minutes", hasSeries: false },
+  { value: "no_progress", label: "A running job makes no progress for", unit: "minutes", hasSeries: false },
   { value: "queue_wait", label: "A job waits in the queue for", unit: "minutes", hasSeries: false },
   { value: "budget_used", label: "A budget is spent to", unit: "%", hasSeries: false },
   { value: "storage_used", label: "The storage limit is used to", unit: "%", hasSeries: false },
