@@ -51,13 +51,20 @@ def create(node_id: str, actor: User, **facts: Any) -> Budget:
     """Create a budget and open its current period."""
     node = QuotaNode.objects.filter(pk=node_id).first()
     if node is None:
-        raise _invalid("node_id", "unknown", f"node_id={node_id!r} is no node of the quota tree", "take an id from it")
+        detail = f"node_id={node_id!r} is no node of the quota tree"
+        raise Invalid(
+            "invalid_budget", detail, remedy="take an id from it", problems=_problem("node_id", "unknown", detail)
+        )
     accelerator, known = facts.get("accelerator"), clusters.accelerators()
     if accelerator and accelerator not in known:
         detail = unknown_accelerator(accelerator, known)
-        raise _invalid("accelerator", "unknown", detail, "name an accelerator of a pool, or none for all")
+        remedy = "name an accelerator of a pool, or none for all"
+        raise Invalid("invalid_budget", detail, remedy=remedy, problems=_problem("accelerator", "unknown", detail))
     if facts["unit"] == Budget.Unit.MONEY and not facts.get("currency"):
-        raise _invalid("currency", "required", "a budget of money needs a currency", "add it, such as USD")
+        detail = "a budget of money needs a currency"
+        raise Invalid(
+            "invalid_budget", detail, remedy="add it, such as USD", problems=_problem("currency", "required", detail)
+        )
     if facts["unit"] == Budget.Unit.SLOT_HOURS:
         facts["currency"] = ""
     try:
@@ -146,5 +153,5 @@ def _exists(node: QuotaNode, name: str) -> Conflict:
     return Conflict("budget_exists", detail, remedy="choose another name, or change that one")
 
 
-def _invalid(field: str, code: str, detail: str, remedy: str) -> Invalid:
-    return Invalid("invalid_budget", detail, remedy=remedy, problems=(FieldProblem(f"/{field}", code, detail),))
+def _problem(field: str, code: str, detail: str) -> tuple[FieldProblem]:
+    return (FieldProblem(f"/{field}", code, detail),)
