@@ -59,7 +59,6 @@ def anchors_of(text: str) -> set[str]:
 
 
 def test_every_error_has_a_remedy() -> None:
-    """One takes its from its callers, which the table cannot show."""
     assert [found.code for found in problem_codes.problems() if not found.remedies] == []
 
 
