@@ -87,6 +87,7 @@ export type NotificationPreferenceChanges = Schemas["PatchedPreferenceChangesReq
 export type Delivery = Schemas["Delivery"];
 export type FullDelivery = Schemas["FullDelivery"];
 export type BulkResult = Schemas["BulkResult"];
+export type RegistryPreview = Schemas["RegistryPreview"];
 export type RegisteredModel = Schemas["Model"];
 export type ModelVersion = Schemas["Version"];
 export type ModelAlias = Schemas["Alias"];

@@ -1,7 +1,7 @@
 import { queryOptions } from "@tanstack/react-query";
 
 import { request } from "@/api/client";
-import type { ModelAlias, ModelVersion, Page, RegisteredModel } from "@/api/types";
+import type { ModelAlias, ModelVersion, Page, RegisteredModel, RegistryPreview } from "@/api/types";
 
 export const modelsKey = ["models"] as const;
 
@@ -37,6 +37,19 @@ export function pointAlias(id: string, name: string, version: number): Promise<M
   return request<ModelAlias>(alias(id, name), { method: "PUT", json: { version } });
 }
 
-export function changeCard(id: string, card: string): Promise<RegisteredModel> {
-  return request<RegisteredModel>(model(id), { method: "PATCH", json: { card } });
+export function describe(id: string, changes: { card: string; tags: string[] }): Promise<RegisteredModel> {
+  return request<RegisteredModel>(model(id), { method: "PATCH", json: changes });
+}
+
+/** What depends on a version. */
+export function deletionQuery(id: string, number: number) {
+  return queryOptions({
+    queryKey: [...modelsKey, id, "deletion", number],
+    queryFn: ({ signal }) => request<RegistryPreview>(`${model(id)}/versions/${number}/deletion`, { signal }),
+    staleTime: 0,
+  });
+}
+
+export function deleteVersion(id: string, number: number): Promise<void> {
+  return request(`${model(id)}/versions/${number}`, { method: "DELETE" });
 }

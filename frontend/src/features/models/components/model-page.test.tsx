@@ -76,8 +76,25 @@ describe("model page", () => {
     const card = screen.getByRole("textbox", { name: /Model card/ });
     await user.clear(card);
     await user.type(card, "new");
+    await user.type(screen.getByLabelText("Tags", { selector: "input" }), "english{Enter}");
     await user.click(screen.getByRole("button", { name: "Save" }));
-    await waitFor(() => expect(server.calls("PATCH /models/{model_id}")[0]?.json).toEqual({ card: "new" }));
+    await waitFor(() => expect(server.calls("PATCH /models/{model_id}")[0]?.json).toEqual({ card: "new", tags: ["chat", "english"] }));
+  });
+
+  it("deletes a version that nothing needs, and says what needs one", async () => {
+    const preview = { model: MODEL, versions: [version(2, [])], aliases: [], blocked_by: [], used_by: [] };
+    server.answer("GET /models/{model_id}/versions/{version_number}/deletion", preview);
+    server.answer("DELETE /models/{model_id}/versions/{version_number}", null);
+    const { user } = open();
+    await user.click(await screen.findByRole("button", { name: "Delete version 2 of bot" }));
+    const yes = await screen.findByRole("button", { name: "Delete the version" });
+    await waitFor(() => expect(yes.hasAttribute("disabled")).toBe(false));
+    await user.click(yes);
+    expect(await screen.findByText("bot@2 is deleted.")).toBeTruthy();
+    server.answer("GET /models/{model_id}/versions/{version_number}/deletion", { ...preview, aliases: MODEL.aliases });
+    await user.click(await screen.findByRole("button", { name: "Delete version 1 of bot" }));
+    expect(await screen.findByText(/while an alias names it: production/)).toBeTruthy();
+    expect(screen.getByRole("button", { name: "Delete the version" }).hasAttribute("disabled")).toBe(true);
   });
 });
 

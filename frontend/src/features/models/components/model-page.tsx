@@ -1,4 +1,4 @@
-import { Anchor, Button, Group, Stack, Text, Textarea } from "@mantine/core";
+import { Anchor, Button, Group, Stack, TagsInput, Text, Textarea } from "@mantine/core";
 import { useDisclosure } from "@mantine/hooks";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import type { SubmitEvent } from "react";
@@ -17,14 +17,17 @@ import { PageSkeleton } from "@/components/page-skeleton";
 import { Panel } from "@/components/panel";
 import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
-import { changeCard, modelQuery, modelsKey, versionsQuery } from "@/features/models/api/models";
+import { describe, modelQuery, modelsKey, versionsQuery } from "@/features/models/api/models";
 import { AliasDialog } from "@/features/models/components/alias-dialog";
+import { DeleteVersionDialog } from "@/features/models/components/delete-version-dialog";
 import { bytes, count } from "@/lib/format";
 import { fieldsOf } from "@/lib/form";
 
 const MAX_CARD = 100_000;
 
-function columns(model: RegisteredModel, onMove: (version: number) => void): Column<ModelVersion>[] {
+type OnVersion = (version: number) => void;
+
+function columns(model: RegisteredModel, onMove: OnVersion, onDelete: OnVersion): Column<ModelVersion>[] {
   return [
     { name: "Version", cell: (version) => <span className="mono">{version.number}</span> },
     {
@@ -71,17 +74,28 @@ function columns(model: RegisteredModel, onMove: (version: number) => void): Col
       ),
     },
     {
-      name: "(Alias)",
+      name: "(Actions)",
       end: true,
       cell: (version) => (
-        <Button
-          variant="subtle"
-          size="xs"
-          onClick={() => onMove(version.number)}
-          aria-label={`Move an alias of ${model.name} to version ${version.number}`}
-        >
-          Move alias
-        </Button>
+        <Group gap={4} justify="flex-end" wrap="nowrap">
+          <Button
+            variant="subtle"
+            size="xs"
+            onClick={() => onMove(version.number)}
+            aria-label={`Move an alias of ${model.name} to version ${version.number}`}
+          >
+            Move alias
+          </Button>
+          <Button
+            variant="subtle"
+            size="xs"
+            color="red"
+            onClick={() => onDelete(version.number)}
+            aria-label={`Delete version ${version.number} of ${model.name}`}
+          >
+            Delete
+          </Button>
+        </Group>
       ),
     },
   ];
@@ -90,12 +104,13 @@ function columns(model: RegisteredModel, onMove: (version: number) => void): Col
 function Versions({ model }: { model: RegisteredModel }) {
   const versions = useQuery(versionsQuery(model.id));
   const [moving, setMoving] = useState<number | null>(null);
+  const [doomed, setDoomed] = useState<number | null>(null);
   const rows = versions.data?.items ?? [];
   return (
     <Panel title="Versions" flush>
       {versions.error ? <ProblemNotice error={versions.error} onRetry={() => void versions.refetch()} /> : null}
       {rows.length > 0 ? (
-        <DataTable label="Versions" rows={rows} columns={columns(model, setMoving)} rowKey={(one) => String(one.number)} />
+        <DataTable label="Versions" rows={rows} columns={columns(model, setMoving, setDoomed)} rowKey={(one) => String(one.number)} />
       ) : null}
       {versions.data && rows.length === 0 ? (
         <EmptyState title="No versions">
@@ -105,6 +120,9 @@ function Versions({ model }: { model: RegisteredModel }) {
       {moving === null ? null : (
         <AliasDialog model={model} versions={rows} version={moving} onClose={() => setMoving(null)} />
       )}
+      {doomed === null ? null : (
+        <DeleteVersionDialog model={model} version={doomed} onClose={() => setDoomed(null)} />
+      )}
     </Panel>
   );
 }
@@ -112,15 +130,23 @@ function Versions({ model }: { model: RegisteredModel }) {
 function Card({ model }: { model: RegisteredModel }) {
   const [editing, { open, close }] = useDisclosure(false);
   const client = useQueryClient();
+  const [tags, setTags] = useState(model.tags);
   const save = useMutation({
-    mutationFn: (card: string) => changeCard(model.id, card),
+    mutationFn: (card: string) => describe(model.id, { card, tags }),
     onSuccess: () => {
       close();
       void client.invalidateQueries({ queryKey: modelsKey });
     },
   });
   const edit = (
-    <Button size="compact-sm" variant="default" onClick={open}>
+    <Button
+      size="compact-sm"
+      variant="default"
+      onClick={() => {
+        setTags(model.tags);
+        open();
+      }}
+    >
       Edit
     </Button>
   );
@@ -138,6 +164,7 @@ function Card({ model }: { model: RegisteredModel }) {
               maxLength={MAX_CARD}
               rows={14}
             />
+            <TagsInput label="Tags" value={tags} onChange={setTags} />
             {save.error ? <ProblemNotice error={save.error} /> : null}
             <Group justify="flex-end">
               <Button variant="default" onClick={close}>
