@@ -6595,7 +6595,7 @@ export interface components {
         /** @description What an object was made of, and what was made from it. */
         Lineage: {
             /** @description Id of the requested object. */
-            root: string;
+            of: string;
             /** @description The object, then what is related to it, the nearest first. */
             nodes: components["schemas"]["LineageNode"][];
             /** @description How the nodes are related. */
@@ -6606,9 +6606,9 @@ export interface components {
         /** @description How one node was made from another: the target is RELATION the source. */
         LineageEdge: {
             /** @description Id of the node that came first. */
-            source: string;
+            source_id: string;
             /** @description Id of the node that was made from it. */
-            target: string;
+            target_id: string;
             /** @description `prepared_from` a data set; `trained_on` a data set, or its tokenised form that was usable while the job ran; `prepares` a data set; `base`, the model that training started from; `forked_from` a job; `made_by` a job; `version_of` an export; `alias_of` a version; `download_of` an export or a checkpoint. */
             relation: components["schemas"]["RelationEnum"];
             /** @description What the spec named a base model by, such as `model:bot@production`; empty if by its id. */

@@ -19,6 +19,7 @@ import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
 import { changeCard, modelQuery, modelsKey, versionsQuery } from "@/features/models/api/models";
 import { AliasDialog } from "@/features/models/components/alias-dialog";
+import { LineagePanel } from "@/features/models/components/lineage-panel";
 import { bytes, count } from "@/lib/format";
 import { fieldsOf } from "@/lib/form";
 
@@ -164,6 +165,7 @@ function Card({ model }: { model: RegisteredModel }) {
 export function ModelPage() {
   const id = useParams()["modelId"] ?? "";
   const read = useQuery(modelQuery(id));
+  const versions = useQuery(versionsQuery(id));
   const model = read.data;
   if (model === undefined) {
     return <PageSkeleton title="Model" error={read.error} onRetry={() => void read.refetch()} />;
@@ -188,6 +190,7 @@ export function ModelPage() {
     >
       {read.error ? <ProblemNotice error={read.error} onRetry={() => void read.refetch()} /> : null}
       <Versions model={model} />
+      <LineagePanel model={model} versions={versions.data?.items ?? []} />
       <Card model={model} />
     </Page>
   );
