@@ -51,7 +51,7 @@ def test_the_tree_is_indented_and_says_what_was_cut(athanor: Any) -> None:
         "    trained on dset_1, which is above",
         "Used for:",
         "  registered as version bot@3  mdl_1@3  stored",
-        "  downloaded by download ada, 2 times  recorded",
+        "  downloaded by ada, 2 times",
     ]
     assert "--depth 20" in shown.stderr
     assert "--limit" not in shown.stderr

@@ -107,9 +107,10 @@ def _tree(found: Any, nodes: dict[str, Any], near: str, far: str, words: dict[st
 
 def _describe(node: Any) -> str:
     digest = f"  sha256:{node['digest'][:12]}" if node["digest"] else ""
+    if node["kind"] == "download":
+        return str(node["name"])
     name = f" {node['name']}" if node["name"] and node["name"] != node["id"] else ""
-    identifier = "" if node["kind"] == "download" else f"  {node['id']}"
-    return f"{node['kind']}{name}{identifier}  {node['state']}{digest}"
+    return f"{node['kind']}{name}  {node['id']}  {node['state']}{digest}"
 
 
 def _show(title: str, lines: list[str]) -> None:

@@ -37,6 +37,9 @@ function pageOf(node: LineageNode): string | null {
 
 function Described({ node }: { node: LineageNode }) {
   const name = node.name || node.id;
+  if (node.kind === "download") {
+    return name;
+  }
   const page = pageOf(node);
   return (
     <>
