@@ -245,6 +245,7 @@ def test_every_block_of_shell_is_marked_and_every_exception_is_needed() -> None:
                 "alerts",
                 "delete-data",
                 "follow-events",
+                "lineage",
                 "registry-of-models",
                 "retry-requests",
                 "submit-from-a-pipeline",
@@ -398,6 +399,14 @@ def test_the_commands_of_the_registry(stack: Stack, reader: Reader) -> None:
     stack.wait_for_end(job)
     reader.replaced["JOB_ID"] = job
     (reader.folder / "card.md").write_text("# Support bot\n")
+    stack.athanor("model", "register", "support-bot", job, "--alias", "production")
+    traced = json.loads(stack.athanor("lineage", job, "--up", "--json").stdout)
+    reader.replaced["DATASET_ID"] = next(node["id"] for node in traced["nodes"] if node["kind"] == "dataset")
+    shown = reader.follow_page("docs/how-to/lineage.md")
+    made_of = shown["athanor lineage model:support-bot@production --up"]
+    assert "trained on dataset builtin:python-stdlib" in made_of
+    assert "tokenised from" in made_of
+    assert "trained job support-bot" in shown["athanor lineage DATASET_ID --down"]
     shown = reader.follow_page("docs/how-to/registry-of-models.md")
     assert "candidate=1" in shown["athanor model list"]
     assert (reader.folder / "DIR" / "model.safetensors").exists()

@@ -1900,6 +1900,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/lineage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show the lineage of an object
+         * @description Returns data sets, jobs, checkpoints, models, versions and aliases of your teams that the object was made of or that were made from it, deleted ones included, and how they are related. Downloads are included for those who may read the audit trail of the team.
+         */
+        get: operations["lineage_show"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/metrics:query": {
         parameters: {
             query?: never;
@@ -4586,6 +4606,8 @@ export interface components {
             /** @description Highest value of each interval. Only with `draw=mean`. */
             highest?: number[];
         };
+        /** @enum {string} */
+        CutEnum: "nodes" | "depth";
         /**
          * DataSpec
          * @description The text to train on, from one `source` or a `mixture` of several, and how it becomes sequences.
@@ -6570,6 +6592,50 @@ export interface components {
         KindsEnum: "authenticator_app" | "passkey" | "recovery_code";
         /** @enum {string} */
         LevelEnum: "ok" | "warning" | "error";
+        /** @description What an object was made of, and what was made from it. */
+        Lineage: {
+            /** @description Id of the requested object. */
+            of: string;
+            /** @description The object, then what is related to it, the nearest first. */
+            nodes: components["schemas"]["LineageNode"][];
+            /** @description How the nodes are related. */
+            edges: components["schemas"]["LineageEdge"][];
+            /** @description Limits because of which the lineage may be incomplete: `nodes`, `depth`. Empty if it is complete. */
+            cut: components["schemas"]["CutEnum"][];
+        };
+        /** @description How one node was made from another: the target is RELATION the source. */
+        LineageEdge: {
+            /** @description Id of the node that came first. */
+            source_id: string;
+            /** @description Id of the node that was made from it. */
+            target_id: string;
+            /** @description `prepared_from` a data set; `trained_on` a data set, or its tokenised form that was usable while the job ran; `prepares` a data set; `base`, the model that training started from; `forked_from` a job; `made_by` a job; `version_of` an export; `alias_of` a version; `download_of` an export or a checkpoint. */
+            relation: components["schemas"]["RelationEnum"];
+            /** @description What the spec named a base model by, such as `model:bot@production`; empty if by its id. */
+            reference: string;
+        };
+        /** @description Something in a lineage. */
+        LineageNode: {
+            /** @description Its id, which `of` takes, too, except of downloads, deleted versions and what is not stored here. A version is `mdl_...@NUMBER`, an alias `mdl_...@ALIAS`, a tokenised data set `prep_NUMBER`. */
+            id: string;
+            /** @description `dataset`; `prepared`, a tokenised data set; `job`; `checkpoint`; `model`, the export of a job; `version` and `alias` of a registered model; `download`, all downloads by one account; `external`, a base model in a bucket of another owner. */
+            kind: components["schemas"]["LineageNodeKindEnum"];
+            /** @description Name of the object, for people. Empty for a job of a team that is not yours. */
+            name: string;
+            /** @description Status of a job. Of stored objects `stored`, or of checkpoints `intact`, `damaged`, `diverged` or `retired`; `discarded` of a tokenised data set that no further job uses; `deleted` within the undo window, `purged` after it. Of versions `registered` or `deleted`. `builtin`, `external` of data that is not stored. `current` of aliases, `recorded` of downloads, `hidden` of a job of a team that is not yours. */
+            state: string;
+            /** @description SHA-256, hexadecimal: of a job that of its spec, of stored objects that of their manifest, which contains the digests of all stored parts. Null where nothing is on record. */
+            digest: string | null;
+            /**
+             * Format: date-time
+             * @description Time of its creation; of an alias that of its last move, of downloads that of the newest.
+             */
+            time: string | null;
+            /** @description Id of the job that made it; null for other kinds. */
+            made_by: string | null;
+        };
+        /** @enum {string} */
+        LineageNodeKindEnum: "dataset" | "prepared" | "job" | "checkpoint" | "model" | "version" | "alias" | "download" | "external";
         /** @description Paths of a job and of what belongs to it. */
         Links: {
             /** @description Path of the job. */
@@ -9753,6 +9819,8 @@ export interface components {
             /** @description Finished jobs that started from one of them. Their records stay. At most 20 are listed. */
             used_by: components["schemas"]["Dependent"][];
         };
+        /** @enum {string} */
+        RelationEnum: "prepared_from" | "trained_on" | "prepares" | "base" | "forked_from" | "made_by" | "version_of" | "alias_of" | "download_of";
         /** @description Whether a recorded cycle would be decided the same way. */
         Replay: {
             /** @description Whether the same was decided. */
@@ -26799,6 +26867,152 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["BulkResult"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    lineage_show: {
+        parameters: {
+            query: {
+                /** @description Maximum distance from the object, in edges. */
+                depth?: number;
+                /** @description `up`: what it was made of; `down`: what was made from it. */
+                direction?: "both" | "down" | "up";
+                /** @description Maximum number of nodes in each direction. */
+                limit?: number;
+                /** @description Id of a data set (`dset_...`), a tokenised data set (`prep_...`), a job, a checkpoint, an artifact of kind `model`, a version (`mdl_...@NUMBER`) or an alias (`mdl_...@ALIAS`). */
+                of: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What an object was made of, and what was made from it. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Lineage"];
                 };
             };
             /** @description The body is not what its Content-Type says. */

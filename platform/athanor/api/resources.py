@@ -51,6 +51,7 @@ RESOURCES = (
         r"models(?!.*/deletion)",
         "The model registry: named models of a team, their numbered versions, and aliases such as `production`.",
     ),
+    _resource("Lineage", r"lineage", "What stored data and models were made of, and what was made from them."),
     _resource("Data sets", r"datasets(?!.*/deletion)", "Text to train on: uploads of a team, and how it is tokenised."),
     _resource(
         "Deletions",

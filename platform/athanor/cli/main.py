@@ -20,6 +20,7 @@ from athanor.cli import (
     following,
     goodput,
     jobs,
+    lineage,
     models,
     preflight,
     profiles,
@@ -96,6 +97,7 @@ app.add_typer(
     help="Checkpoints: list, mark as damaged or intact, retire.",
     no_args_is_help=True,
 )
+app.command("lineage")(lineage.lineage)
 app.add_typer(registry.app, name="model", help="Registered models: versions, aliases and cards.", no_args_is_help=True)
 app.add_typer(datasets.app, name="dataset", help="Data sets: text for training.", no_args_is_help=True)
 app.command("support-bundle")(support_bundle.support_bundle)

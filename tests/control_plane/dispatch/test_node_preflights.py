@@ -294,7 +294,8 @@ def test_the_agent_measures_this_machine_without_a_token(tmp_path: Path, pool: P
     found = PreflightReport.model_validate(row.report)
     (unreachable,) = [each for each in found.findings if each.severity == "broken"]
     assert "platform at http://127.0.0.1:1 cannot be reached" in unreachable.because, "unlike the object store"
-    assert not NodeIncident.objects.exists(), "which may be no fault of the node"
+    held_against_it = NodeIncident.objects.exists()  # a busy machine may also be slow, which is
+    assert held_against_it == bool(found.at_fault("slow")), "an unreachable platform may be no fault of the node"
     assert (found.ranks, found.nodes, found.device) == (2, 1, "cpu")
     assert {"matrix products", "memory bandwidth", "disk of the work folder"} <= {each.name for each in found.measures}
     assert found.measures[0].lowest_at.startswith(here)

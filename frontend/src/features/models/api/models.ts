@@ -1,7 +1,7 @@
 import { queryOptions } from "@tanstack/react-query";
 
 import { request } from "@/api/client";
-import type { ModelAlias, ModelVersion, Page, RegisteredModel, RegistryPreview } from "@/api/types";
+import type { Lineage, ModelAlias, ModelVersion, Page, RegisteredModel, RegistryPreview } from "@/api/types";
 
 export const modelsKey = ["models"] as const;
 
@@ -30,6 +30,14 @@ export function versionsQuery(id: string) {
     queryKey: [...modelsKey, id, "versions"],
     queryFn: ({ signal }) =>
       request<Page<ModelVersion>>(`${model(id)}/versions`, { query: { limit: SHOWN }, signal }),
+  });
+}
+
+/** What an object was made of, and what was made from it. */
+export function lineageQuery(of: string) {
+  return queryOptions({
+    queryKey: [...modelsKey, "lineage", of],
+    queryFn: ({ signal }) => request<Lineage>("/lineage", { query: { of }, signal }),
   });
 }
 

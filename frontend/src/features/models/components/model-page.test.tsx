@@ -1,7 +1,7 @@
 import { screen, waitFor, within } from "@testing-library/react";
 import { describe, expect, it } from "vitest";
 
-import type { ModelVersion, RegisteredModel } from "@/api/types";
+import type { Lineage, LineageEdge, LineageNode, ModelVersion, RegisteredModel } from "@/api/types";
 import { ModelPage } from "@/features/models/components/model-page";
 import { ModelsPage } from "@/features/models/components/models-page";
 import { page } from "@/testing/documents";
@@ -39,7 +39,34 @@ function version(number: number, aliases: string[]): ModelVersion {
   };
 }
 
+function node(id: string, kind: LineageNode["kind"], name: string, part: Partial<LineageNode> = {}): LineageNode {
+  return { id, kind, name, state: "stored", digest: null, time: TIME, made_by: null, ...part };
+}
+
+function edge(target: string, relation: LineageEdge["relation"], source: string, reference = ""): LineageEdge {
+  return { source_id: source, target_id: target, relation, reference };
+}
+
+const LINEAGE: Lineage = {
+  of: "art_2",
+  nodes: [
+    node("art_2", "model", "train-2"),
+    node("job_2", "job", "train-2", { state: "succeeded" }),
+    node("art_1", "model", "train-1", { digest: "cd".repeat(32), made_by: "job_1" }),
+    node("dset_1", "dataset", "books", { state: "deleted" }),
+    node("mdl_1@2", "version", "bot@2", { state: "registered" }),
+  ],
+  edges: [
+    edge("art_2", "made_by", "job_2"),
+    edge("job_2", "base", "art_1", "model:bot@production"),
+    edge("job_2", "trained_on", "dset_1"),
+    edge("mdl_1@2", "version_of", "art_2"),
+  ],
+  cut: [],
+};
+
 function open() {
+  server.answer("GET /lineage", LINEAGE);
   server.answer("GET /models/{model_id}", MODEL);
   server.answer("GET /models/{model_id}/versions", page(version(2, []), version(1, ["production"])));
   return render(<ModelPage />, { at: "/models/mdl_1", path: "/models/:modelId" });
@@ -55,6 +82,29 @@ describe("model page", () => {
     expect(screen.getByRole("heading", { name: "Bot" })).toBeTruthy();
     expect(screen.getByText("<b>Answers</b> questions.")).toBeTruthy();
     expect(container.querySelector("b")).toBeNull();
+  });
+
+  it("shows what the newest version was made of, with links, and what was made from it", async () => {
+    open();
+    const made = within(await screen.findByRole("region", { name: "Made of" }));
+    expect(made.getAllByRole("listitem").map((item) => item.firstChild?.textContent)).toEqual([
+      "made by",
+      "started from",
+      "trained on",
+    ]);
+    expect(made.getByRole("link", { name: "train-2" }).getAttribute("href")).toBe("/jobs/job_2");
+    expect(made.getByRole("link", { name: "train-1" }).getAttribute("href")).toBe("/jobs/job_1");
+    expect(made.getByText("as model:bot@production")).toBeTruthy();
+    expect(made.queryByRole("link", { name: "books" })).toBeNull();
+    const used = within(screen.getByRole("region", { name: "Used for" }));
+    expect(used.getByRole("link", { name: "bot@2" }).getAttribute("href")).toBe("/models/mdl_1");
+    expect(screen.queryByText(/There may be more/)).toBeNull();
+  });
+
+  it("says when a limit has cut the lineage", async () => {
+    open();
+    server.answer("GET /lineage", { ...LINEAGE, cut: ["nodes"] });
+    expect(await screen.findByText(/There may be more/)).toBeTruthy();
   });
 
   it("moves an alias to the version of the row", async () => {

@@ -20,6 +20,7 @@ import { ProblemNotice } from "@/components/problem-notice";
 import { describe, modelQuery, modelsKey, versionsQuery } from "@/features/models/api/models";
 import { AliasDialog } from "@/features/models/components/alias-dialog";
 import { DeleteVersionDialog } from "@/features/models/components/delete-version-dialog";
+import { LineagePanel } from "@/features/models/components/lineage-panel";
 import { bytes, count } from "@/lib/format";
 import { fieldsOf } from "@/lib/form";
 
@@ -191,6 +192,7 @@ function Card({ model }: { model: RegisteredModel }) {
 export function ModelPage() {
   const id = useParams()["modelId"] ?? "";
   const read = useQuery(modelQuery(id));
+  const versions = useQuery(versionsQuery(id));
   const model = read.data;
   if (model === undefined) {
     return <PageSkeleton title="Model" error={read.error} onRetry={() => void read.refetch()} />;
@@ -215,6 +217,7 @@ export function ModelPage() {
     >
       {read.error ? <ProblemNotice error={read.error} onRetry={() => void read.refetch()} /> : null}
       <Versions model={model} />
+      <LineagePanel model={model} versions={versions.data?.items ?? []} />
       <Card model={model} />
     </Page>
   );
