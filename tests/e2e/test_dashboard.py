@@ -130,7 +130,7 @@ def test_an_export_is_registered_described_and_named_by_an_alias(page: Page, sta
     expect(versions).to_contain_text("candidate")
 
     page.get_by_role("button", name="Move an alias of support-bot to version 1").click()
-    page.get_by_label("Alias").fill("production")
+    page.get_by_role("textbox", name="Alias").fill("production")
     page.get_by_role("button", name="Move", exact=True).click()
     expect(versions).to_contain_text("production")
     aliases = {row["name"]: row["version"] for row in stack.get("/models")["items"][0]["aliases"]}
@@ -148,8 +148,8 @@ def test_an_export_is_registered_described_and_named_by_an_alias(page: Page, sta
 def test_an_alert_rule_is_created_changed_and_deleted(page: Page, stack) -> None:
     sign_in(page, stack, "/alerts")
     page.get_by_role("button", name="New alert rule").click()
-    page.get_by_label("Name").fill("long queue")
-    page.get_by_label("Condition").select_option(label="A job waits in the queue for")
+    page.get_by_label("Name", exact=True).fill("long queue")
+    page.get_by_label("Condition", exact=True).select_option(label="A job waits in the queue for")
     page.get_by_label("Threshold (minutes)").fill("30")
     page.get_by_role("button", name="Create").click()
     expect(page.get_by_text("A job waits in the queue for 30 minutes")).to_be_visible()
