@@ -28,7 +28,7 @@ class LineageView(APIView):
         parameters=[
             OpenApiParameter(
                 "of",
-                str,
+                {"type": "string", "minLength": 1},
                 required=True,
                 description="Id of a data set (`dset_...`), a tokenised data set (`prep_...`), a job, a checkpoint, an "
                 "artifact of kind `model`, a version (`mdl_...@NUMBER`) or an alias (`mdl_...@ALIAS`).",
