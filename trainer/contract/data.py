@@ -54,13 +54,13 @@ class DataSpec(CheckedModel):
     that an administrator has granted to the team. Give either `source` or `mixture`."""
     format: Format = "auto"
     """Format of the files. `auto` goes by the name: `.jsonl` and `.ndjson` are `jsonl`, `.parquet` and `.pq` are
-    `parquet`, and all others `text`. `chat` reads JSON lines whose `messages` are a conversation, with a `role` and a
-    `content` each; they become text by the chat template of `model.base` or a built-in one, and only what the assistant
-    says counts in the loss. It needs packing `documents`. `preference` reads JSON lines with the fields `chosen`,
-    `rejected` and perhaps `prompt`, which are all texts or all lists of messages; without `prompt` it is what both
-    answers begin with. It belongs to `training.preference`, and needs packing `documents` and `long_documents: drop`,
-    which leaves pairs out that are longer than a sequence: both answers, each with the prompt, are in the same one.
-    With `mixture`, set it in each part."""
+    `parquet`, and all others `text`. `chat` reads JSON lines in which `messages` are a conversation, with a `role` and
+    a `content` each; they become text by the chat template of `model.base` or a built-in one, and only what the
+    assistant says counts in the loss. It needs packing `documents`. `preference` reads JSON lines with the fields
+    `chosen`, `rejected` and perhaps `prompt`, which are all texts or all lists of messages; without `prompt` it is what
+    both answers begin with. It belongs to `training.preference`, and needs packing `documents` and
+    `long_documents: drop`, which leaves pairs out that are longer than a sequence: both answers, each with the prompt,
+    are in the same one. With `mixture`, set it in each part."""
     text_field: TextField = "text"
     """Field of a JSON line, or column of a parquet file, that holds the text. With the format `chat` it holds the list
     of messages, and its default is `messages`. Ignored for plain text and pairs. With `mixture`, set it in each

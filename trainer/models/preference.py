@@ -25,8 +25,8 @@ MOST_PROBABLE = -1e-6
 class PairLoss:
     """The losses of the pairs of a micro-batch, summed, and what they are reported by.
 
-    `rewards_2`: of the chosen and the rejected answers, summed; `correct`: number of pairs whose chosen answer has the
-    higher reward; `pairs`: their number. All but `loss` have no gradient.
+    `rewards_2`: of the chosen and the rejected answers, summed; `correct`: number of pairs in which the chosen answer
+    has the higher reward; `pairs`: their number. All but `loss` have no gradient.
     """
 
     loss: Tensor

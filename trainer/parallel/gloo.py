@@ -1,10 +1,10 @@
 """Gloo's process groups, with one worker thread each.
 
 Torch gives a group two. Both note the name of the collective that they finished in one string, without a lock
-(`runLoop` in torch's ProcessGroupGloo.cpp, up to 2.13 at least). When they finish a reduce-scatter, whose name is long
-enough to be on the heap, and another collective at the same time, one writes into memory that the other has freed, and
-the process crashes some time later. Torch ignores the options of a group of its own backend `gloo`, so this is a
-backend with a name of its own.
+(`runLoop` in torch's ProcessGroupGloo.cpp, up to 2.13 at least). The name of a reduce-scatter is long enough to be on
+the heap: when they finish one and another collective at the same time, one thread writes into memory that the other has
+freed, and the process crashes some time later. Torch ignores the options of a group of its own backend `gloo`, so this
+is a backend with a name of its own.
 """
 
 import os

@@ -4520,7 +4520,7 @@ export interface components {
             fault_cost: number;
             /** @description What waiting for a price below a ceiling saved, in millionths of the currency. Below zero if it cost more. */
             saved_cost: number;
-            /** @description Carbon dioxide in milligrams, of pools whose power per slot and carbon intensity are known. 0 if they are not known of any. */
+            /** @description Carbon dioxide in milligrams, of pools of which power per slot and carbon intensity are known. 0 if they are not known of any. */
             milligrams: number;
             /** @description Carbon dioxide in milligrams that waiting for a ceiling saved. Below zero if it caused more. */
             saved_milligrams: number;
@@ -4543,7 +4543,7 @@ export interface components {
             fault_cost: number;
             /** @description What waiting for a price below a ceiling saved, in millionths of the currency. Below zero if it cost more. */
             saved_cost: number;
-            /** @description Carbon dioxide in milligrams, of pools whose power per slot and carbon intensity are known. 0 if they are not known of any. */
+            /** @description Carbon dioxide in milligrams, of pools of which power per slot and carbon intensity are known. 0 if they are not known of any. */
             milligrams: number;
             /** @description Carbon dioxide in milligrams that waiting for a ceiling saved. Below zero if it caused more. */
             saved_milligrams: number;
@@ -4624,13 +4624,13 @@ export interface components {
             /**
              * Format
              * @description Format of the files. `auto` goes by the name: `.jsonl` and `.ndjson` are `jsonl`, `.parquet` and `.pq` are
-             *     `parquet`, and all others `text`. `chat` reads JSON lines whose `messages` are a conversation, with a `role` and a
-             *     `content` each; they become text by the chat template of `model.base` or a built-in one, and only what the assistant
-             *     says counts in the loss. It needs packing `documents`. `preference` reads JSON lines with the fields `chosen`,
-             *     `rejected` and perhaps `prompt`, which are all texts or all lists of messages; without `prompt` it is what both
-             *     answers begin with. It belongs to `training.preference`, and needs packing `documents` and `long_documents: drop`,
-             *     which leaves pairs out that are longer than a sequence: both answers, each with the prompt, are in the same one.
-             *     With `mixture`, set it in each part.
+             *     `parquet`, and all others `text`. `chat` reads JSON lines in which `messages` are a conversation, with a `role` and
+             *     a `content` each; they become text by the chat template of `model.base` or a built-in one, and only what the
+             *     assistant says counts in the loss. It needs packing `documents`. `preference` reads JSON lines with the fields
+             *     `chosen`, `rejected` and perhaps `prompt`, which are all texts or all lists of messages; without `prompt` it is what
+             *     both answers begin with. It belongs to `training.preference`, and needs packing `documents` and
+             *     `long_documents: drop`, which leaves pairs out that are longer than a sequence: both answers, each with the prompt,
+             *     are in the same one. With `mixture`, set it in each part.
              * @default auto
              */
             format: components["schemas"]["FormatEnum"];

@@ -231,5 +231,5 @@ def _show_preview(found: dict[str, Any]) -> None:
         text = f"  base model of {job['name']} ({job['id']}, {job['status']}): it cannot be deleted yet"
         console.print(text, soft_wrap=True, markup=False)
     for job in found["used_by"]:
-        text = f"  base model of {job['name']} ({job['id']}, {job['status']}), whose record stays"
+        text = f"  base model of {job['name']} ({job['id']}, {job['status']}), the record of which stays"
         console.print(text, soft_wrap=True, markup=False)

@@ -39,7 +39,7 @@ const NAMES = ["day", "team", "project", "person", "job", "accelerator", "cluste
 
 const money = (micro: number, currency: string) => `${figure(micro / 1e6)} ${currency}`;
 const hours = (seconds: number) => `${figure(seconds / 3600)} h`;
-/** CO₂, which is not counted for pools whose power per slot or carbon intensity is unknown. */
+/** CO₂, which is not counted for pools without a known power per slot and carbon intensity. */
 const grams = (row: CostRow, milligrams: number) => (row.milligrams ? `${figure(milligrams / 1e6)} kg` : "Not known");
 
 const FIGURES: Column<CostRow>[] = [

@@ -23,8 +23,8 @@ class CostSumsSerializer(serializers.Serializer[Any]):
     )
     milligrams = serializers.IntegerField(
         help_text=(
-            "Carbon dioxide in milligrams, of pools whose power per slot and carbon intensity are known. 0 if they are "
-            "not known of any."
+            "Carbon dioxide in milligrams, of pools of which power per slot and carbon intensity are known. 0 if they "
+            "are not known of any."
         )
     )
     saved_milligrams = serializers.IntegerField(
