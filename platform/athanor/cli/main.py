@@ -21,6 +21,7 @@ from athanor.cli import (
     goodput,
     jobs,
     lineage,
+    model_documentation,
     models,
     preflight,
     profiles,
@@ -98,6 +99,7 @@ app.add_typer(
     no_args_is_help=True,
 )
 app.command("lineage")(lineage.lineage)
+registry.app.command("document")(model_documentation.document)
 app.add_typer(registry.app, name="model", help="Registered models: versions, aliases and cards.", no_args_is_help=True)
 app.add_typer(datasets.app, name="dataset", help="Data sets: text for training.", no_args_is_help=True)
 app.command("support-bundle")(support_bundle.support_bundle)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from athanor.artifacts import keys, services, storage
+from athanor.artifacts.models import Artifact
 from athanor.dispatch import tokens
 from athanor.jobs.models import Attempt, Job
 from tests.control_plane import drive
@@ -25,9 +26,17 @@ CONFIG = json.dumps(hugging_face_config(SHAPE, 512, 64, "float32", 0)).encode()
 FILES = {"config.json": CONFIG, "tokenizer.json": b"{}", "model.safetensors": b"weights"}
 
 
-def finished_model(submit: Callable[..., Job], files: dict[str, bytes] = FILES, name: str = "first") -> tuple[Any, Job]:
+def finished_model(
+    submit: Callable[..., Job], files: dict[str, bytes] = FILES, name: str = "first"
+) -> tuple[Artifact, Job]:
     """A registered model and the job that made it."""
-    attempt = drive.start(submit(name=name))
+    job = submit(name=name)
+    return exported(job, files), job
+
+
+def exported(job: Job, files: dict[str, bytes] = FILES) -> Artifact:
+    """The model that the first attempt of a job, which is started, has registered."""
+    attempt = drive.start(job)
     encryptor = Encryptor(keys.data_key(attempt.job_id, attempt.job.team))
     stored = []
     for path, content in files.items():
@@ -38,7 +47,7 @@ def finished_model(submit: Callable[..., Job], files: dict[str, bytes] = FILES, 
         job_id=attempt.job_id, attempt_id=attempt.id, step=10, num_parameters=1, files=stored,
         created_at=datetime(2026, 1, 1, tzinfo=UTC),
     )  # fmt: skip
-    return services.register_model(attempt, manifest), attempt.job
+    return services.register_model(attempt, manifest)
 
 
 def going_on(base: str, **training: Any) -> dict[str, Any]:

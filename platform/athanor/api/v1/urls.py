@@ -19,6 +19,7 @@ from athanor.api.v1 import (
     jobs,
     lineage,
     metrics,
+    model_documentation,
     operations,
     plan,
     preflight,
@@ -116,6 +117,10 @@ urlpatterns = [
     path("models/<id:model_id>/versions", registry.VersionsView.as_view()),
     path("models/<id:model_id>/versions/<int:version_number>", registry.VersionView.as_view()),
     path("models/<id:model_id>/versions/<int:version_number>/deletion", registry.VersionDeletionView.as_view()),
+    path(
+        "models/<id:model_id>/versions/<int:version_number>/documentation",
+        model_documentation.ModelDocumentationView.as_view(),
+    ),
     path("models/<id:model_id>/aliases/<alias:alias>", registry.AliasView.as_view()),
     path("alert-rules", alerts.AlertRulesView.as_view()),
     path("alert-rules/<id:alert_rule_id>", alerts.AlertRuleView.as_view()),

@@ -1,0 +1,27 @@
+"""/models/{id}/versions/{number}/documentation: technical documentation of a version."""
+
+from drf_spectacular.utils import extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from athanor.api.access import get_principal
+from athanor.api.v1.serializers.common import PROBLEMS
+from athanor.api.v1.serializers.model_documentation import DocumentationSerializer
+from athanor.artifacts import registry_selectors as models
+from athanor.compliance.model_documentation import documentation_of
+
+
+class ModelDocumentationView(APIView):
+    """Requests to `/models/{model_id}/versions/{version_number}/documentation`."""
+
+    @extend_schema(operation_id="models_version_documentation", responses={200: DocumentationSerializer, **PROBLEMS})
+    def get(self, request: Request, model_id: str, version_number: int) -> Response:
+        """Document a version.
+
+        Returns the technical documentation of a version in the form of Annex XI of the EU AI Act: what the platform
+        has on record, each with the record that shows it, and sections of the model's card. Data, compute and energy
+        cover the job that exported the version and those of its base models."""
+        principal = get_principal(request)
+        version = models.version_of(models.model_of(principal, model_id), version_number)
+        return Response(DocumentationSerializer(documentation_of(principal, version)).data)

@@ -1,0 +1,54 @@
+"""`athanor model document`: Markdown of what the platform answers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_registry import MODEL, VERSION
+
+FOUND = {
+    "model": "bot", "version": 1, "digest": "ab" * 32, "regulation": "An annex", "limits": ["Of the base nothing."],
+    "items": [
+        {
+            "number": "1.1(f)", "title": "Licence", "heading": "Licence", "statement": "Apache\x1b[31m-2.0",
+            "missing": False, "facts": [],
+        },
+        {
+            "number": "1.2(c)", "title": "Data", "heading": "Data", "statement": None, "missing": True,
+            "facts": [
+                {"name": "Size", "value": "3 | 4", "of": "dset_1", "record": "/datasets/dset_1"},
+                {"name": "Created", "value": None, "of": "dset_1", "record": "/datasets/dset_1"},
+            ],
+        },
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def stored(server: Any, answer: Any) -> None:
+    server.answer("GET /api/v1/models", answer({"items": [MODEL], "next_cursor": None}))
+    server.answer("GET /api/v1/models/mdl_1/versions/1", answer(VERSION))
+    server.answer("GET /api/v1/models/mdl_1/versions/1/documentation", answer(FOUND))
+
+
+@pytest.mark.parametrize("reference", ["bot@production", "bot@1", "model:bot@production"])
+def test_facts_statements_and_limits_are_written_and_what_is_left_is_named(reference: str, athanor: Any) -> None:
+    done = athanor("model", "document", reference)
+    assert done.returncode == 0, done.stderr
+    assert "# Technical documentation of bot@1" in done.stdout
+    assert "**Not on record**: Of the base nothing." in done.stdout
+    assert "| Size | 3 \\| 4 | dset_1 | `/api/v1/datasets/dset_1` |" in done.stdout
+    assert "| Created | not known |" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert done.stdout.index("Apache") > done.stdout.index("## 1.1(f) Licence")
+    assert "with these headings: Data" in done.stderr
+
+
+def test_it_is_written_to_a_file(athanor: Any, tmp_path: Path) -> None:
+    done = athanor("model", "document", "bot@1", "--out", str(tmp_path / "bot.md"))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert (tmp_path / "bot.md").read_text().startswith("# Technical documentation of bot@1\n")
+    refused = athanor("model", "document", "bot@1", "--out", str(tmp_path / "none" / "bot.md"))
+    assert refused.returncode == 2
+    assert "cannot be written: No such file or directory" in refused.stderr
