@@ -117,9 +117,9 @@ def test_compute_data_and_energy_are_those_of_the_chain_of_base_models(api: Api,
     per_token = float(str(fact(found, "1.2(d)", "FLOPs of these steps, forward and backward", second.id))) / 5120
     every = float(str(fact(found, "1.2(d)", "FLOPs of all steps, repeated ones too", second.id)))
     assert every == pytest.approx(per_token * 6400, rel=1e-3)
-    assert fact(found, "1.2(d)", "Time of these steps", second.id) == "0.5 hours"
+    assert fact(found, "1.2(d)", "Time of all steps", second.id) == "0.5 hours"
     assert fact(found, "1.2(d)", "FLOPs of all steps, repeated ones too", first.id) is None
-    assert fact(found, "1.2(d)", "Slot time, of all attempts", first.id) == "3 slot hours"
+    assert fact(found, "1.2(d)", "Slot time of all attempts", first.id) == "3 slot hours"
     assert fact(found, "1.2(e)", "Energy", first.id) is None, "a pool without watts"
     parts = [fact(found, "1.2(d)", "FLOPs of these steps, forward and backward", job.id) for job in (first, second)]
     total = fact(found, "1.2(d)", "FLOPs of the steps in the model, all jobs", "bot@1")

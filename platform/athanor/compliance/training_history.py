@@ -1,0 +1,127 @@
+"""The jobs in which the weights of a model's version were trained: its own, and those of its base models.
+
+A fork starts with weights of its own: what it was forked from is no part. Nor is a base of which a job takes only the
+shape and the tokenizer.
+"""
+
+from dataclasses import dataclass
+
+from django.db.models import Q
+
+from athanor.accounts.selectors import Principal
+from athanor.artifacts import lineage, manifests
+from athanor.artifacts.lineage import Direction, Kind, Node
+from athanor.artifacts.models import Artifact, Checkpoint, Dataset, ModelVersion
+from athanor.jobs.models import Job
+from athanor.specs.v1 import JobSpec
+from athanor.telemetry.energy import Energy, by_job
+from athanor.telemetry.models import Progress
+from trainer.contract.manifest import CheckpointManifest, DatasetManifest, ModelManifest
+from trainer.contract.training import TrainingSpec
+
+MAX_RUNS = 50
+SECONDS_PER_HOUR = 3600
+
+
+@dataclass(frozen=True)
+class Run:
+    """A job: what it exported, and the data sets and tokenised data that it read (nodes of its lineage)."""
+
+    job: Job
+    artifact: Artifact
+    manifest: ModelManifest
+    training: TrainingSpec
+    data: list[Node]
+
+    @property
+    def method(self) -> str:
+        """Return how it trained, in words."""
+        start = "from scratch" if self.training.model.is_new else f"from {self.training.model.base}"
+        formats = ", ".join(sorted({part.format for part in self.training.data.parts}))
+        preference, lora = self.training.preference, self.training.lora
+        aim = preference.loss.upper() if preference else "next-token prediction"
+        trained = f"adapters of rank {lora.rank} (LoRA)" if lora else "all weights"
+        return f"{aim} on data of format {formats}, {start}, {trained}"
+
+    @property
+    def tokens(self) -> int:
+        """Return the tokens of the steps that are in the export."""
+        return self.training.batch_size_schedule.sequences_before(self.manifest.step) * self.training.sequence_length
+
+    @property
+    def flops_per_token(self) -> int:
+        """Return the training FLOPs of one token."""
+        return self.training.flops_per_token(self.training.tokenizer.vocab_size, causal=True)
+
+    @property
+    def progress(self) -> Progress | None:
+        """Return what the job has reported, None if it has reported no step."""
+        return Progress.objects.filter(job=self.job, trained_tokens__gt=0).first()
+
+    @property
+    def energy(self) -> Energy:
+        """Return the energy of all attempts."""
+        found = Energy()
+        for each in by_job(Q(job=self.job)).values():
+            found.add(each)
+        return found
+
+    @property
+    def newest_checkpoint(self) -> CheckpointManifest | None:
+        """Return the manifest of the newest checkpoint of the attempt that exported the model, None if it has none."""
+        row = Checkpoint.objects.filter(attempt=self.artifact.attempt_id).order_by("-step", "-pk").first()
+        return CheckpointManifest.model_validate(row.manifest) if row else None
+
+    @property
+    def datasets(self) -> list[Node]:
+        """Return its data sets."""
+        return [node for node in self.data if node.kind is Kind.DATASET]
+
+    def tokenised(self, dataset: Node) -> list[tuple[Node, DatasetManifest]]:
+        """Return the tokenised forms of a data set that it may have read."""
+        forms = [node for node in self.data if node.kind is Kind.PREPARED and node.row.dataset_id == dataset.id]
+        return [(node, DatasetManifest.model_validate(node.row.manifest)) for node in forms]
+
+    def weight_of(self, dataset: Node) -> float | None:
+        """Return the weight of a data set in the mixture, None if there is no mixture."""
+        parts = self.training.data.parts
+        source = f"dataset:{dataset.name}" if dataset.row.origin == Dataset.Origin.SEALED else dataset.name
+        found = [part.weight for part in parts if part.source == source]
+        return found[0] if found and len(parts) > 1 else None
+
+
+@dataclass(frozen=True)
+class History:
+    """The runs of a version, the newest first. `limits`: sentences on what is not on record."""
+
+    runs: list[Run]
+    limits: list[str]
+
+
+def history_of(principal: Principal, version: ModelVersion) -> History:
+    """Return the history of a version of a model of the caller's teams, as the records are now.
+
+    Raise Conflict for an export of which the manifest is not what was registered.
+    """
+    runs = [_run(principal, version.artifact)]
+    while (base := runs[-1].training.model.base) is not None and not runs[-1].training.model.is_new:
+        team, name = runs[-1].job.team_id, base.removeprefix("model:")
+        artifact = Artifact.objects.select_related("job__team").filter(pk=name, job__team=team, deletion=None).first()
+        job = f"{runs[-1].job.name} ({runs[-1].job.id})"
+        if artifact is None:
+            limit = f"{job} started from {base}, which was trained elsewhere or is deleted: data, compute and energy "
+            return History(runs, [f"{limit}of it are not included."])
+        if len(runs) == MAX_RUNS:
+            return History(runs, [f"{job} started from {base}: only the newest {MAX_RUNS} jobs are included."])
+        runs.append(_run(principal, artifact))
+    return History(runs, [])
+
+
+def _run(principal: Principal, artifact: Artifact) -> Run:
+    job = Job.objects.select_related("pool").get(pk=artifact.job_id)
+    training = JobSpec.model_validate(job.resolved_spec).training
+    assert training is not None, f"{job.id} has exported a model"
+    manifest = manifests.of_stored(artifact)
+    assert isinstance(manifest, ModelManifest)
+    found = lineage.lineage_of(principal, job.id, Direction.UP, lineage.MAX_LIMIT, 1)
+    return Run(job, artifact, manifest, training, [node for node in found.nodes if node.id != job.id])
