@@ -1,5 +1,6 @@
-"""`athanor model document`: Markdown of what the platform answers."""
+"""`athanor model document`: Markdown or a bill of materials of what the platform answers."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ def stored(server: Any, answer: Any) -> None:
     server.answer("GET /api/v1/models", answer({"items": [MODEL], "next_cursor": None}))
     server.answer("GET /api/v1/models/mdl_1/versions/1", answer(VERSION))
     server.answer("GET /api/v1/models/mdl_1/versions/1/documentation", answer(FOUND))
+    server.answer("GET /api/v1/models/mdl_1/versions/1/bom", answer({"bomFormat": "CycloneDX"}))
 
 
 @pytest.mark.parametrize("reference", ["bot@production", "bot@1", "model:bot@production"])
@@ -49,6 +51,8 @@ def test_it_is_written_to_a_file(athanor: Any, tmp_path: Path) -> None:
     done = athanor("model", "document", "bot@1", "--out", str(tmp_path / "bot.md"))
     assert (done.returncode, done.stdout) == (0, "")
     assert (tmp_path / "bot.md").read_text().startswith("# Technical documentation of bot@1\n")
+    assert athanor("model", "document", "bot@1", "--bom", "--out", str(tmp_path / "bom.json")).returncode == 0
+    assert json.loads((tmp_path / "bom.json").read_text()) == {"bomFormat": "CycloneDX"}
     refused = athanor("model", "document", "bot@1", "--out", str(tmp_path / "none" / "bot.md"))
     assert refused.returncode == 2
     assert "cannot be written: No such file or directory" in refused.stderr

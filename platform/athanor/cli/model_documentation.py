@@ -1,5 +1,6 @@
-"""`athanor model document`: the technical documentation of a version, in Markdown."""
+"""`athanor model document`: the technical documentation of a version, or its bill of materials."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, connect
 from athanor.cli.plain import plain
 from athanor.cli.registry import find_version
-from athanor.cli.render import note, print_json
+from athanor.cli.render import note
 
 PREFIX = "model:"
 
@@ -18,6 +19,9 @@ PREFIX = "model:"
 @reports_errors
 def document(
     reference: Annotated[str, typer.Argument(help="NAME@ALIAS or NAME@NUMBER.", metavar="VERSION")],
+    bom: Annotated[
+        bool, typer.Option("--bom", help="Write the bill of materials instead: CycloneDX 1.6, in JSON.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="File to write to. Default: standard output.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -28,11 +32,9 @@ def document(
     """
     client = connect()
     version = find_version(client, reference.removeprefix(PREFIX))
-    found = client.get(f"/models/{version['model']['id']}/versions/{version['number']}/documentation")
-    if as_json:
-        print_json(found)
-        return
-    text = plain("\n".join(as_markdown(found)))
+    path = f"/models/{version['model']['id']}/versions/{version['number']}"
+    found = client.get(f"{path}/bom" if bom else f"{path}/documentation")
+    text = json.dumps(found, indent=2) if bom or as_json else plain("\n".join(as_markdown(found)))
     if out is None:
         print(text)
     else:
@@ -40,7 +42,7 @@ def document(
             out.write_text(f"{text}\n", encoding="utf-8")
         except OSError as error:
             raise CliError(ExitCode.USAGE, f"{out} cannot be written: {error.strerror}") from error
-    missing = [item["heading"] for item in found["items"] if item["missing"]]
+    missing = [] if bom or as_json else [item["heading"] for item in found["items"] if item["missing"]]
     if missing:
         headings = ", ".join(missing)
         note(f"left to be written, as sections of the model's card with these headings: {headings}")

@@ -154,18 +154,21 @@ def _data(version: ModelVersion, runs: list[Run]) -> Iterator[Fact]:
 
 
 def _of_dataset(run: Run, node: Node) -> Iterator[Fact]:
-    record = f"/datasets/{node.id}"
-    yield Fact("Data set", f"{node.name} ({node.state})", node.id, f"/lineage?of={node.id}")
+    lineage = f"/lineage?of={node.id}"
+    is_deleted = node.row.deletion_id is not None
+    record = lineage if is_deleted else f"/datasets/{node.id}"
+    preparations = lineage if is_deleted else f"{record}/preparations"
+    yield Fact("Data set", f"{node.name} ({node.state})", node.id, lineage)
     yield Fact("Used by", f"{run.job.name} ({run.job.id})", node.id, f"/jobs/{run.job.id}")
     weight = run.weight_of(node)
     if weight is not None:
         yield Fact("Weight in the mixture", f"{weight:g}", node.id, f"/jobs/{run.job.id}")
     if node.digest is not None:
         yield Fact("Size", f"{node.row.size_bytes:,} bytes", node.id, record)
-        yield Fact("SHA-256 of its manifest", node.digest, node.id, f"/lineage?of={node.id}")
+        yield Fact("SHA-256 of its manifest", node.digest, node.id, lineage)
     for form, manifest in run.tokenised(node):
         counts = f"{manifest.documents:,}; {manifest.train_tokens:,}; {manifest.validation_tokens:,}"
-        yield Fact("Documents; tokens to train on; tokens held out", counts, form.id, f"{record}/preparations")
+        yield Fact("Documents; tokens to train on; tokens held out", counts, form.id, preparations)
         yield Fact("SHA-256 of the manifest of these tokens", form.digest, form.id, f"/lineage?of={form.id}")
 
 

@@ -1,24 +1,33 @@
 """The documentation of a version: what is on record, of all jobs in which its weights were trained, and the card."""
 
+import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 from django.utils import timezone
 
 from athanor.accounts.models import Team
-from athanor.budgets.models import Meter
+from athanor.backends.fake.backend import World
+from athanor.budgets.models import Meter, PoolPricing, UsageHour
+from athanor.clusters.models import Pool
 from athanor.compliance.card_sections import card_sections
 from athanor.jobs.models import Job
 from athanor.telemetry.models import Progress
+from tests.control_plane import drive
 from tests.control_plane.answers import done, refused
-from tests.control_plane.artifacts.test_base_models import exported, finished_model, going_on
+from tests.control_plane.artifacts.test_base_models import FILES, exported, finished_model, going_on
 from tests.control_plane.artifacts.test_datasets import upload
 from tests.control_plane.artifacts.test_registry import registered
-from tests.control_plane.conftest import Api
+from tests.control_plane.conftest import SPEC, Api
+from trainer.contract.run import EndClass
 
 pytestmark = pytest.mark.django_db
 Submit = Callable[..., Job]
+HOUR = datetime(2026, 1, 1, tzinfo=UTC)
 CARD = """Words before.
 
 # Intended use
@@ -89,9 +98,18 @@ def test_statements_come_from_the_card_and_those_left_are_named(api: Api, submit
     assert item(found, "1.2(e)")["heading"] is None
 
 
-def test_every_record_that_is_named_can_be_read(api: Api, submit: Submit, bucket: str) -> None:
-    artifact, _ = finished_model(submit)
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_every_record_that_is_named_can_be_read(
+    is_deleted: bool, api: Api, submit: Submit, bucket: str, world: World
+) -> None:
+    dataset = upload(api, b"text to train on", name="corpus").json()["id"]
+    job = submit(training={**SPEC["training"], "data": {"source": "dataset:corpus"}})
+    artifact = exported(job)
+    drive.end(world, job.attempts.get(), EndClass.COMPLETED)
+    if is_deleted:
+        done(api.send("DELETE", f"datasets/{dataset}"))
     found = documentation(api, registered(api, artifact, "production"))
+    assert fact(found, "1.2(c)", "Data set", dataset) == ("corpus (deleted)" if is_deleted else "corpus (stored)")
     records = {fact["record"] for item in found["items"] for fact in item["facts"]}
     assert records
     for record in records:
@@ -124,6 +142,33 @@ def test_compute_data_and_energy_are_those_of_the_chain_of_base_models(api: Api,
     parts = [fact(found, "1.2(d)", "FLOPs of these steps, forward and backward", job.id) for job in (first, second)]
     total = fact(found, "1.2(d)", "FLOPs of the steps in the model, all jobs", "bot@1")
     assert float(str(total)) == pytest.approx(sum(float(str(part)) for part in parts), rel=1e-3)
+
+
+def test_the_bill_of_materials_is_valid_and_has_the_chain(api: Api, submit: Submit, bucket: str, pool: Pool) -> None:
+    base, first = finished_model(submit)
+    upload(api, b"text to train on", name="corpus")
+    spec = going_on(f"model:{base.id}", data={"source": "dataset:corpus"})
+    second = Job.objects.get(pk=done(api.send("POST", "jobs", spec))["id"])
+    version = registered(api, exported(second))
+    UsageHour.objects.create(
+        team=second.team, project="p", pool=pool, accelerator="cpu", hour=HOUR, slot_seconds=3600, job=second
+    )
+    PoolPricing.objects.create(pool=pool, watts_per_slot=500)
+    api.send("PATCH", f"models/{version['model']['id']}", {"card": CARD})
+    bom = done(api.send("GET", f"models/{version['model']['id']}/versions/1/bom"))
+    problem = JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(bom))
+    assert problem is None, problem
+    model = bom["metadata"]["component"]
+    assert [each["bom-ref"] for each in bom["components"]] == [base.id, second.dataset_id, first.dataset_id]
+    assert bom["dependencies"] == [
+        {"ref": model["bom-ref"], "dependsOn": sorted([base.id, second.dataset_id])},
+        {"ref": base.id, "dependsOn": [first.dataset_id]},
+    ]
+    assert model["licenses"] == [{"license": {"name": "Apache-2.0"}}]
+    assert sorted(file["name"] for file in model["components"]) == sorted(FILES)
+    (energy,) = model["modelCard"]["considerations"]["environmentalConsiderations"]["energyConsumptions"]
+    assert (energy["activity"], energy["activityEnergyCost"]) == ("fine-tuning", {"value": 0.5, "unit": "kWh"})
+    assert "co2CostEquivalent" not in energy, "of a grid without a known intensity"
 
 
 def test_weights_from_elsewhere_are_a_limit(api: Api, submit: Submit, bucket: str) -> None:

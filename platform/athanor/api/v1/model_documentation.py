@@ -1,5 +1,6 @@
-"""/models/{id}/versions/{number}/documentation: technical documentation of a version."""
+"""/models/{id}/versions/{number}/documentation and /bom: documents of a version, from the records."""
 
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -9,6 +10,8 @@ from athanor.api.access import get_principal
 from athanor.api.v1.serializers.common import PROBLEMS
 from athanor.api.v1.serializers.model_documentation import DocumentationSerializer
 from athanor.artifacts import registry_selectors as models
+from athanor.artifacts.models import ModelVersion
+from athanor.compliance.model_bom import bom_of
 from athanor.compliance.model_documentation import documentation_of
 
 
@@ -22,6 +25,21 @@ class ModelDocumentationView(APIView):
         Returns the technical documentation of a version in the form of Annex XI of the EU AI Act: what the platform
         has on record, each with the record that shows it, and sections of the model's card. Data, compute and energy
         cover the job that exported the version and those of its base models."""
-        principal = get_principal(request)
-        version = models.version_of(models.model_of(principal, model_id), version_number)
-        return Response(DocumentationSerializer(documentation_of(principal, version)).data)
+        found = documentation_of(get_principal(request), _version(request, model_id, version_number))
+        return Response(DocumentationSerializer(found).data)
+
+
+class ModelBomView(APIView):
+    """Requests to `/models/{model_id}/versions/{version_number}/bom`."""
+
+    @extend_schema(operation_id="models_version_bom", responses={200: OpenApiTypes.OBJECT, **PROBLEMS})
+    def get(self, request: Request, model_id: str, version_number: int) -> Response:
+        """Write a bill of materials.
+
+        Returns the bill of materials of a version in the format of CycloneDX 1.6 (ML-BOM): its files, base models,
+        data sets and framework, how it was trained, metrics and energy. What is not known is left out."""
+        return Response(bom_of(get_principal(request), _version(request, model_id, version_number)))
+
+
+def _version(request: Request, model_id: str, number: int) -> ModelVersion:
+    return models.version_of(models.model_of(get_principal(request), model_id), number)

@@ -1,0 +1,188 @@
+"""The bill of materials of a model version, in the format of CycloneDX 1.6 (ML-BOM).
+
+https://cyclonedx.org/docs/1.6/json. It has what the platform has on record and sections of the model's card; what is
+not known is left out.
+"""
+
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from athanor.accounts.selectors import Principal
+from athanor.artifacts.lineage import Node
+from athanor.artifacts.models import ModelVersion
+from athanor.compliance.card_sections import card_sections
+from athanor.compliance.training_history import Run, history_of
+
+GRAMS_PER_TONNE = 1_000_000
+Json = dict[str, Any]
+
+
+def bom_of(principal: Principal, version: ModelVersion) -> Json:
+    """Return the bill of materials of a version of a model of the caller's teams, as the records are now.
+
+    Raise Conflict for an export of which the manifest is not what was registered.
+    """
+    history = history_of(principal, version)
+    runs = history.runs
+    datasets = {node.id: node for run in runs for node in run.datasets}
+    frameworks = {name: _framework(name) for run in runs if (name := _torch_of(run))}
+    model = _model(version, runs)
+    if history.limits:
+        model["properties"] += [_property("not_on_record", limit) for limit in history.limits]
+    bases = [_base(run) for run in runs[1:]]
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{uuid5(NAMESPACE_URL, f'{version.model_id}@{version.number}')}",
+        "version": 1,
+        "metadata": {
+            "tools": {"components": [{"type": "application", "name": "athanor"}]},
+            "component": model,
+        },
+        "components": [*bases, *(_dataset(node, runs) for node in datasets.values()), *frameworks.values()],
+        "dependencies": [
+            {"ref": reference, "dependsOn": sorted({*(node.id for node in run.datasets), *base, *_framework_of(run)})}
+            for reference, run, base in zip(
+                [model["bom-ref"], *(each["bom-ref"] for each in bases)],
+                runs,
+                [*([each["bom-ref"]] for each in bases), []],
+                strict=True,
+            )
+        ],
+    }
+
+
+def _model(version: ModelVersion, runs: list[Run]) -> Json:
+    newest, sections = runs[0], card_sections(version.model.card)
+    card: Json = {
+        "modelParameters": {
+            "approach": {"type": _approach(newest)},
+            "task": "text-generation",
+            "architectureFamily": "transformer",
+            "modelArchitecture": "decoder-only transformer"
+            + (", mixture of experts" if newest.training.model.resolve().moe else ""),
+            "datasets": [{"ref": node.id} for run in runs for node in run.datasets],
+            "inputs": [{"format": "text"}],
+            "outputs": [{"format": "text"}],
+        },
+        "quantitativeAnalysis": {
+            "performanceMetrics": [
+                {"type": name, "value": f"{value:.6g}"} for name, value in sorted(newest.manifest.metrics.items())
+            ]
+        },
+        "considerations": _considerations(sections, runs),
+    }
+    found: Json = {
+        "type": "machine-learning-model",
+        "bom-ref": f"{version.model_id}@{version.number}",
+        "name": version.model.name,
+        "version": str(version.number),
+        "modelCard": card,
+        "components": [
+            {"type": "file", "name": file.path, "properties": [_property("size_bytes", file.size)]}
+            for file in sorted(newest.manifest.files, key=lambda each: each.path)
+        ],
+        "properties": [_property("sha256_of_manifest", version.digest), *_properties(newest)],
+    }
+    if sections.get("licence"):
+        found["licenses"] = [{"license": {"name": sections["licence"]}}]
+    return found
+
+
+def _considerations(sections: dict[str, str], runs: list[Run]) -> Json:
+    found: Json = {}
+    if sections.get("intended use"):
+        found["useCases"] = [sections["intended use"]]
+    if sections.get("limitations"):
+        found["technicalLimitations"] = [sections["limitations"]]
+    used = [each for run in runs if (each := _energy(run)) is not None]
+    if used:
+        found["environmentalConsiderations"] = {"energyConsumptions": used}
+    return found
+
+
+def _energy(run: Run) -> Json | None:
+    energy = run.energy
+    if energy.kwh is None:
+        return None
+    measure = {"value": energy.kwh, "unit": "kWh"}
+    found: Json = {
+        "activity": "training" if run.training.model.is_new else "fine-tuning",
+        # The format requires a provider; the platform does not know it.
+        "energyProviders": [{"organization": {}, "energySource": "unknown", "energyProvided": measure}],
+        "activityEnergyCost": measure,
+        "properties": [
+            _property("job", run.job.id),
+            _property("kwh_measured", energy.measured_kwh),
+            _property("kwh_estimated", energy.estimated_kwh),
+            _property("slot_seconds_not_known", energy.unknown_slot_seconds),
+        ],
+    }
+    if energy.carbon_slot_seconds:
+        found["co2CostEquivalent"] = {"value": energy.grams / GRAMS_PER_TONNE, "unit": "tCO2eq"}
+    return found
+
+
+def _approach(run: Run) -> str:
+    formats = {part.format for part in run.training.data.parts}
+    return "supervised" if formats & {"chat", "preference"} else "self-supervised"
+
+
+def _base(run: Run) -> Json:
+    return {
+        "type": "machine-learning-model", "bom-ref": run.artifact.id, "name": run.artifact.name,
+        "properties": _properties(run),
+    }  # fmt: skip
+
+
+def _properties(run: Run) -> list[Json]:
+    """Return what the format has no fields for: how and at which cost a run trained."""
+    return [
+        _property("job", run.job.id),
+        _property("artifact", run.artifact.id),
+        _property("sha256_of_resolved_spec", run.job.spec_digest),
+        _property("method", run.method),
+        _property("parameters_exported", run.manifest.num_parameters),
+        _property("step", run.manifest.step),
+        _property("tokens", run.tokens),
+        _property("flops", run.tokens * run.flops_per_token),
+    ]
+
+
+def _dataset(node: Node, runs: list[Run]) -> Json:
+    found: Json = {"type": "data", "bom-ref": node.id, "name": node.name, "data": [{"type": "dataset"}]}
+    properties = [_property("state", node.state)]
+    if node.digest is not None:
+        properties += [_property("sha256_of_manifest", node.digest), _property("size_bytes", node.row.size_bytes)]
+    forms = {form.id: (form, manifest) for run in runs for form, manifest in run.tokenised(node)}
+    for form, manifest in forms.values():
+        properties += [
+            _property(f"{form.id}:sha256_of_manifest", form.digest),
+            _property(f"{form.id}:documents", manifest.documents),
+            _property(f"{form.id}:tokens_to_train_on", manifest.train_tokens),
+            _property(f"{form.id}:tokens_held_out", manifest.validation_tokens),
+        ]
+    return {**found, "properties": properties}
+
+
+def _torch_of(run: Run) -> str | None:
+    checkpoint = run.newest_checkpoint
+    return checkpoint.torch_version if checkpoint else None
+
+
+def _framework_of(run: Run) -> list[str]:
+    name = _torch_of(run)
+    return [_framework(name)["bom-ref"]] if name else []
+
+
+def _framework(torch_version: str) -> Json:
+    # A local version such as +cpu is a qualifier of the build, not of the package.
+    public = torch_version.partition("+")[0]
+    return {
+        "type": "framework", "bom-ref": f"torch@{torch_version}", "name": "torch", "version": torch_version,
+        "purl": f"pkg:pypi/torch@{public}",
+    }  # fmt: skip
+
+
+def _property(name: str, value: object) -> Json:
+    return {"name": f"athanor:{name}", "value": str(value)}
