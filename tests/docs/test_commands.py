@@ -244,6 +244,7 @@ def test_every_block_of_shell_is_marked_and_every_exception_is_needed() -> None:
             for name in (
                 "alerts",
                 "delete-data",
+                "document-a-model",
                 "follow-events",
                 "lineage",
                 "registry-of-models",
@@ -407,6 +408,8 @@ def test_the_commands_of_the_registry(stack: Stack, reader: Reader) -> None:
     assert "trained on dataset builtin:python-stdlib" in made_of
     assert "tokenised from" in made_of
     assert "trained job support-bot" in shown["athanor lineage DATASET_ID --down"]
+    reader.follow_page("docs/how-to/document-a-model.md")
+    assert "FLOPs of these steps" in (reader.folder / "support-bot.md").read_text()
     shown = reader.follow_page("docs/how-to/registry-of-models.md")
     assert "candidate=1" in shown["athanor model list"]
     assert (reader.folder / "DIR" / "model.safetensors").exists()
