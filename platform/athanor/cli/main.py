@@ -27,6 +27,8 @@ from athanor.cli import (
     projects,
     quotas,
     registry,
+    signatures,
+    signing_keys,
     simulate,
     support_bundle,
     team_secrets,
@@ -98,7 +100,9 @@ app.add_typer(
     no_args_is_help=True,
 )
 app.command("lineage")(lineage.lineage)
+registry.app.command("verify")(signatures.verify)
 app.add_typer(registry.app, name="model", help="Registered models: versions, aliases and cards.", no_args_is_help=True)
+app.add_typer(signing_keys.app, name="signing-key", help="Keys that sign a team's models.", no_args_is_help=True)
 app.add_typer(datasets.app, name="dataset", help="Data sets: text for training.", no_args_is_help=True)
 app.command("support-bundle")(support_bundle.support_bundle)
 app.command("queue")(quotas.queue)
