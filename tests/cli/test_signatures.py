@@ -1,7 +1,6 @@
 """`athanor model verify` and `athanor signing-key`."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest

@@ -1,4 +1,4 @@
-"""Keys, secrets, signing keys, data sets, checkpoints, artifacts, registered models, profiles, deletions and stored sizes."""
+"""Keys, secrets, data sets, checkpoints, artifacts, registered models, profiles, deletions and stored sizes."""
 
 from typing import Any, ClassVar
 

@@ -124,12 +124,12 @@ def owner_of(row: SigningKey) -> str:
 
 def _active(team: Team) -> tuple[SigningKey, str]:
     """Return the team's active key and its private half, in the caller's transaction; create it if there is none."""
-    row = SigningKey.objects.filter(team=team, **ACTIVE).annotate(team_wrapped=keys.TEAM_WRAPPED).first()
-    if row is None:
-        keyset = keys.locked_team_keyset(team)
-        row = SigningKey.objects.filter(team=team, **ACTIVE).first() or _create(team, keyset)
-        return row, encryption.unwrap(keyset, row.wrapped, owner_of(row))
-    return row, keys.opened(row, owner_of(row))
+    found = SigningKey.objects.filter(team=team, **ACTIVE).annotate(team_wrapped=keys.TEAM_WRAPPED).first()
+    if found is not None:
+        return found, keys.opened(found, owner_of(found))
+    keyset = keys.locked_team_keyset(team)
+    row = SigningKey.objects.filter(team=team, **ACTIVE).first() or _create(team, keyset)
+    return row, encryption.unwrap(keyset, row.wrapped, owner_of(row))
 
 
 def _create(team: Team, keyset: str) -> SigningKey:

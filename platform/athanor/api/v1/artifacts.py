@@ -159,9 +159,9 @@ class ArtifactArchiveView(APIView):
     def get(self, request: Request, artifact_id: str) -> StreamingHttpResponse:
         """Download an artifact as a tar archive.
 
-        Streams all files, decrypted and verified part by part; of a model that can be signed, `model.sig` too. If a part cannot be verified the connection is
-        closed, so an incomplete archive is never mistaken for a complete one. The request is recorded in the audit
-        trail. A token needs the scope `artifacts`."""
+        Streams all files, decrypted and verified part by part, and `model.sig` of a model that can be signed. If a part
+        cannot be verified the connection is closed, so an incomplete archive is never mistaken for a complete one. The
+        request is recorded in the audit trail. A token needs the scope `artifacts`."""
         principal = get_principal(request)
         row = selectors.artifact_of(principal, artifact_id)
         return _archive(principal, row, row.kind)
