@@ -80,13 +80,20 @@ class Download:
         if self._output.exists() and any(self._output.iterdir()):
             raise CliError(ExitCode.USAGE, f"{self._output} holds other files: choose another folder with --output")
         files, encryptor = self._ask()
+        is_signable = self._kind == "model" and bool(files) and all(file.plaintext_sha256 for file in files)
+        if self._pinned is not None and not is_signable:
+            raise CliError(
+                ExitCode.SERVER,
+                f"{self._id} cannot be signed, as its manifest does not contain the SHA-256 of its files: leave --key "
+                "out to download it unsigned, or run the job again",
+            )
         if self._partial.exists() and _marker(self._partial) != self._id:
             shutil.rmtree(self._partial)
         self._partial.mkdir(parents=True, exist_ok=True)
         (self._partial / MARKER_NAME).write_text(self._id)
         for file in files:
             self._fetch_file(file, encryptor, advance)
-        if self._kind == "model" and files and all(file.plaintext_sha256 for file in files):
+        if is_signable:
             signature = self._client.post(f"/artifacts/{self._id}:sign")
             (self._partial / SIGNATURE_NAME).write_text(json.dumps(signature))
         try:

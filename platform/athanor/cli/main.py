@@ -100,6 +100,7 @@ app.add_typer(
     no_args_is_help=True,
 )
 app.command("lineage")(lineage.lineage)
+registry.app.command("sign")(models.sign)
 registry.app.command("verify")(signatures.verify)
 app.add_typer(registry.app, name="model", help="Registered models: versions, aliases and cards.", no_args_is_help=True)
 app.add_typer(signing_keys.app, name="signing-key", help="Keys that sign a team's models.", no_args_is_help=True)

@@ -18,18 +18,21 @@ from athanor.cli.plain import plain
 from athanor.cli.render import console, print_json, size
 from athanor.cli.schema_gen import Artifact, Checkpoint
 from athanor.cli.signatures import KeyFile
+from trainer.contract.model_signature import SignedModel
+
+Reference = Annotated[
+    str,
+    typer.Argument(
+        help="A job (its model), an artifact (art_...), or a registered version: model:NAME@ALIAS or "
+        "model:NAME@NUMBER.",
+        metavar="JOB",
+    ),
+]
 
 
 @reports_errors
 def download(
-    reference: Annotated[
-        str,
-        typer.Argument(
-            help="A job (its model), an artifact (art_...), or a registered version: model:NAME@ALIAS or "
-            "model:NAME@NUMBER.",
-            metavar="JOB",
-        ),
-    ],
+    reference: Reference,
     folder: Annotated[
         Path | None, typer.Argument(help="A new folder. Default: by the name of what is downloaded.", metavar="[DIR]")
     ] = None,
@@ -65,7 +68,7 @@ def download(
             task = progress.add_task("", total=stored["size_bytes"])
             signed = work.run(lambda count: progress.advance(task, count))
     else:
-        signed = work.verify(folder)
+        signed = _verify_again(work, folder)
     seconds = time.monotonic() - started
     if as_json:
         print_json(
@@ -88,6 +91,24 @@ def download(
         console.print(f"its files are as signed by the key {signed.fingerprint}", soft_wrap=True)
     elif kind == "model":
         console.print("not signed: it was exported before models were signed", soft_wrap=True)
+
+
+def _verify_again(work: Download, folder: Path) -> SignedModel | None:
+    """Return what is signed in a folder that was downloaded before. Raise CliError with the remedy if it is refused."""
+    try:
+        return work.verify(folder)
+    except CliError as error:
+        remedy = f"download it again into another folder with --output, or remove {folder} first"
+        raise CliError(error.exit_code, str(error), [*error.details, remedy]) from error
+
+
+@reports_errors
+def sign(
+    reference: Reference,
+) -> None:
+    """Print a new signature of a model, the content of `model.sig`, for a folder that was downloaded before."""
+    client = connect()
+    print_json(client.post(f"/artifacts/{choose_artifact(client, reference)['id']}:sign"))
 
 
 def _folder_name(stored: Artifact | Checkpoint) -> str:
