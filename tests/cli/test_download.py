@@ -1,6 +1,7 @@
 """Downloads of encrypted models: complete or not at all, damage is refused, interrupted downloads resume."""
 
 import copy
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,33 @@ import pytest
 
 from trainer.contract.encryption import Encryptor, authenticate, new_keyset
 from trainer.contract.manifest import CheckpointManifest, ModelManifest
+from trainer.contract.model_signature import (
+    ExportRecord,
+    fingerprint_of,
+    new_private_key,
+    public_half,
+    sign,
+    verify_folder,
+)
 
 WEIGHTS = bytes(range(256)) * 40
 PIECES = [WEIGHTS[:4096], WEIGHTS[4096:8192], WEIGHTS[8192:]]
+
+
+def signature(files: list[dict[str, Any]], private_key: str, artifact: str = "art_1") -> dict[str, Any]:
+    record = ExportRecord(
+        team="red", job="job_1", attempt="att_1", artifact=artifact, step=5, signed_at="2026-01-02T03:04:05+00:00"
+    )
+    return sign({file["path"]: file["plaintext_sha256"] for file in files}, "tiny", record, private_key)
+
+
+def listed_keys(private_key: str, state: str = "active") -> dict[str, Any]:
+    public_key = public_half(private_key)
+    row = {
+        "id": "sgk_1", "state": state, "fingerprint": fingerprint_of(public_key), "public_key": public_key,
+        "revocation_reason": "it leaked", "created_at": "2026-01-02T03:04:05Z",
+    }  # fmt: skip
+    return {"items": [row], "next_cursor": None}
 
 
 @pytest.fixture
@@ -29,7 +54,8 @@ def model(server, answer) -> Any:
             server.answer(f"GET /store/{key}", answer(ciphertext))
             parts.append({**part.model_dump(), "url": f"{server.url}/store/{key}"})
             keys.append(key)
-        files.append({"path": path, "size": sum(map(len, pieces)), "parts": parts})
+        digest = hashlib.sha256(b"".join(pieces)).hexdigest()
+        files.append({"path": path, "size": sum(map(len, pieces)), "parts": parts, "plaintext_sha256": digest})
     manifest = ModelManifest(
         job_id="job_1", attempt_id="att_1", step=5, num_parameters=1, created_at="2026-01-02T03:04:05Z", files=files
     )
@@ -38,6 +64,10 @@ def model(server, answer) -> Any:
         "size_bytes": len(WEIGHTS) + 2, "files": [{"path": f["path"], "size": f["size"]} for f in files], "metrics": {},
     }  # fmt: skip
     server.answer("GET /api/v1/jobs/job_1/artifacts", answer({"items": [artifact], "next_cursor": None}))
+    server.answer("GET /api/v1/jobs/job_1", answer({"id": "job_1", "team": {"id": "team_1", "name": "red"}}))
+    signing_key = new_private_key()
+    server.answer("POST /api/v1/artifacts/art_1:sign", answer(signature(files, signing_key)))
+    server.answer("GET /api/v1/teams/team_1/signing-keys", answer(listed_keys(signing_key)))
     server.answer(
         "POST /api/v1/artifacts/art_1:download",
         answer(
@@ -132,6 +162,85 @@ def test_a_model_arrives_decrypted_and_a_second_run_fetches_nothing(server, atha
     assert again.returncode == 0
     assert json.loads(again.stdout)["already_there"] is True
     assert len(fetched(server)) == count
+
+
+def test_a_download_writes_the_signature_and_verifies_it(server, athanor, model) -> None:
+    (key,) = server.answers["GET /api/v1/teams/team_1/signing-keys"][0].body["items"]
+    result = athanor("download", "job_1", "--output", "out")
+    assert result.returncode == 0, result.stderr
+    assert key["fingerprint"] in result.stdout
+    signed = verify_folder(athanor.home / "out", {key["fingerprint"]: key["public_key"]}, {})
+    assert signed.record is not None
+    assert signed.record.artifact == "art_1"
+    with (athanor.home / "out" / "config.json").open("a") as file:
+        file.write(" ")
+    again = athanor("download", "job_1", "--output", "out")
+    assert again.returncode == 5
+    assert "config.json was altered" in again.stderr
+    assert "into another folder with --output" in " ".join(again.stderr.split())
+    printed = athanor("model", "sign", "job_1")
+    assert json.loads(printed.stdout) == server.answers["POST /api/v1/artifacts/art_1:sign"][0].body
+
+
+@pytest.mark.parametrize("attack", ["revoked", "same_files", "altered"])
+def test_a_download_with_a_signature_that_is_refused_leaves_nothing(server, athanor, answer, model, attack) -> None:
+    files = server.answers["POST /api/v1/artifacts/art_1:download"][0].body["files"]
+    keys, mine = "GET /api/v1/teams/team_1/signing-keys", new_private_key()
+    server.answer(keys, answer(listed_keys(mine, "revoked" if attack == "revoked" else "active")))
+    other = [{**file, "plaintext_sha256": "0" * 64} for file in files]
+    bundle = {
+        "revoked": signature(files, mine),
+        "same_files": signature(files, mine, "art_2"),
+        "altered": signature(other, mine),
+    }[attack]
+    server.answer("POST /api/v1/artifacts/art_1:sign", answer(bundle))
+    result = athanor("download", "job_1", "--output", "out")
+    assert result.returncode == 5
+    message = " ".join(result.stderr.split())
+    expected = {
+        "revoked": "revoked: it leaked",
+        "same_files": "is of another model",
+        "altered": "was altered",
+    }[attack]
+    assert expected in message
+    assert not (athanor.home / "out").exists()
+    assert not (athanor.home / "out.partial").exists()
+
+
+def test_with_a_key_file_the_platforms_list_of_keys_is_not_trusted(server, athanor, model) -> None:
+    """A platform that was taken over can sign with a key of its own, and list it as the team's."""
+    (listed,) = server.answers["GET /api/v1/teams/team_1/signing-keys"][0].body["items"]
+    (athanor.home / "theirs.pem").write_text(public_half(new_private_key()))
+    (athanor.home / "team.pub.pem").write_text(listed["public_key"])
+    refused = athanor("download", "job_1", "--output", "out", "--key", "theirs.pem")
+    assert refused.returncode == 5
+    assert "is not among the given ones" in " ".join(refused.stderr.split())
+    assert not (athanor.home / "out").exists()
+    assert athanor("download", "job_1", "--output", "out", "--key", "team.pub.pem").returncode == 0
+
+
+def test_a_model_without_digests_is_reported_as_unsigned_and_refused_where_a_key_is_given(
+    server, athanor, answer, model
+) -> None:
+    def without_digests(manifest: dict[str, Any], encryptor: Encryptor) -> dict[str, Any]:
+        files = [{**file, "plaintext_sha256": None} for file in manifest["files"]]
+        return authenticate(ModelManifest.model_validate({**manifest, "files": files}), encryptor).model_dump(
+            mode="json"
+        )
+
+    (listed,) = server.answers["GET /api/v1/teams/team_1/signing-keys"][0].body["items"]
+    (athanor.home / "team.pub.pem").write_text(listed["public_key"])
+    urls = copy.deepcopy(server.answers["POST /api/v1/artifacts/art_1:download"][0].body["files"])
+    with_manifest(server, answer, without_digests)
+    server.answers["POST /api/v1/artifacts/art_1:download"][0].body["files"] = urls
+    refused = athanor("download", "job_1", "--output", "out", "--key", "team.pub.pem")
+    assert refused.returncode == 5
+    assert "cannot be signed" in " ".join(refused.stderr.split())
+    assert fetched(server) == []
+    result = athanor("download", "job_1", "--output", "out")
+    assert result.returncode == 0, result.stderr
+    assert "not signed" in result.stdout
+    assert not (athanor.home / "out" / "model.sig").exists()
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "swapped"])

@@ -249,6 +249,7 @@ def test_every_block_of_shell_is_marked_and_every_exception_is_needed() -> None:
                 "lineage",
                 "registry-of-models",
                 "retry-requests",
+                "sign-and-verify",
                 "submit-from-a-pipeline",
             )  # fmt: skip
         ),
@@ -410,6 +411,13 @@ def test_the_commands_of_the_registry(stack: Stack, reader: Reader) -> None:
     assert "trained job support-bot" in shown["athanor lineage DATASET_ID --down"]
     reader.follow_page("docs/how-to/document-a-model.md")
     assert "FLOPs of these steps" in (reader.folder / "support-bot.md").read_text()
+    for command in page("docs/how-to/sign-and-verify.md"):
+        output = reader.follow(command)
+        if command.text == "athanor signing-key list":
+            listed = json.loads(reader.follow(Command("setup", "athanor signing-key list --json", [])))
+            reader.replaced["KEY_ID"] = next(key["id"] for key in listed if key["state"] == "active")
+        elif command.text.startswith("athanor model verify"):
+            assert "files as signed, model 'support-bot'" in output
     shown = reader.follow_page("docs/how-to/registry-of-models.md")
     assert "candidate=1" in shown["athanor model list"]
     assert (reader.folder / "DIR" / "model.safetensors").exists()

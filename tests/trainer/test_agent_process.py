@@ -1,5 +1,6 @@
 """`python -m trainer.agent` as a backend starts it, against a real server of the agent API."""
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -79,9 +80,13 @@ def test_a_run_ends_completed_with_its_reports_checkpoints_model_and_end_marker(
     assert [checkpoint["world_size"] for checkpoint in api.checkpoints] == [2, 2]
     model = ModelManifest.model_validate(api.models[0])
     assert {file.path for file in model.files} >= {"model.safetensors", "config.json", "tokenizer.json"}
+    encryptor = Encryptor(api.keys.job)
+    for file in model.files:
+        content = b"".join(encryptor.decrypt(api.objects[part.key], part) for part in file.parts)
+        assert file.plaintext_sha256 == hashlib.sha256(content).hexdigest(), file.path
     assert model.metrics["evaluation/loss"] < 4.0
     marker = api.objects["teams/t/jobs/job_1/attempts/1/end.json"]
-    opened = Encryptor(api.keys.job).decrypt_unlisted(marker, "teams/t/jobs/job_1/attempts/1/end.json")
+    opened = encryptor.decrypt_unlisted(marker, "teams/t/jobs/job_1/attempts/1/end.json")
     assert AttemptEnd.model_validate_json(opened).end_class is EndClass.COMPLETED
 
 

@@ -37,10 +37,14 @@ class StoredPart(WireModel):
 
 
 class StoredFile(WireModel):
-    """A file of any size: its parts in order. `path` is relative, with forward slashes and no `..`."""
+    """A file of any size: its parts in order. `path` is relative, with forward slashes and no `..`.
+
+    `plaintext_sha256`: of the decrypted file; exported models have it, so that they can be signed without being read.
+    """
 
     path: Annotated[str, Field(pattern=r"^[\w./ -]+$", max_length=255)]
     parts: list[StoredPart]
+    plaintext_sha256: Sha256 | None = None
 
     @field_validator("path")
     @classmethod

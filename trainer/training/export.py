@@ -1,5 +1,6 @@
 """Export the trained model: all ranks write, encrypt and store files of its weights; the first one registers it."""
 
+import hashlib
 import json
 import shutil
 import time
@@ -70,12 +71,12 @@ def export_model(state: TrainState) -> None:
 
 def _write_weights(state: TrainState, folder: Path) -> list[WrittenFile]:
     """Write the files of the weights to the folder, or store them; as `WeightsWriter.write`."""
-    assignment, lora, prefix = state.assignment, state.training.lora, _prefix(state)
+    assignment, lora = state.assignment, state.training.lora
 
     def store_file(path: Path) -> StoredFile | None:
         if assignment.model_folder is not None:
             return None
-        stored = encrypt_file(state.storage, state.encryptor, prefix, path.name, path)
+        stored = _encrypt_file(state, path)
         path.unlink()
         return stored
 
@@ -173,9 +174,8 @@ def _prefix(state: TrainState) -> str:
 def _store(state: TrainState, folder: Path, stored: list[StoredFile]) -> None:
     """Store the files of the folder, and register the model with them and those that are `stored`."""
     assert state.final is not None, "training is over"
-    run, prefix = state.assignment.run, _prefix(state)
-    paths = sorted(folder.iterdir())
-    files = stored + [encrypt_file(state.storage, state.encryptor, prefix, path.name, path) for path in paths]
+    run = state.assignment.run
+    files = stored + [_encrypt_file(state, path) for path in sorted(folder.iterdir())]
     shape, lora = state.training.model.resolve(), state.training.lora
     num_parameters = shape.num_parameters(state.index.vocab_size)
     if lora is not None and lora.export == "adapter":
@@ -190,6 +190,14 @@ def _store(state: TrainState, folder: Path, stored: list[StoredFile]) -> None:
         files=files,
     )
     state.platform.register_model(authenticate(manifest, state.encryptor))
+
+
+def _encrypt_file(state: TrainState, path: Path) -> StoredFile:
+    """Encrypt and store a file of the model. Return its record, with the digest that the platform signs."""
+    stored = encrypt_file(state.storage, state.encryptor, _prefix(state), path.name, path)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return stored.model_copy(update={"plaintext_sha256": digest})
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -56,6 +56,45 @@ class TeamSecret(models.Model):
         return self.name
 
 
+class SigningKey(models.Model):
+    """A key of a team that signs exported models. `wrapped`: its private half, empty once it does not sign any more."""
+
+    class State(models.TextChoices):
+        ACTIVE = "active"
+        RETIRED = "retired"
+        REVOKED = "revoked"
+
+    id = models.CharField(primary_key=True, max_length=40, default=ids.signing_key_id, editable=False)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
+    public_key = models.TextField()  # PEM
+    fingerprint = models.CharField(max_length=64, unique=True)  # SHA-256 of `public_key`
+    wrapped = models.BinaryField()
+    created_at = models.DateTimeField(auto_now_add=True)
+    retired_at = models.DateTimeField(null=True)  # set by a rotation
+    revoked_at = models.DateTimeField(null=True)
+    revocation_reason = models.TextField(blank=True, default="")
+    revoked_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(
+                fields=["team"],
+                condition=models.Q(retired_at=None, revoked_at=None),
+                name="one_active_signing_key_per_team",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"signing key {self.fingerprint[:12]} of {self.team_id}"
+
+    @property
+    def state(self) -> State:
+        """Return whether it signs, and whether its signatures are valid."""
+        if self.revoked_at is not None:
+            return self.State.REVOKED
+        return self.State.ACTIVE if self.retired_at is None else self.State.RETIRED
+
+
 class Deletion(models.Model):
     """Deleted data: hidden from its creation on, its objects deleted after `purge_after`."""
 

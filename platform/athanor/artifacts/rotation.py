@@ -12,8 +12,8 @@ from django.db import models, transaction
 
 from athanor.accounts import audit, idempotency, second_factors, sign_on_checks
 from athanor.accounts.models import Team
-from athanor.artifacts import team_secrets
-from athanor.artifacts.models import DataKey, TeamKey, TeamSecret
+from athanor.artifacts import signing_keys, team_secrets
+from athanor.artifacts.models import DataKey, SigningKey, TeamKey, TeamSecret
 from athanor.core import encryption
 from athanor.core.errors import Misconfigured
 
@@ -23,6 +23,7 @@ ACTOR = "operator"  # a person who can run commands on the platform's machine
 WRAPPED: dict[type[models.Model], Callable[[Any], str]] = {
     DataKey: lambda row: str(row.owner),
     TeamSecret: lambda row: team_secrets.owner_of(row.team_id, row.name),
+    SigningKey: signing_keys.owner_of,
 }
 
 
@@ -63,7 +64,7 @@ def require_master_key() -> None:
 
 
 def rotate_team(team: Team) -> int:
-    """Replace a team's key and wrap its data keys and secrets with the new one. Return how many rows."""
+    """Replace a team's key and wrap its data keys, secrets and signing keys with the new one. Return how many rows."""
     keyset = _begin(team)
     if keyset is None:
         return 0

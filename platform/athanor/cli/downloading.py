@@ -4,6 +4,7 @@ Its manifest is authenticated first, each part is verified and decrypted before 
 names when all are complete. An interrupted download resumes where it stopped.
 """
 
+import json
 import os
 import shutil
 import time
@@ -17,6 +18,7 @@ from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode
 from athanor.cli.registry import find_version
 from athanor.cli.schema_gen import Artifact, Checkpoint
+from athanor.cli.signatures import keys_of_team, read_key_file, verified
 from trainer.contract.encryption import DecryptionError, Encryptor, check_manifest
 from trainer.contract.manifest import (
     CheckpointManifest,
@@ -27,6 +29,7 @@ from trainer.contract.manifest import (
     StoredFile,
     StoredPart,
 )
+from trainer.contract.model_signature import MARKER_NAME, SIGNATURE_NAME, SignedModel
 
 PART_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 PART_DELAYS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -38,18 +41,22 @@ MANIFESTS: dict[str, tuple[type[Manifest], str]] = {
     "profile": (ProfileManifest, "last_step"),
     CHECKPOINT: (CheckpointManifest, "step"),
 }
-MARKER = ".athanor-artifact"  # names the artifact a folder holds
 Advance = Callable[[int], None]
 
 
 class Download:
-    """Download one artifact or checkpoint into one folder. `advance` is called with the plaintext bytes written."""
+    """Download one artifact or checkpoint into one folder. `advance` is called with the plaintext bytes written.
+
+    `key_file`: the public keys of which one must have signed the model. Default: those of the job's team, as the
+    platform lists them.
+    """
 
     def __init__(
         self,
         client: Client,
         stored: Artifact | Checkpoint,
         output: Path,
+        key_file: Path | None = None,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         self._client = client
@@ -61,23 +68,55 @@ class Download:
         self._http = httpx.Client(timeout=PART_TIMEOUT)
         self._wait = wait
         self._urls: dict[str, str] = {}
+        self._pinned = None if key_file is None else read_key_file(key_file)
 
     def is_complete(self) -> bool:
         """Return whether the output folder holds the complete download."""
         return _marker(self._output) == self._id
 
-    def run(self, advance: Advance) -> None:
-        """Download, check and decrypt all files. Continues an interrupted download."""
+    def run(self, advance: Advance) -> SignedModel | None:
+        """Download, check and decrypt all files, and verify the signature of a model. Return what is signed, None if
+        nothing is. Continues an interrupted download."""
         if self._output.exists() and any(self._output.iterdir()):
             raise CliError(ExitCode.USAGE, f"{self._output} holds other files: choose another folder with --output")
         files, encryptor = self._ask()
+        is_signable = self._kind == "model" and bool(files) and all(file.plaintext_sha256 for file in files)
+        if self._pinned is not None and not is_signable:
+            raise CliError(
+                ExitCode.SERVER,
+                f"{self._id} cannot be signed, as its manifest does not contain the SHA-256 of its files: leave --key "
+                "out to download it unsigned, or run the job again",
+            )
         if self._partial.exists() and _marker(self._partial) != self._id:
             shutil.rmtree(self._partial)
         self._partial.mkdir(parents=True, exist_ok=True)
-        (self._partial / MARKER).write_text(self._id)
+        (self._partial / MARKER_NAME).write_text(self._id)
         for file in files:
             self._fetch_file(file, encryptor, advance)
+        if is_signable:
+            signature = self._client.post(f"/artifacts/{self._id}:sign")
+            (self._partial / SIGNATURE_NAME).write_text(json.dumps(signature))
+        try:
+            signed = self.verify(self._partial)
+        except CliError:
+            shutil.rmtree(self._partial)
+            raise
         self._partial.replace(self._output)
+        return signed
+
+    def verify(self, folder: Path) -> SignedModel | None:
+        """Verify the signature of a downloaded folder, and that it is of this artifact; None for one without.
+
+        Raise CliError, also if there is none and a key is required.
+        """
+        if self._pinned is None and not (folder / SIGNATURE_NAME).exists():
+            return None
+        team = self._client.get(f"/jobs/{self._stored['job']}")["team"]
+        keys, revoked = keys_of_team(self._client, team["id"])
+        signed = verified(folder, keys if self._pinned is None else self._pinned, revoked)
+        if signed.record is None or signed.record.artifact != self._id:
+            raise CliError(ExitCode.SERVER, f"refused the signature of {self._id}: it is of another model, {signed}")
+        return signed
 
     def _ask(self) -> tuple[list[StoredFile], Encryptor]:
         answer = self._client.post(f"/{'checkpoints' if self._kind == CHECKPOINT else 'artifacts'}/{self._id}:download")
@@ -154,7 +193,7 @@ def _whole_parts(file: StoredFile, present: int) -> tuple[int, list[StoredPart]]
 
 
 def _marker(folder: Path) -> str | None:
-    path = folder / MARKER
+    path = folder / MARKER_NAME
     return path.read_text() if path.is_file() else None
 
 

@@ -28,6 +28,8 @@ from athanor.cli import (
     projects,
     quotas,
     registry,
+    signatures,
+    signing_keys,
     simulate,
     support_bundle,
     team_secrets,
@@ -100,7 +102,10 @@ app.add_typer(
 )
 app.command("lineage")(lineage.lineage)
 registry.app.command("document")(model_documentation.document)
+registry.app.command("sign")(models.sign)
+registry.app.command("verify")(signatures.verify)
 app.add_typer(registry.app, name="model", help="Registered models: versions, aliases and cards.", no_args_is_help=True)
+app.add_typer(signing_keys.app, name="signing-key", help="Keys that sign a team's models.", no_args_is_help=True)
 app.add_typer(datasets.app, name="dataset", help="Data sets: text for training.", no_args_is_help=True)
 app.command("support-bundle")(support_bundle.support_bundle)
 app.command("queue")(quotas.queue)

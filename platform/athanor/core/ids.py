@@ -108,6 +108,11 @@ def artifact_id() -> str:
     return new_id("art")
 
 
+def signing_key_id() -> str:
+    """Return a new id of a signing key."""
+    return new_id("sgk")
+
+
 def model_id() -> str:
     """Return a new id of a registered model."""
     return new_id("mdl")

@@ -10,7 +10,7 @@ from athanor.accounts.models import Team, User
 from athanor.accounts.roles import Role
 from athanor.accounts.services import issue_token
 from athanor.alerts import services as alert_rules
-from athanor.artifacts import registry, team_secrets
+from athanor.artifacts import registry, signing_keys, team_secrets
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Deletion, ModelAlias, ModelVersion, Profile
 from athanor.budgets.models import Budget, Series
 from athanor.clusters.models import Node
@@ -69,6 +69,7 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
         "simulation_id": Simulation.objects.create(created_by=job.created_by, request={"history_days": 1}).id,
         "decision_id": str(AdmissionCycle.objects.latest("id").pk),
         "secret_id": team_secrets.put(job.team, "hf-token", "x", job.created_by)[0].id,
+        "signing_key_id": signing_keys.rotate(job.team, job.created_by).id,
         "token_id": issue_token(job.created_by, job.team, "red's")[0].id,
     }
 

@@ -47,6 +47,7 @@ REQUESTS: dict[str, tuple[str, Any]] = {
     "series_connect": ("series", {"kind": "carbon", "cluster_id": "{cluster_id}"}),
     "service_accounts_create": ("teams/{team_id}/service-accounts", {"name": "robot", "role": "member"}),
     "service_accounts_token": ("service-accounts/{account_id}/tokens", {"name": "t"}),
+    "signing_keys_rotate": ("teams/{team_id}/signing-keys:rotate", None),
     "simulations_create": ("simulations", {"history_days": 1}),
     "teams_create": ("teams", {"name": "green", "max_running_jobs": 3}),
     "tokens_create": ("tokens", {"name": "t", "team": "red"}),

@@ -1,6 +1,7 @@
 """A job continues from a model of its team, by name or id, or of a bucket; its attempt can read only that model."""
 
 import copy
+import hashlib
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -42,7 +43,8 @@ def exported(job: Job, files: dict[str, bytes] = FILES) -> Artifact:
     for path, content in files.items():
         ciphertext, part = encryptor.encrypt(content, f"jobs/{attempt.job_id}/model/{path}")
         storage.put(part.key, ciphertext)
-        stored.append(StoredFile(path=path, parts=[part]))
+        digest = hashlib.sha256(content).hexdigest()
+        stored.append(StoredFile(path=path, parts=[part], plaintext_sha256=digest))
     manifest = ModelManifest(
         job_id=attempt.job_id, attempt_id=attempt.id, step=10, num_parameters=1, files=stored,
         created_at=datetime(2026, 1, 1, tzinfo=UTC),

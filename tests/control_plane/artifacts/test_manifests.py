@@ -134,7 +134,10 @@ def test_a_download_has_the_manifest_with_its_tag_and_an_archive_its_files(
     check_manifest(manifest, Encryptor(answer["data_key"]), job_id=job.id, step=row.step)
     content = b"".join(api.get(f"/api/v1/artifacts/{row.id}/archive").streaming_content)
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
-        assert [name.rpartition("/")[2] for name in tar.getnames()] == [file.path for file in manifest.files]
+        assert [name.rpartition("/")[2] for name in tar.getnames()] == [
+            *(file.path for file in manifest.files),
+            "model.sig",
+        ]
 
 
 def registered(attempt: Attempt, step: int) -> Checkpoint:

@@ -16,7 +16,7 @@ from django.db import connection, connections
 from django.db.utils import load_backend
 
 from athanor.accounts.models import Team, User
-from athanor.artifacts import storage, team_secrets
+from athanor.artifacts import signing_keys, storage, team_secrets
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset
 from athanor.backends.fake.backend import World
 from athanor.backups import manifest
@@ -35,7 +35,7 @@ UPLOADED = b"a text of the team\n" * 50
 
 @dataclass(frozen=True)
 class Installation:
-    """A finished model, a running job with a checkpoint, an upload and a secret."""
+    """A finished model, a running job with a checkpoint, an upload, a secret and a signing key."""
 
     model: Artifact
     running: Job
@@ -53,6 +53,7 @@ def installation(
     made = upload(api, UPLOADED)
     assert made.status_code == 201, made.content
     team_secrets.put(team, "TOKEN", "a secret of the team", user)
+    signing_keys.sign(model, user)
     return Installation(model, running, checkpoint, Dataset.objects.get(pk=made.json()["id"]))
 
 

@@ -17,8 +17,8 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import ApiToken, AuditEvent, Team, User
-from athanor.artifacts import deletions, manifests, services, storage, unreferenced
-from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Deletion, JobStorage, TeamSecret
+from athanor.artifacts import deletions, manifests, services, signing_keys, storage, unreferenced
+from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Deletion, JobStorage, SigningKey, TeamSecret
 from athanor.backends.fake.backend import World
 from athanor.backups import create, tables
 from athanor.compliance import erasure
@@ -138,6 +138,8 @@ def check_data(installation: Installation) -> None:
     content = storage.get(file.parts[0].key)
     assert content is not None
     assert manifests.keys.encryptor(upload.id, upload.team).decrypt(content, file.parts[0]) == UPLOADED
+    signing_keys.sign(model, model.job.created_by)
+    assert SigningKey.objects.count() == 1, "the restored key has signed"
     assert TeamSecret.objects.filter(name="TOKEN").exists()
     assert ApiToken.objects.filter(revoked_at=None).exists()
 

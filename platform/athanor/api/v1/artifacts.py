@@ -30,10 +30,11 @@ from athanor.api.v1.serializers.artifacts import (
 )
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.api.v1.serializers.deletions import DeletionSerializer
-from athanor.artifacts import checkpoint_states, keys, manifests, selectors, services, storage
+from athanor.artifacts import checkpoint_states, keys, manifests, selectors, services, signing_keys, storage
 from athanor.artifacts.models import Artifact, Checkpoint
 from athanor.jobs.selectors import job_of
 from trainer.contract.manifest import StoredFile
+from trainer.contract.model_signature import SIGNATURE_NAME
 
 TAR_BLOCK = 512
 
@@ -158,9 +159,9 @@ class ArtifactArchiveView(APIView):
     def get(self, request: Request, artifact_id: str) -> StreamingHttpResponse:
         """Download an artifact as a tar archive.
 
-        Streams all files, decrypted and verified part by part. If a part cannot be verified the connection is
-        closed, so an incomplete archive is never mistaken for a complete one. The request is recorded in the audit
-        trail. A token needs the scope `artifacts`."""
+        Streams all files, decrypted and verified part by part, and `model.sig` of a model that can be signed. If a part
+        cannot be verified the connection is closed, so an incomplete archive is never mistaken for a complete one. The
+        request is recorded in the audit trail. A token needs the scope `artifacts`."""
         principal = get_principal(request)
         row = selectors.artifact_of(principal, artifact_id)
         return _archive(principal, row, row.kind)
@@ -242,9 +243,15 @@ class CheckpointRetireView(APIView):
 def _archive(principal: Principal, row: Artifact | Checkpoint, what: str) -> StreamingHttpResponse:
     _hand_out(principal, row)
     files = manifests.of_stored(row).files
-    response = StreamingHttpResponse(Download(principal.user, _tar(row, files)), content_type="application/x-tar")
+    signature = signing_keys.signature_file(row, principal.user) if isinstance(row, Artifact) else None
+    response = StreamingHttpResponse(
+        Download(principal.user, _tar(row, files, signature)), content_type="application/x-tar"
+    )
     response["Content-Disposition"] = f'attachment; filename="{row.job.name}-{what}.tar"'
-    sizes = (len(_tar_header(row, file)) + file.size + -file.size % TAR_BLOCK for file in files)
+    entries = [(file.path, file.size) for file in files]
+    if signature is not None:
+        entries.append((SIGNATURE_NAME, len(signature)))
+    sizes = (len(_tar_header(row, path, size)) + size + -size % TAR_BLOCK for path, size in entries)
     response["Content-Length"] = str(sum(sizes) + 2 * TAR_BLOCK)
     return response
 
@@ -274,16 +281,19 @@ def _download(principal: Principal, row: Artifact | Checkpoint) -> dict[str, Any
     }
 
 
-def _tar(row: Artifact | Checkpoint, files: list[StoredFile]) -> Iterator[bytes]:
+def _tar(row: Artifact | Checkpoint, files: list[StoredFile], signature: bytes | None) -> Iterator[bytes]:
     """Yield a tar archive. A part that cannot be decrypted ends the connection: the archive is then incomplete."""
     for file in files:
-        yield _tar_header(row, file)
+        yield _tar_header(row, file.path, file.size)
         yield from services.opened_parts(row, file.path)
         yield bytes(-file.size % TAR_BLOCK)
+    if signature is not None:
+        yield _tar_header(row, SIGNATURE_NAME, len(signature))
+        yield signature + bytes(-len(signature) % TAR_BLOCK)
     yield bytes(2 * TAR_BLOCK)
 
 
-def _tar_header(row: Artifact | Checkpoint, file: StoredFile) -> bytes:
-    header = tarfile.TarInfo(f"{row.job.name}/{file.path}")
-    header.size, header.mtime = file.size, int(row.created_at.timestamp())
+def _tar_header(row: Artifact | Checkpoint, path: str, size: int) -> bytes:
+    header = tarfile.TarInfo(f"{row.job.name}/{path}")
+    header.size, header.mtime = size, int(row.created_at.timestamp())
     return header.tobuf(tarfile.GNU_FORMAT)  # ustar ends at 8 GiB a file
