@@ -10,6 +10,7 @@ from pydantic import Field
 from trainer.contract.base import MAX_INT32, Count32, Int32, JsonObject, Step32, WireModel
 from trainer.contract.checkpoint_interval import SLOT_HOURS_BETWEEN_FAILURES
 from trainer.contract.data import PrepareSpec
+from trainer.contract.evaluation import EvaluationJobSpec
 from trainer.contract.manifest import CheckpointId, CheckpointManifest, DatasetManifest, Sha256, StoredFile
 from trainer.contract.rollback import Rollback
 from trainer.contract.system import SystemSample
@@ -47,7 +48,8 @@ class RunConfig(OneTask, WireModel):
     """Reply of GET /run.
 
     `prefix`: the only part of the object store that this attempt may write to. Exactly one of `training` and `prepare`
-    (which only prepares data) is set. `outbound_allow`: exemptions by an administrator from the rule that addresses
+    (which only prepares data) is set; with `evaluation`, the model of `training` is evaluated instead of trained.
+    `outbound_allow`: exemptions by an administrator from the rule that addresses
     chosen by users must be public (`trainer.contract.addresses`); None (standalone runs) exempts everything.
     `cache_scope`: the team, which has its own part of a node's cache; empty: the entire cache. `best`: the checkpoint
     with the lowest held-out loss, with `checkpoint.keep_best`. `rollbacks`: of all attempts, oldest first.
@@ -64,6 +66,7 @@ class RunConfig(OneTask, WireModel):
     layout: ProcessLayout
     training: TrainingSpec | None
     prepare: PrepareSpec | None = None
+    evaluation: EvaluationJobSpec | None = None
     checkpoint: CheckpointPolicy
     dataset: DatasetSource
     more_datasets: list[DatasetSource] = []
@@ -92,7 +95,7 @@ class RunConfig(OneTask, WireModel):
     def makes_shadows(self) -> bool:
         """Return whether ranks copy their state to memory, from which a restart in place continues."""
         is_restarted = bool(self.max_restarts_in_place or self.spare_nodes) or self.min_nodes is not None
-        return self.checkpoint.shadow_every_steps != "none" and is_restarted
+        return self.checkpoint.shadow_every_steps != "none" and is_restarted and self.evaluation is None
 
     @property
     def is_replicated(self) -> bool:
