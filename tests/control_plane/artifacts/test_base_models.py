@@ -28,6 +28,11 @@ FILES = {"config.json": CONFIG, "tokenizer.json": b"{}", "model.safetensors": b"
 def finished_model(submit: Callable[..., Job], files: dict[str, bytes] = FILES, name: str = "first") -> tuple[Any, Job]:
     """A registered model and the job that made it."""
     attempt = drive.start(submit(name=name))
+    return exported(attempt, files), attempt.job
+
+
+def exported(attempt: Attempt, files: dict[str, bytes] = FILES) -> Any:
+    """The model that an attempt registers."""
     encryptor = Encryptor(keys.data_key(attempt.job_id, attempt.job.team))
     stored = []
     for path, content in files.items():
@@ -38,7 +43,7 @@ def finished_model(submit: Callable[..., Job], files: dict[str, bytes] = FILES, 
         job_id=attempt.job_id, attempt_id=attempt.id, step=10, num_parameters=1, files=stored,
         created_at=datetime(2026, 1, 1, tzinfo=UTC),
     )  # fmt: skip
-    return services.register_model(attempt, manifest), attempt.job
+    return services.register_model(attempt, manifest)
 
 
 def going_on(base: str, **training: Any) -> dict[str, Any]:
