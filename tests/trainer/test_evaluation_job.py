@@ -145,6 +145,13 @@ def test_every_mesh_gives_the_same_figures(
             assert found[key][name] == pytest.approx(figure[name], rel=1e-5), (key, name)
 
 
+def test_a_trainer_that_knows_no_evaluations_gets_nothing_to_train(trained: FinishedRun) -> None:
+    run, _, _ = evaluation_run(trained)
+    sent = run.model_dump(mode="json")
+    assert sent["training"] is None
+    assert RunConfig.model_validate(sent) == RunConfig.model_validate_json(run.model_dump_json()) == run
+
+
 def test_only_the_answers_of_conversations_count(trained: FinishedRun, tmp_path: Path) -> None:
     tasks = [{"name": "chat", "kind": "loss", "source": "dataset:chat", "format": "chat"}]
     found = evaluated(trained, tmp_path, tasks=tasks, data={"chat": json_lines(CHAT)})

@@ -2,10 +2,10 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from trainer.contract.base import MAX_INT32, Count32, Int32, JsonObject, Step32, WireModel
 from trainer.contract.checkpoint_interval import SLOT_HOURS_BETWEEN_FAILURES
@@ -85,6 +85,19 @@ class RunConfig(OneTask, WireModel):
     cache_scope: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{0,64}$")] = ""
     heartbeat_seconds: float = 5.0
     deadline: datetime | None = None
+
+    @model_serializer(mode="wrap")
+    def _move_evaluated(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write the `training` of an evaluation job as `evaluated`: trainers before it would train the model."""
+        found: dict[str, Any] = serialize(self)
+        return found if self.evaluation is None else {**found, "evaluated": found["training"], "training": None}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_evaluated(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("evaluated") is not None:
+            return {**data, "training": data["evaluated"]}
+        return data
 
     @property
     def expendable_nodes(self) -> int:

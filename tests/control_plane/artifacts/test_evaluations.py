@@ -77,7 +77,9 @@ def test_an_evaluation_job_loads_the_version_and_its_results_are_shown_with_it(
     artifact, _ = finished_model(submit)
     model = registered(api, artifact, "candidate")["model"]["id"]
     attempt = evaluating(api, "model:bot@candidate")
-    config = RunConfig.model_validate(agent_answer(attempt, "run").json())
+    sent = agent_answer(attempt, "run").json()
+    assert sent["training"] is None, "an earlier trainer would train"
+    config = RunConfig.model_validate(sent)
     assert config.evaluation is not None and config.training is not None and config.base is not None
     assert config.training.model.base == f"model:{artifact.id}"
     assert [source.name for source in config.datasets] == ["texts", "facts"]
