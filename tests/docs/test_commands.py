@@ -244,6 +244,7 @@ def test_every_block_of_shell_is_marked_and_every_exception_is_needed() -> None:
             for name in (
                 "alerts",
                 "delete-data",
+                "evaluate-and-promote",
                 "follow-events",
                 "lineage",
                 "registry-of-models",
@@ -407,6 +408,13 @@ def test_the_commands_of_the_registry(stack: Stack, reader: Reader) -> None:
     assert "trained on dataset builtin:python-stdlib" in made_of
     assert "tokenised from" in made_of
     assert "trained job support-bot" in shown["athanor lineage DATASET_ID --down"]
+    questions = [{"question": "import", "choices": ["os", "zzz"], "answer": 0}] * 3
+    for name, rows in (("held-out", [{"text": "import os\n"}, {"text": "return self\n"}]), ("facts", questions)):
+        (reader.folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    stack.athanor("model", "alias", "support-bot", "candidate", "1")
+    (reader.folder / "evaluate.yaml").write_text(example_with("version: 1\nname: evaluate-support-bot"))
+    shown = reader.follow_page("docs/how-to/evaluate-and-promote.md")
+    assert "accuracy_normalised" in shown["athanor model evaluations support-bot"]
     shown = reader.follow_page("docs/how-to/registry-of-models.md")
     assert "candidate=1" in shown["athanor model list"]
     assert (reader.folder / "DIR" / "model.safetensors").exists()
