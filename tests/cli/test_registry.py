@@ -8,7 +8,12 @@ import pytest
 VERSION = {
     "number": 1, "model": {"id": "mdl_1", "name": "bot"}, "job": {"id": "job_1", "name": "tune[1]"}, "attempt": 1,
     "step": 100, "artifact": "art_1", "size_bytes": 4096, "metrics": {}, "digest": "ab" * 32,
-    "aliases": ["production"], "created_by": "ada", "created_at": "2026-01-01T00:00:00Z",
+    "aliases": ["production"], "evaluations": [], "created_by": "ada", "created_at": "2026-01-01T00:00:00Z",
+}  # fmt: skip
+RESULT = {
+    "evaluation": "facts", "metric": "accuracy", "value": 0.75, "n": 40, "tokens": 90, "standard_error": 0.068,
+    "low": 0.598, "high": 0.858, "data_source": "dataset:facts", "dataset": "dset_1", "trained_on": ["job_2"],
+    "job": {"id": "job_3", "name": "evaluate[1]"}, "created_at": "2026-01-01T00:00:00Z",
 }  # fmt: skip
 MODEL = {
     "id": "mdl_1", "team": {"id": "team_1", "name": "red"}, "name": "bot", "card": "# Bot\x1b[31m", "tags": ["chat"],
@@ -31,6 +36,11 @@ def stored(server: Any, answer: Any) -> None:
         (["register", "bot", "art_1"], "POST models/mdl_1/versions", {"artifact": "art_1"}),
         (["register", "bot", JOB, "--alias", "new"], "POST models/mdl_1/versions", {"job": JOB, "alias": "new"}),
         (["alias", "bot", "production", "1"], "PUT models/mdl_1/aliases/production", {"version": 1}),
+        (
+            ["promote", "bot@production", "--to", "stable", "--require", "accuracy>=0.8", "--require", "loss<2"],
+            "PUT models/mdl_1/aliases/stable",
+            {"version": 1, "require": ["accuracy>=0.8", "loss<2"]},
+        ),
         (["describe", "bot", "--tag", "a", "--tag", "b"], "PATCH models/mdl_1", {"tags": ["a", "b"]}),
         (["describe", "bot", "--no-tags"], "PATCH models/mdl_1", {"tags": []}),
     ],
@@ -104,3 +114,41 @@ def test_a_download_of_a_version_is_that_of_its_artifact(
     server.answer("GET /api/v1/artifacts/art_1", answer({"code": "gone"}, status=404))
     assert athanor("download", reference).returncode != 0
     assert server.seen[-1].path == "/api/v1/artifacts/art_1"
+
+
+def compared(version: int, difference: dict[str, Any] | None, **result: Any) -> dict[str, Any]:
+    return {"version": version, "aliases": [], "result": {**RESULT, **result}, "difference": difference}
+
+
+def test_evaluations_are_compared_and_those_on_training_data_are_warned_about(
+    athanor: Any, server: Any, answer: Any
+) -> None:
+    differences = [(0.1, True, True), (-0.2, True, False), (0.01, False, True), (0.3, None, True)]
+    items = [
+        compared(number, {"value": value, "low": None, "high": None, "is_significant": sure, "is_better": better},
+                 trained_on=[])
+        for number, (value, sure, better) in enumerate(differences, start=2)
+    ]  # fmt: skip
+    items.append(compared(1, None, low=None, high=None))
+    server.answer("GET /api/v1/models/mdl_1/evaluations", answer({"against": 1, "items": items}))
+    done = athanor("model", "evaluations", "bot", "--against", "1")
+    assert done.returncode == 0, done.stderr
+    assert server.seen[-1].target.endswith("evaluations?against=1")
+    for text in ("0.598 to 0.858", "+0.1, better", "-0.2, worse", "+0.01, not significant", "significance unknown"):
+        assert text in done.stdout
+    assert "evaluate[1]" in done.stdout
+    (warning,) = [line for line in done.stdout.splitlines() if line.startswith("warning")]
+    assert "facts.accuracy of version 1 is on dataset:facts, which the model was trained on (job_2)" in warning
+
+
+def test_a_promotion_warns_about_results_on_training_data(athanor: Any, server: Any, answer: Any) -> None:
+    server.answer("GET /api/v1/models/mdl_1/versions/1", answer({**VERSION, "evaluations": [RESULT]}))
+    server.answer("PUT /api/v1/models/mdl_1/aliases/stable", answer({"name": "stable", "version": 1}))
+    done = athanor("model", "promote", "bot@1", "--to", "stable")
+    assert "bot@stable is version 1" in done.stdout
+    assert "warning: facts.accuracy is on dataset:facts" in done.stdout
+
+
+def test_a_model_without_evaluations_says_how_to_make_one(athanor: Any, server: Any, answer: Any) -> None:
+    server.answer("GET /api/v1/models/mdl_1/evaluations", answer({"against": None, "items": []}))
+    assert "evaluation.model: model:bot@ALIAS" in athanor("model", "evaluations", "bot").stdout

@@ -245,6 +245,7 @@ def test_every_block_of_shell_is_marked_and_every_exception_is_needed() -> None:
                 "alerts",
                 "delete-data",
                 "document-a-model",
+                "evaluate-and-promote",
                 "follow-events",
                 "lineage",
                 "registry-of-models",
@@ -418,6 +419,13 @@ def test_the_commands_of_the_registry(stack: Stack, reader: Reader) -> None:
             reader.replaced["KEY_ID"] = next(key["id"] for key in listed if key["state"] == "active")
         elif command.text.startswith("athanor model verify"):
             assert "files as signed, model 'support-bot'" in output
+    questions = [{"question": "import", "choices": ["os", "zzz"], "answer": 0}] * 3
+    for name, rows in (("held-out", [{"text": "import os\n"}, {"text": "return self\n"}]), ("facts", questions)):
+        (reader.folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    stack.athanor("model", "alias", "support-bot", "candidate", "1")
+    (reader.folder / "evaluate.yaml").write_text(example_with("version: 1\nname: evaluate-support-bot"))
+    shown = reader.follow_page("docs/how-to/evaluate-and-promote.md")
+    assert "accuracy_normalised" in shown["athanor model evaluations support-bot"]
     shown = reader.follow_page("docs/how-to/registry-of-models.md")
     assert "candidate=1" in shown["athanor model list"]
     assert (reader.folder / "DIR" / "model.safetensors").exists()

@@ -34,6 +34,7 @@ class AgentApi:
     datasets: list[dict] = field(default_factory=list)
     released: list[dict] = field(default_factory=list)
     profiles: list[dict] = field(default_factory=list)
+    evaluations: list[dict] = field(default_factory=list)
     ends: list[dict] = field(default_factory=list)
     heartbeats: list[dict] = field(default_factory=list)
     joins: dict[int, JoinRequest] = field(default_factory=dict)
@@ -131,6 +132,9 @@ class AgentApi:
             return 200, {}
         if path == "/preparations:register":
             return self._register("/datasets", content["manifest"])
+        if path == "/evaluations":
+            self.evaluations.append(content)
+            return 201, {}
         if path == "/end":
             self.ends.append(content)
             return 201, {}

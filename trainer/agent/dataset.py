@@ -59,6 +59,15 @@ class NodeProcesses:
     follow: Callable[[ForkedProcess, int], None]
 
 
+def raw_sources(run: RunConfig, keys: DataKeys, base: Path) -> list[PreparedSource]:
+    """Return the data sets of an evaluation job, the files of which its ranks read as they are. `base`: folder of the
+    model, which has the tokenizer."""
+    return [
+        PreparedSource(part.source, base, None, keys.of_dataset(source.dataset_id))
+        for part, source in zip(run.data.parts, run.datasets, strict=True)
+    ]
+
+
 class DatasetPreparer:
     """Fetches or prepares the data sets of a run, one folder per recipe; a folder without an index is incomplete.
 

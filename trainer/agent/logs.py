@@ -1,15 +1,18 @@
 """Spool the output of worker processes as log lines."""
 
+import logging
 import os
 import selectors
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from typing import Literal
 
 from trainer.contract.run import LogLine
+from trainer.errors import TrainerError
 from trainer.reporting.spool import SpoolWriter
 from trainer.resilience.forking import ForkedProcess
 
@@ -19,6 +22,16 @@ MASK = "***"
 LAST_LINES = 100  # of a rank's stderr, which may name the error that it aborted with
 _FLUSH_SECONDS = 0.5
 _READ_BYTES = 65_536
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def logged_errors(problem: str) -> Iterator[None]:
+    """Log a TrainerError instead of raising it."""
+    try:
+        yield
+    except TrainerError as error:
+        logger.warning("%s: %s", problem, error)
 
 
 class _Tail:

@@ -3,8 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -15,11 +14,11 @@ import httpx
 from trainer.agent.base_model import fetch_base_model
 from trainer.agent.cache import team_cache
 from trainer.agent.copies import NodeCopies
-from trainer.agent.dataset import DatasetPreparer, NodeProcesses
+from trainer.agent.dataset import DatasetPreparer, NodeProcesses, raw_sources
 from trainer.agent.hang_watch import Stall
 from trainer.agent.interruption import read_interruption_notice
 from trainer.agent.ladder import Rung, Situation, choose_rung
-from trainer.agent.logs import LogFollower
+from trainer.agent.logs import LogFollower, logged_errors
 from trainer.agent.node_servers import NodeServers
 from trainer.agent.profiles import ProfileUploader
 from trainer.agent.rendezvous_client import NodeIdentity, RendezvousClient, format_mapping, max_neighbour_hops
@@ -60,21 +59,13 @@ from trainer.resilience.memory import (
     store_micro_batch,
 )
 from trainer.resilience.store_server import StoreAddress
+from trainer.storage.base import Storage
 from trainer.storage.cached import delete_abandoned, delete_cached
 
 logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 5.0  # how long it waits for the output of its processes, and for a disk that refuses the last reports
 DELIVERY_PATIENCE_SECONDS = 300.0  # how long the end of an attempt waits for the platform to acknowledge reports
-
-
-@contextmanager
-def _logged(problem: str) -> Iterator[None]:
-    """Log a TrainerError instead of raising it."""
-    try:
-        yield
-    except TrainerError as error:
-        logger.warning("%s: %s", problem, error)
 
 
 @dataclass(frozen=True)
@@ -168,21 +159,15 @@ class Supervisor:
         if base is not None:
             self._report_event("phase.finished", phase="base_model", seconds=time.monotonic() - begin)
             begin = time.monotonic()
-        preparer = self._preparer = DatasetPreparer(
-            cache, run, keys, self._platform, storage, self._is_stopping, base, self._report_event,
-            NodeProcesses(self._connection, self._config.node.index, self._servers, self._logs.follow),
-        )  # fmt: skip
-        preparer.fetch_or_prepare(self._config.local_files)
-        self._report_event("phase.finished", phase="data", seconds=time.monotonic() - begin - preparer.seconds_waited)
+        if run.evaluation is not None and base is not None:
+            sources, vocab_size = raw_sources(run, keys, base), run.tokenizer.vocab_size
+        else:
+            prepared = self._prepare(run, keys, storage, cache, base, begin)
+            if isinstance(prepared, Outcome):
+                return prepared
+            sources, vocab_size = prepared, DatasetIndex.read(prepared[0].folder).vocab_size
         training = run.training
-        if training is None and self._config.node.index > 0:  # as a spare node, it only helped: the first one reports
-            self._was_spare = True
-            return Outcome(EndClass.COMPLETED, "", -1, {})
-        if training is None:
-            return self._register_prepared(preparer)
-        if preparer.newly_prepared and self._config.node.index == 0 and isinstance(self._connection, HttpConnection):
-            self._store_datasets(preparer, run)
-        vocab_size = DatasetIndex.read(preparer.locations[0].folder).vocab_size
+        assert training is not None, "what only prepares data has ended"
         self._profiles = ProfileUploader(run, Encryptor(keys.job), self._platform, storage, self._config.node.index)
         largest, outcome, restarts = None, None, 0
         if run.attempt_number > 1 or not isinstance(self._connection, HttpConnection):
@@ -197,7 +182,7 @@ class Supervisor:
                 run = run.model_copy(update={"resume": self._rendezvous.resume_of(reply, run.resume)})
             self._check_resume(run, keys)
             placed = run.placed_on(reply.num_nodes)
-            outcome = self._run_worker_group(placed, training, keys, preparer.locations, base, reply, largest)
+            outcome = self._run_worker_group(placed, training, keys, sources, base, reply, largest)
             if self._attempt_over.is_set():
                 return outcome
             situation = self._situation(run, outcome, restarts)
@@ -240,6 +225,25 @@ class Supervisor:
             self._logs.write_line(f"{outcome.end_class}: {outcome.message}; restarting the workers in place")
             self._report_restart(outcome)
             run = self._platform.run()  # `resume` names the newest durable checkpoint by now
+
+    def _prepare(
+        self, run: RunConfig, keys: DataKeys, storage: Storage, cache: Path, base: Path | None, begin: float
+    ) -> list[PreparedSource] | Outcome:
+        """Return the tokenised data sets, or the outcome of a job that only prepares them. `begin`: when it began."""
+        preparer = self._preparer = DatasetPreparer(
+            cache, run, keys, self._platform, storage, self._is_stopping, base, self._report_event,
+            NodeProcesses(self._connection, self._config.node.index, self._servers, self._logs.follow),
+        )  # fmt: skip
+        preparer.fetch_or_prepare(self._config.local_files)
+        self._report_event("phase.finished", phase="data", seconds=time.monotonic() - begin - preparer.seconds_waited)
+        if run.training is None and self._config.node.index > 0:  # as a spare node, it only helped: the first reports
+            self._was_spare = True
+            return Outcome(EndClass.COMPLETED, "", -1, {})
+        if run.training is None:
+            return self._register_prepared(preparer)
+        if preparer.newly_prepared and self._config.node.index == 0 and isinstance(self._connection, HttpConnection):
+            self._store_datasets(preparer, run)
+        return preparer.locations
 
     def _situation(self, run: RunConfig, outcome: Outcome, restarts: int) -> Situation:
         return Situation(
@@ -315,7 +319,7 @@ class Supervisor:
         end = AttemptEnd(
             end_class=error.end_class, last_step=-1, message=str(error), node_rank=node, at=datetime.now(UTC)
         )
-        with _logged("could not report the end of the attempt"):
+        with logged_errors("could not report the end of the attempt"):
             self._platform.end(end)
 
     def _check_resume(self, run: RunConfig, keys: DataKeys) -> None:
@@ -574,10 +578,10 @@ class Supervisor:
         self._shipper.finish_sinks(outcome.end_class)
         is_first = self._rendezvous.reply is None or self._rendezvous.reply.node_rank == 0
         if is_first and not self._was_spare:
-            with _logged("could not store the end of the attempt"):
+            with logged_errors("could not store the end of the attempt"):
                 self._put_end_marker(run, keys, end)
         if not self._was_spare:
-            with _logged("could not report the end of the attempt"):
+            with logged_errors("could not report the end of the attempt"):
                 self._platform.end(end)
         self._ended.set()
         return outcome.end_class

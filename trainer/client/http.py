@@ -11,6 +11,7 @@ import httpx
 from pydantic import BaseModel
 
 from trainer.client.platform import AttemptOver, PreparationLost, SequenceGap
+from trainer.contract.evaluation import EvaluationResults
 from trainer.contract.manifest import CheckpointId, CheckpointManifest, ModelManifest, ProfileManifest
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest
 from trainer.contract.rollback import Rollback, RollbackReply, RollbackRequest
@@ -121,6 +122,10 @@ class PlatformClient:
     def register_model(self, manifest: ModelManifest) -> None:
         """Register a stored model."""
         self._request_with_retries("POST", "/artifacts", manifest)
+
+    def register_evaluation(self, results: EvaluationResults) -> None:
+        """Register the results of an evaluation job."""
+        self._request_with_retries("POST", "/evaluations", results)
 
     def claim_preparation(self, request: PreparationRequest) -> PreparationReply:
         """Ask to prepare a data set, or renew that."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.contract.encryption import Encryptor, authenticate, new_keyset
+from trainer.contract.evaluation import EvaluationResults
 from trainer.contract.manifest import (
     MANIFEST_NAME,
     CheckpointId,
@@ -166,6 +167,10 @@ class LocalPlatform:
 
     def register_model(self, manifest: ModelManifest) -> None:
         """Do nothing: the export is a plain folder here, complete once its config exists."""
+
+    def register_evaluation(self, results: EvaluationResults) -> None:
+        """Write `evaluation.json` in the output folder."""
+        (self.output / "evaluation.json").write_text(results.model_dump_json(indent=2))
 
     def claim_preparation(self, request: PreparationRequest) -> PreparationReply:
         """Return that this run prepares its data: nobody else does."""

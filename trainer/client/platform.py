@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from trainer.contract.evaluation import EvaluationResults
 from trainer.contract.manifest import CheckpointId, CheckpointManifest, ModelManifest, ProfileManifest
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest
 from trainer.contract.rollback import Rollback, RollbackRequest
@@ -86,6 +87,10 @@ class Platform(Protocol):
 
     def register_model(self, manifest: ModelManifest) -> None:
         """Register an exported model, all parts of which are stored."""
+        ...
+
+    def register_evaluation(self, results: EvaluationResults) -> None:
+        """Register the results of an evaluation job."""
         ...
 
     def claim_preparation(self, request: PreparationRequest) -> PreparationReply:

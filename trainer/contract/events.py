@@ -111,6 +111,16 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         "The model continued one of `evaluation.prompts`.",
         {"step": "Steps done; 0 before the first.", "prompt": "The prompt.", "text": "The generated text."},
     ),
+    "evaluation.task": EventType(
+        "A task of an evaluation job was computed.",
+        {
+            "name": "Name of the task.",
+            "n": "Number of documents or questions.",
+            "tokens": "Number of tokens that count.",
+            "values": "Metrics by name.",
+            "seconds": "Time of the computation, in seconds.",
+        },
+    ),
     "export.best": EventType(
         "The model is exported from the checkpoint with the lowest loss on held-out data (`checkpoint.keep_best`).",
         {"step": "Steps done at that checkpoint.", "loss": "That loss."},

@@ -2,14 +2,15 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from trainer.contract.base import MAX_INT32, Count32, Int32, JsonObject, Step32, WireModel
 from trainer.contract.checkpoint_interval import SLOT_HOURS_BETWEEN_FAILURES
 from trainer.contract.data import PrepareSpec
+from trainer.contract.evaluation import EvaluationJobSpec
 from trainer.contract.manifest import CheckpointId, CheckpointManifest, DatasetManifest, Sha256, StoredFile
 from trainer.contract.rollback import Rollback
 from trainer.contract.system import SystemSample
@@ -47,7 +48,8 @@ class RunConfig(OneTask, WireModel):
     """Reply of GET /run.
 
     `prefix`: the only part of the object store that this attempt may write to. Exactly one of `training` and `prepare`
-    (which only prepares data) is set. `outbound_allow`: exemptions by an administrator from the rule that addresses
+    (which only prepares data) is set; with `evaluation`, the model of `training` is evaluated instead of trained.
+    `outbound_allow`: exemptions by an administrator from the rule that addresses
     chosen by users must be public (`trainer.contract.addresses`); None (standalone runs) exempts everything.
     `cache_scope`: the team, which has its own part of a node's cache; empty: the entire cache. `best`: the checkpoint
     with the lowest held-out loss, with `checkpoint.keep_best`. `rollbacks`: of all attempts, oldest first.
@@ -64,6 +66,7 @@ class RunConfig(OneTask, WireModel):
     layout: ProcessLayout
     training: TrainingSpec | None
     prepare: PrepareSpec | None = None
+    evaluation: EvaluationJobSpec | None = None
     checkpoint: CheckpointPolicy
     dataset: DatasetSource
     more_datasets: list[DatasetSource] = []
@@ -83,6 +86,19 @@ class RunConfig(OneTask, WireModel):
     heartbeat_seconds: float = 5.0
     deadline: datetime | None = None
 
+    @model_serializer(mode="wrap")
+    def _move_evaluated(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write the `training` of an evaluation job as `evaluated`: trainers before it would train the model."""
+        found: dict[str, Any] = serialize(self)
+        return found if self.evaluation is None else {**found, "evaluated": found["training"], "training": None}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_evaluated(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("evaluated") is not None:
+            return {**data, "training": data["evaluated"]}
+        return data
+
     @property
     def expendable_nodes(self) -> int:
         """Return the number of nodes, spare ones included, that an attempt can lose and continue."""
@@ -92,7 +108,7 @@ class RunConfig(OneTask, WireModel):
     def makes_shadows(self) -> bool:
         """Return whether ranks copy their state to memory, from which a restart in place continues."""
         is_restarted = bool(self.max_restarts_in_place or self.spare_nodes) or self.min_nodes is not None
-        return self.checkpoint.shadow_every_steps != "none" and is_restarted
+        return self.checkpoint.shadow_every_steps != "none" and is_restarted and self.evaluation is None
 
     @property
     def is_replicated(self) -> bool:

@@ -113,6 +113,31 @@ class ParallelModel:
                 sums[1] += self.num_counted(batch)
         return sums / self.weights.mesh.sizes.tensor
 
+    def row_losses(self, batches: list[MicroBatch]) -> list[Tensor]:
+        """Return [summed loss, number of targets] of each row of each micro-batch, [B, 2] in fp64, without gradients;
+        summed over ranks they are totals. Call `score_tokens` before."""
+        batches = [self.context.shard_batch(batch) for batch in batches]
+        with self.weights.no_grad():
+            if self.pipeline is not None:
+                found = self.pipeline.head_outputs(batches)
+            else:
+                found = [self._head_output(batch) for batch in batches]
+        self.weights.free_gathered()
+        tensor_ranks = self.weights.mesh.sizes.tensor  # they have the same losses
+        if not found:
+            return [torch.zeros(len(b.tokens_BS), 2, dtype=torch.float64, device=b.tokens_BS.device) for b in batches]
+        return [
+            torch.stack([-log_probs_BS.double().sum(1), (batch.targets_BS != IGNORED).double().sum(1)], 1)
+            / tensor_ranks
+            for batch, log_probs_BS in zip(batches, found, strict=True)
+        ]
+
+    def score_tokens(self) -> None:
+        """Let the head return the log-probability of each target instead of the summed loss."""
+        for stage in self.stages:
+            if stage.head is not None:
+                stage.head.is_per_token = True
+
     def num_counted(self, batch: MicroBatch) -> Tensor:
         """Return what the loss is a mean over: the number of targets, or of pairs; a scalar on the device."""
         return (batch.targets_BS != IGNORED).sum() if self.pairs is None else count_pairs(batch)
@@ -175,12 +200,12 @@ def parallelize_model(
         if training.has_reference and training.lora is None:
             parallelism = training.parallelism.model_copy(update={"compression": CompressionSpec()})
             frozen = training.model_copy(update={"parallelism": parallelism})
-            reference = build(frozen, prepare=lambda stage: prepare(_freeze(stage)), sets_trained=False)
+            reference = build(frozen, prepare=lambda stage: prepare(freeze(stage)), sets_trained=False)
         model.pairs = PairObjective(training.preference, reference, mesh.device)
     return model
 
 
-def _freeze(stage: Decoder) -> Decoder:
+def freeze(stage: Decoder) -> Decoder:
     """Freeze all parameters of a stage, and return it."""
     stage.requires_grad_(requires_grad=False)
     return stage

@@ -94,9 +94,13 @@ class Pipeline:
     def losses(self, batches: list[MicroBatch]) -> Tensor:
         """Return the summed losses without gradients where the head is, 0 elsewhere."""
         total = torch.zeros((), device=self._mesh.device)
-        for loss in self._forward_only([(b.tokens_BS, b.targets_BS, b.documents_BS, b.positions_BS) for b in batches]):
+        for loss in self.head_outputs(batches):
             total += loss
         return total
+
+    def head_outputs(self, batches: list[MicroBatch]) -> list[Tensor]:
+        """Return what the head makes of each micro-batch, without gradients; nothing on ranks without the head."""
+        return self._forward_only([(b.tokens_BS, b.targets_BS, b.documents_BS, b.positions_BS) for b in batches])
 
     def logits(self, tokens_BS: Tensor, positions_BS: Tensor) -> Tensor | None:
         """Return the logits, [B, S, V], on the rank with the head, None on the others."""

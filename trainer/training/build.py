@@ -36,7 +36,7 @@ from trainer.parallel.balance import ExpertBalancer
 from trainer.parallel.layout import ParamLayout
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.overlap import has_fused_matmuls
-from trainer.parallel.parallelize import ParallelModel, parallelize_model, set_trained
+from trainer.parallel.parallelize import ParallelModel, freeze, parallelize_model, set_trained
 from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
 from trainer.storage.base import Storage
@@ -127,18 +127,12 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
     check_patterns(training.optimizer.groups, _parameter_names(training, index.vocab_size))
     with reporter.phase("model", heartbeat_phase="model"):
         torch.manual_seed(training.seed)
-        base = open_base(assignment)
-
-        def load_shard(place: ParamLayout) -> Tensor | None:
-            return base.part_of(place) if base is not None and not is_adapter(place.name) else None
-
+        load_shard = ShardLoader(open_base(assignment))
         model = parallelize_model(
             training, index.vocab_size, mesh, part.micro_batch, lambda stage: _prepare(stage, training, mesh),
             load_shard, sets_trained=False,
         )  # fmt: skip
-        if base is not None:
-            for name, balance in model.weights.expert_biases.items():
-                balance.copy_(base.whole(name, tuple(balance.shape)))
+        load_shard.set_expert_biases(model)
         optimizer = ShardOptimizer(model.weights.trainable, model.weights.layouts, training.optimizer)
     identity = Identity(hashlib.sha256(training.model_dump_json().encode()).hexdigest(), corpus.fingerprint)
     shards = live_shards(model.weights, optimizer)
@@ -168,6 +162,37 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
         part=part,
         resumed=resumed,
     )
+
+
+class ShardLoader:
+    """Reads the values that the parameters of this rank begin with from the base model, None without one."""
+
+    def __init__(self, base: StoredWeights | None) -> None:
+        self._base = base
+
+    def __call__(self, place: ParamLayout) -> Tensor | None:
+        """Return the values of a shard; None if they are not in the base model."""
+        return self._base.part_of(place) if self._base is not None and not is_adapter(place.name) else None
+
+    def set_expert_biases(self, model: ParallelModel) -> None:
+        """Set the biases by which experts are balanced to those of the base model."""
+        if self._base is not None:
+            for name, balance in model.weights.expert_biases.items():
+                balance.copy_(self._base.whole(name, tuple(balance.shape)))
+
+
+def build_frozen(assignment: Assignment, mesh: Mesh) -> tuple[ParallelModel, RankShare]:
+    """Return the base model, frozen, and this rank's share of data; a collective. Raises TrainerError for a spec that
+    these ranks cannot run."""
+    training = assignment.training
+    vocab_size = training.tokenizer.vocab_size
+    mesh, part = _plan_mesh(training, mesh, vocab_size, assignment.largest_micro_batch)
+    load_shard = ShardLoader(open_base(assignment))
+    model = parallelize_model(
+        training, vocab_size, mesh, part.micro_batch, lambda stage: _prepare(freeze(stage), training, mesh), load_shard
+    )
+    load_shard.set_expert_biases(model)
+    return model, part
 
 
 def why_not_compiled(block: Block, training: TrainingSpec, mesh: Mesh) -> str | None:

@@ -26,6 +26,7 @@ from trainer.training.device import (
     tolerate_failed_compilation,
     use_deterministic_algorithms,
 )
+from trainer.training.evaluation_job import run_evaluation_job
 from trainer.training.export import export_model
 from trainer.training.loop import train
 from trainer.training.measurements import highest
@@ -112,6 +113,10 @@ def _run_preflight(assignment: Assignment, mesh: Mesh, nodes: list[str], reporte
 
 
 def _train_and_export(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> EndClass:
+    if assignment.run.evaluation is not None:
+        end_class = run_evaluation_job(assignment, mesh, reporter)
+        leave()
+        return end_class
     state = build(assignment, mesh, reporter)
     try:
         end_class = train(state)

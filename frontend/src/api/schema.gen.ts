@@ -2022,7 +2022,7 @@ export interface paths {
         get?: never;
         /**
          * Point an alias to a version
-         * @description Creates the alias, or moves it. The move is recorded in the audit trail and sent as the event `model.alias_moved`. Safe to repeat. Needs the role member in the team.
+         * @description Creates the alias, or moves it. With `require`, only if the stored results of the version meet every requirement; else it is refused with 409, with the value, n and interval, or the evaluation to run. The move is recorded in the audit trail and sent as the event `model.alias_moved`, both with the requirements and results. Safe to repeat. Needs the role member in the team.
          */
         put: operations["models_alias_set"];
         post?: never;
@@ -2048,6 +2048,26 @@ export interface paths {
          * @description Returns the versions that deleting would remove, and the aliases and jobs that depend on them. Nothing is deleted.
          */
         get: operations["models_deletion_preview"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/models/{model_id}/evaluations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Compare the evaluations of a model
+         * @description Returns the results of its newest 100 versions, each with the difference to one version and whether it is significant.
+         */
+        get: operations["models_evaluations"];
         put?: never;
         post?: never;
         delete?: never;
@@ -3885,6 +3905,8 @@ export interface components {
         AliasTargetRequest: {
             /** @description Number of the version. */
             version: number;
+            /** @description Requirements that the newest results of the version must meet, such as `accuracy>=0.8` or `held-out.loss<=2.1`: `[EVALUATION.]METRIC`, one of `>=`, `<=`, `>` and `<`, and a number. If one is not met, the alias is not moved. */
+            require?: string[];
         };
         /** @description A change of a spec with which the job might start sooner. */
         Alternative: {
@@ -4571,6 +4593,24 @@ export interface components {
             /** @description Send it as `cursor` for the next page. Null on the last page. */
             next_cursor: string | null;
         };
+        /** @description A result of a version, beside that of the version that it is compared with. */
+        ComparedResult: {
+            /** @description Number of the version. */
+            version: number;
+            /** @description Names of the aliases that name it. */
+            aliases: string[];
+            /** @description The newest result of this metric of this evaluation. */
+            result: components["schemas"]["Result"];
+            /** @description The difference to the version that is compared with. Null without one, for that version itself, and if it has no result of the same evaluation on as many items of the same data set. */
+            difference: components["schemas"]["Difference"] | null;
+        };
+        /** @description The evaluations of the versions of a model. */
+        Comparison: {
+            /** @description Number of the version compared with. */
+            against?: number | null;
+            /** @description The results, by evaluation and metric, newest version first. */
+            items: components["schemas"]["ComparedResult"][];
+        };
         /**
          * CompressionSpec
          * @description Compression of gradients that are exchanged between replicas. Within a replica they are never compressed. The
@@ -5052,6 +5092,28 @@ export interface components {
         };
         /** @enum {string} */
         DesiredEnum: "run" | "pause" | "stop";
+        /** @description A result minus that of the version that is compared with. */
+        Difference: {
+            /**
+             * Format: double
+             * @description The difference.
+             */
+            value: number;
+            /**
+             * Format: double
+             * @description Lower end of its 95 % confidence interval (Newcombe 1998, method 10).
+             */
+            low: number | null;
+            /**
+             * Format: double
+             * @description Upper end of the interval.
+             */
+            high: number | null;
+            /** @description Whether the interval does not contain 0. The two results are taken as independent, though they are on the same data: small differences may be found only by a paired test. Null if it is not known. */
+            is_significant: boolean | null;
+            /** @description Whether the result is better: higher for an accuracy, lower for the others. */
+            is_better: boolean;
+        };
         /** @enum {string} */
         DigitsEnum: "whole" | "single" | "triples";
         /** @description The technical documentation of a version. */
@@ -5265,6 +5327,72 @@ export interface components {
             cost_at_time_limit: number;
         };
         /**
+         * EvaluationJobSpec
+         * @description A job that evaluates a trained model, and trains nothing. Results are stored with the model.
+         */
+        EvaluationJobSpec: {
+            /**
+             * Model
+             * @description The model to evaluate: `model:NAME@ALIAS` or `model:NAME@NUMBER` for a registered version, `model:art_...` for an
+             *     exported model by its id, or what else `training.model.base` takes. What it refers to is fixed when the job is
+             *     submitted.
+             * @example model:support-bot@candidate
+             */
+            model: string;
+            /**
+             * Tasks
+             * @description Up to 64 evaluations, each on a data set of its own.
+             * @example [
+             *       {
+             *         "kind": "loss",
+             *         "name": "held-out",
+             *         "source": "dataset:held-out"
+             *       }
+             *     ]
+             */
+            tasks: components["schemas"]["EvaluationTask"][];
+            /**
+             * Sequence Length
+             * @description Largest number of tokens that the model sees together. Longer documents are cut into windows of this length, each
+             *     of which begins without context; of a longer question the beginning is left out.
+             * @example 256
+             */
+            sequence_length: number;
+            /**
+             * Precision
+             * @description Number format of the computation, as in `training.precision`.
+             * @default auto
+             */
+            precision: components["schemas"]["EvaluationJobSpecPrecisionEnum"];
+            /**
+             * @description How the processes divide the work, as in `training.parallelism`.
+             * @default {
+             *       "auto": false,
+             *       "data": "auto",
+             *       "replicate": "auto",
+             *       "zero": "auto",
+             *       "tensor": 1,
+             *       "tensor_overlap": false,
+             *       "context": 1,
+             *       "context_attention": "ring",
+             *       "pipeline": 1,
+             *       "pipeline_schedule": "1f1b",
+             *       "stages_per_rank": "auto",
+             *       "stage_layers": null,
+             *       "expert": 1,
+             *       "compression": {
+             *         "kind": "none",
+             *         "rank": 8,
+             *         "start_step": 0
+             *       },
+             *       "micro_batch_sequences": "auto"
+             *     }
+             */
+            parallelism: components["schemas"]["ParallelismSpec"];
+        };
+        /** @enum {string} */
+        EvaluationJobSpecPrecisionEnum: "auto" | "fp32" | "bf16";
+        /**
          * EvaluationSpec
          * @description Evaluation on held-out data, before the first step, at an interval, and after the last step.
          */
@@ -5308,6 +5436,53 @@ export interface components {
              */
             sample_tokens: number;
         };
+        /**
+         * EvaluationTask
+         * @description One evaluation: a name, and data with a way to score it.
+         */
+        EvaluationTask: {
+            /**
+             * Name
+             * @description Name of the evaluation, by which results are compared between versions and promotion requires them: lower-case
+             *     letters, digits, `_` and `-`.
+             * @example held-out
+             */
+            name: string;
+            /**
+             * Kind
+             * @description `loss`: the mean loss of a token (`loss`) and, for text, bits per byte (`bits_per_byte`) of all documents of the
+             *     data set. `multiple_choice`: the share of questions of which the right choice is the likeliest (`accuracy`), and of
+             *     which it is by the log-likelihood per byte of the choice (`accuracy_normalised`).
+             * @example loss
+             */
+            kind: components["schemas"]["EvaluationTaskKindEnum"];
+            /**
+             * Source
+             * @description `dataset:NAME` for an uploaded data set of the team, `s3://bucket/prefix` in a bucket that an administrator has
+             *     granted to the team, or `builtin:python-stdlib`. Each source may occur once. All of its documents are used. For
+             *     `multiple_choice` it has JSON lines with `question` (text), `choices` (a list of texts) and `answer` (the number of
+             *     the right choice, 0 for the first).
+             * @example dataset:held-out
+             */
+            source: string;
+            /**
+             * Format
+             * @description Format of the files of kind `loss`, as in `training.data`. Of conversations (`chat`) only the assistant's answers
+             *     count. Ignored by `multiple_choice`.
+             * @default auto
+             */
+            format: components["schemas"]["EvaluationTaskFormatEnum"];
+            /**
+             * Text Field
+             * @description Field or column that has the text, as in `training.data`. Ignored by `multiple_choice`.
+             * @default text
+             */
+            text_field: string;
+        };
+        /** @enum {string} */
+        EvaluationTaskFormatEnum: "auto" | "text" | "jsonl" | "parquet" | "chat";
+        /** @enum {string} */
+        EvaluationTaskKindEnum: "loss" | "multiple_choice";
         /** @description Something that happened to a job. */
         Event: {
             /** @description Number within the job, from 1 without gaps. */
@@ -6447,7 +6622,7 @@ export interface components {
         };
         /**
          * JobSpec
-         * @description A job: it either trains a model or prepares data that other jobs train on.
+         * @description A job: it either trains a model, or prepares data that other jobs train on, or evaluates a trained model.
          */
         JobSpecRequest: {
             /**
@@ -6603,16 +6778,33 @@ export interface components {
              */
             telemetry: components["schemas"]["TelemetrySpec"];
             /**
-             * @description What to train, on which data, and how. Give either `training` or `prepare`.
+             * @description What to train, on which data, and how. Give one of `training`, `prepare` and `evaluation`.
              * @default null
              */
             training: components["schemas"]["TrainingSpec"] | null;
             /**
-             * @description Data to tokenize and store, without training. Takes one process on each node. Give either `training` or
-             *     `prepare`.
+             * @description Data to tokenize and store, without training. Takes one process on each node. Give one of `training`, `prepare`
+             *     and `evaluation`.
              * @default null
              */
             prepare: components["schemas"]["PrepareSpec"] | null;
+            /**
+             * @description A trained model to evaluate. Give one of `training`, `prepare` and `evaluation`. The resolved spec also has a
+             *     `training` of one step, by which the model is loaded; nothing is trained.
+             * @default null
+             * @example {
+             *       "model": "model:support-bot@candidate",
+             *       "sequence_length": 256,
+             *       "tasks": [
+             *         {
+             *           "kind": "loss",
+             *           "name": "held-out",
+             *           "source": "dataset:held-out"
+             *         }
+             *       ]
+             *     }
+             */
+            evaluation: components["schemas"]["EvaluationJobSpec"] | null;
         };
         /** @enum {string} */
         JobStatusEnum: "queued" | "admitted" | "dispatching" | "starting" | "running" | "pausing" | "paused" | "stopping" | "succeeded" | "failed" | "cancelled" | "expired";
@@ -6770,7 +6962,7 @@ export interface components {
             source_id: string;
             /** @description Id of the node that was made from it. */
             target_id: string;
-            /** @description `prepared_from` a data set; `trained_on` a data set, or its tokenised form that was usable while the job ran; `prepares` a data set; `base`, the model that training started from; `forked_from` a job; `made_by` a job; `version_of` an export; `alias_of` a version; `download_of` an export or a checkpoint. */
+            /** @description `prepared_from` a data set; `trained_on` a data set, or its tokenised form that was usable while the job ran; `prepares` a data set; `evaluated_on` a data set; `base`, the model that training started from; `evaluates` a model; `forked_from` a job; `made_by` a job; `version_of` an export; `alias_of` a version; `download_of` an export or a checkpoint. */
             relation: components["schemas"]["RelationEnum"];
             /** @description What the spec named a base model by, such as `model:bot@production`; empty if by its id. */
             reference: string;
@@ -7159,6 +7351,8 @@ export interface components {
             /** @description Send it as `cursor` for the next page. Null on the last page. */
             next_cursor: string | null;
         };
+        /** @enum {string} */
+        MetricEnum: "loss" | "bits_per_byte" | "accuracy" | "accuracy_normalised";
         /** @description Series of a job's metrics. */
         Metrics: {
             /** @description Series by name. */
@@ -9006,8 +9200,6 @@ export interface components {
             /** @description Waiting jobs that you may see, in order. */
             jobs: components["schemas"]["QueuedJob"][];
         };
-        /** @enum {string} */
-        PrecisionEnum: "auto" | "fp32" | "bf16" | "fp8";
         /** @description What you get by mail, and when. */
         Preference: {
             /** @description Your address. Empty: you get no mail. */
@@ -9981,7 +10173,7 @@ export interface components {
             used_by: components["schemas"]["Dependent"][];
         };
         /** @enum {string} */
-        RelationEnum: "prepared_from" | "trained_on" | "prepares" | "base" | "forked_from" | "made_by" | "version_of" | "alias_of" | "download_of";
+        RelationEnum: "prepared_from" | "trained_on" | "prepares" | "evaluated_on" | "base" | "evaluates" | "forked_from" | "made_by" | "version_of" | "alias_of" | "download_of";
         /** @description Whether a recorded cycle would be decided the same way. */
         Replay: {
             /** @description Whether the same was decided. */
@@ -10115,6 +10307,50 @@ export interface components {
              * @example 1
              */
             max_switches: number | null;
+        };
+        /** @description A metric of an exported model, computed by an evaluation job. */
+        Result: {
+            /** @description Name of the evaluation, from `evaluation.tasks`. */
+            evaluation: string;
+            /** @description `loss` of a token, in nats; `bits_per_byte`; `accuracy`, the share of questions of which the right choice is the likeliest; `accuracy_normalised`, the same by the log-likelihood per byte. */
+            metric: components["schemas"]["MetricEnum"];
+            /**
+             * Format: double
+             * @description Its value.
+             */
+            value: number;
+            /** @description Number of documents or questions. */
+            n: number;
+            /** @description Number of tokens that count. */
+            tokens: number;
+            /**
+             * Format: double
+             * @description Standard error of the value. Null for a single document.
+             */
+            standard_error: number | null;
+            /**
+             * Format: double
+             * @description Lower end of its 95 % confidence interval (Wilson's for an accuracy).
+             */
+            low: number | null;
+            /**
+             * Format: double
+             * @description Upper end of the interval.
+             */
+            high: number | null;
+            /** @description The data set, as the spec names it. */
+            data_source: string;
+            /** @description Id of the data set. */
+            dataset: string | null;
+            /** @description Ids of jobs in the model's lineage that trained on the same data set: if there are any, the value says little about other data. Null if what the model was trained on is not completely on record. */
+            trained_on: string[] | null;
+            /** @description The evaluation job. */
+            job: components["schemas"]["Named"];
+            /**
+             * Format: date-time
+             * @description Time at which it was registered, ISO 8601 in UTC.
+             */
+            created_at: string;
         };
         /** @enum {string} */
         ResultEnum: "ok" | "slow" | "broken";
@@ -11566,7 +11802,7 @@ export interface components {
              *     capability 8.9.
              * @default auto
              */
-            precision: components["schemas"]["PrecisionEnum"];
+            precision: components["schemas"]["TrainingSpecPrecisionEnum"];
             /**
              * Gradient Reduction
              * @description Number format in which gradients are summed over data ranks. `bf16` halves the traffic and rounds the sums.
@@ -11663,6 +11899,8 @@ export interface components {
              */
             seed: number;
         };
+        /** @enum {string} */
+        TrainingSpecPrecisionEnum: "auto" | "fp32" | "bf16" | "fp8";
         /**
          * TreeDocument
          * @description The complete tree. A group that is left out is removed, a team that is left out stays as it is.
@@ -11781,6 +12019,8 @@ export interface components {
             digest: string;
             /** @description Names of the aliases that name it. */
             aliases: string[];
+            /** @description The newest result of each metric of each evaluation of it, by their names. */
+            evaluations: components["schemas"]["Result"][];
             /** @description Username of the account that registered it. Null if the account is gone. */
             created_by?: string | null;
             /**
@@ -28641,6 +28881,149 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RegistryPreview"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    models_evaluations: {
+        parameters: {
+            query?: {
+                /** @description Alias or number of the version that the others are compared with. Without it, `production` if the model has this alias. */
+                against?: string;
+            };
+            header?: never;
+            path: {
+                /** @description Id of the model. */
+                model_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The evaluations of the versions of a model. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Comparison"];
                 };
             };
             /** @description The body is not what its Content-Type says. */

@@ -61,7 +61,9 @@ class Relation(StrEnum):
     PREPARED_FROM = "prepared_from"
     TRAINED_ON = "trained_on"
     PREPARES = "prepares"
+    EVALUATED_ON = "evaluated_on"
     BASE = "base"
+    EVALUATES = "evaluates"
     FORKED_FROM = "forked_from"
     MADE_BY = "made_by"
     VERSION_OF = "version_of"
@@ -307,9 +309,9 @@ class _Reader:
         for node in nodes:
             base = bases.get(node.id, "")
             if base.startswith("s3://"):
-                yield Node(Kind.EXTERNAL, base, base, "external"), Edge(base, node.id, Relation.BASE)
+                yield Node(Kind.EXTERNAL, base, base, "external"), Edge(base, node.id, _relation_to_base(node.row))
             elif base in found:
-                yield found[base], Edge(found[base].id, node.id, Relation.BASE, _reference(node.row))
+                yield found[base], Edge(found[base].id, node.id, _relation_to_base(node.row), _reference(node.row))
 
     def _products_of_datasets(self, nodes: dict[str, Node]) -> Found:
         for row in self._prepared(dataset__in=nodes):
@@ -348,7 +350,7 @@ class _Reader:
         names = [f"model:{each}" for each in nodes]
         for job in self._jobs(resolved_spec__training__model__base__in=names):
             base = _base(job.resolved_spec).removeprefix("model:")
-            yield _job(job), Edge(base, job.id, Relation.BASE, _reference(job))
+            yield _job(job), Edge(base, job.id, _relation_to_base(job), _reference(job))
 
     def _downloads(self, ids: list[str]) -> Found:
         """Yield who downloaded what, from the audit trail, for callers who may read it."""
@@ -366,7 +368,7 @@ class _Reader:
 
     def _readings(self, jobs: list[Job], forms: list[Node]) -> Iterator[Edge]:
         """Yield which training jobs used which tokenised forms: those by their recipe, usable while they ran."""
-        training = [job for job in jobs if job.resolved_spec["training"] is not None]
+        training = [job for job in jobs if _use(job) is Relation.TRAINED_ON]
         if not training or not forms:
             return
         first = dict(Attempt.objects.filter(job__in=training, number=1).values_list("job_id", "created_at"))
@@ -483,7 +485,13 @@ def _state(deletion: Deletion | None, stored: str) -> str:
 
 
 def _use(job: Job) -> Relation:
-    return Relation.PREPARES if job.resolved_spec["training"] is None else Relation.TRAINED_ON
+    if job.resolved_spec["training"] is None:
+        return Relation.PREPARES
+    return Relation.EVALUATED_ON if job.resolved_spec.get("evaluation") else Relation.TRAINED_ON
+
+
+def _relation_to_base(job: Job) -> Relation:
+    return Relation.EVALUATES if job.resolved_spec.get("evaluation") else Relation.BASE
 
 
 def _was_usable(form: PreparedDataset, start: datetime, end: datetime | None) -> bool:
@@ -500,7 +508,8 @@ def _base(spec: dict[str, Any]) -> str:
 
 def _reference(job: Job) -> str:
     """Return by what the job's spec named its base model, such as `model:bot@production`; empty if by its id."""
-    written = _base(job.spec)
+    evaluation = job.spec.get("evaluation") or {}
+    written = str(evaluation.get("model") or _base(job.spec))
     return "" if written == _base(job.resolved_spec) else written
 
 

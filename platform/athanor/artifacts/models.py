@@ -375,6 +375,13 @@ class ModelVersion(models.Model):
         """Return the names of the aliases that name it, sorted."""
         return sorted(alias.name for alias in self.aliases.all())
 
+    @property
+    def evaluations(self) -> list["EvaluationResult"]:
+        """Return the newest result of each metric of each evaluation, by their names."""
+        rows = sorted(self.artifact.evaluations.all(), key=lambda row: row.pk)
+        found = {(row.name, row.metric): row for row in rows}
+        return [found[key] for key in sorted(found)]
+
 
 class ModelAlias(models.Model):
     """A name, such as `production`, for one version of a model. It can be moved to another version."""
@@ -392,6 +399,42 @@ class ModelAlias(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class EvaluationResult(models.Model):
+    """A metric of a model, computed by an evaluation job. It never changes.
+
+    `artifact`: the export that was evaluated, None for a model in a bucket, which `base` names. `source`: the data set
+    as the spec names it. `trained_on`: the data sets among those evaluated on that the model, or one that it started
+    from, was trained on, by their ids with the id of the job; None if what it was trained on is not on record.
+    `standard_error`, `low` and `high` (the 95 % confidence interval): None if there is too little data for them.
+    """
+
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
+    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="evaluations")
+    attempt = models.ForeignKey(Attempt, on_delete=models.PROTECT, related_name="+")
+    artifact = models.ForeignKey(Artifact, null=True, on_delete=models.PROTECT, related_name="evaluations")
+    base = models.CharField(max_length=1100)
+    name = models.CharField(max_length=63)
+    metric = models.CharField(max_length=30)
+    source = models.CharField(max_length=1100)
+    dataset = models.ForeignKey(Dataset, null=True, on_delete=models.SET_NULL, related_name="+")
+    value = models.FloatField()
+    n = models.BigIntegerField()
+    tokens = models.BigIntegerField()
+    standard_error = models.FloatField(null=True)
+    low = models.FloatField(null=True)
+    high = models.FloatField(null=True)
+    trained_on = models.JSONField(null=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["job", "name", "metric"], name="one_result_of_a_metric_per_job")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name}.{self.metric} of {self.artifact_id or self.base}"
 
 
 class JobStorage(models.Model):

@@ -95,8 +95,9 @@ def profiles_of(job: Job) -> QuerySet[Profile]:
 
 
 def _check_trains(job: Job) -> None:
-    if job.resolved_spec["training"] is None:
-        raise Conflict("nothing_to_profile", f"{job.id} only prepares data and takes no steps", remedy="profile a run")
+    if job.resolved_spec["training"] is None or job.resolved_spec.get("evaluation"):
+        does = "evaluates a model" if job.resolved_spec.get("evaluation") else "only prepares data"
+        raise Conflict("nothing_to_profile", f"{job.id} {does} and takes no steps", remedy="profile a run")
     if job.status not in TRAINING or job.desired != Desired.RUN.value:
         state = job.status if job.status not in TRAINING else f"{job.status}, and asked to {job.desired}"
         raise Conflict("job_not_running", f"{job.id} is {state}", remedy="ask while it is running")

@@ -15,7 +15,8 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import Team, User
-from athanor.artifacts import manifests
+from athanor.artifacts import evaluations, manifests
+from athanor.artifacts.evaluations import Requirement
 from athanor.artifacts.models import Artifact, ModelAlias, ModelVersion, RegisteredModel
 from athanor.core import task_triggers
 from athanor.core.errors import Conflict, Invalid, NotFound
@@ -112,19 +113,22 @@ def register_output(job: Job, attempt: Attempt, name: str, alias: str | None) ->
     _record(version, is_new, moved, actor)
 
 
-def point_alias(model: RegisteredModel, alias: str, number: int, actor: User) -> ModelAlias:
+def point_alias(
+    model: RegisteredModel, alias: str, number: int, actor: User, requirements: Sequence[Requirement] = ()
+) -> ModelAlias:
     """Point an alias to a version of the model; create the alias if there is none. Idempotent.
 
-    Raise Invalid for a version that does not exist.
+    Raise Invalid for a version that does not exist, Conflict for one whose results do not meet the requirements.
     """
     with transaction.atomic():
         version = _version(model, number)
         job = Job.objects.select_for_update(no_key=True).get(pk=version.artifact.job_id)
         _locked(model)
         version = _version(model, number)  # it may have been deleted before the lock was taken
-        moved = _point(job, version, alias, actor, actor.username)
+        met = evaluations.check_requirements(version, requirements)
+        moved = _point(job, version, alias, actor, actor.username, met)
         if moved is not None:
-            _record(version, False, moved, actor)
+            _record(version, False, moved, actor, met)
     return ModelAlias.objects.select_related("version", "moved_by").get(model=model, name=alias)
 
 
@@ -235,10 +239,12 @@ def _add(job: Job, artifact: Artifact, model: RegisteredModel, actor: User, by: 
     return version, True
 
 
-def _point(job: Job, version: ModelVersion, alias: str, actor: User, by: str) -> dict[str, Any] | None:
+def _point(
+    job: Job, version: ModelVersion, alias: str, actor: User, by: str, met: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any] | None:
     """Point an alias to a version, and return where it pointed before; None if it pointed there already.
 
-    The caller has locked the version's job and its model.
+    `met`: the requirements that the version met, for the event. The caller has locked the version's job and its model.
     """
     row = ModelAlias.objects.filter(model=version.model, name=alias).select_related("version").first()
     if row is not None and row.version == version:
@@ -250,6 +256,7 @@ def _point(job: Job, version: ModelVersion, alias: str, actor: User, by: str) ->
     name = version.model.name
     facts = {
         "model": version.model_id, "name": name, "alias": alias, "version": version.number, "previous_version": before,
+        **({"requirements": list(met)} if met else {}),
     }  # fmt: skip
     events.append(job, "model.alias_moved", actor=by, message=f"{name}@{alias} is version {version.number}", data=facts)
     _publish(job)
@@ -262,13 +269,25 @@ def _publish(job: Job) -> None:
     task_triggers.trigger_after_commit(task_triggers.PUBLISH)
 
 
-def _record(version: ModelVersion, is_new: bool, moved: dict[str, Any] | None, actor: User) -> None:
-    """Record in the audit trail what `_add` and `_point` changed."""
+def _record(
+    version: ModelVersion,
+    is_new: bool,
+    moved: dict[str, Any] | None,
+    actor: User,
+    met: Sequence[dict[str, Any]] = (),
+) -> None:
+    """Record in the audit trail what `_add` and `_point` changed. `met`: the requirements of the move."""
     if is_new:
         facts = {"version": version.number, "artifact": version.artifact_id, "digest": version.digest}
         _audit("model.register", version.model, actor, after=facts)
     if moved is not None:
-        _audit("model.alias_move", version.model, actor, before=moved, after={**moved, "version": version.number})
+        _audit(
+            "model.alias_move",
+            version.model,
+            actor,
+            before=moved,
+            after={**moved, "version": version.number, **({"requirements": list(met)} if met else {})},
+        )
 
 
 def _audit(action: str, model: RegisteredModel, actor: User, **facts: Any) -> None:

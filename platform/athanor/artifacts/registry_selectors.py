@@ -4,7 +4,7 @@ from django.db.models import Count, Prefetch, QuerySet
 
 from athanor.accounts.models import Team
 from athanor.accounts.selectors import Principal
-from athanor.artifacts.models import Artifact, ModelAlias, ModelVersion, RegisteredModel
+from athanor.artifacts.models import Artifact, EvaluationResult, ModelAlias, ModelVersion, RegisteredModel
 from athanor.core.errors import Conflict, NotFound
 from athanor.jobs.models import Job
 
@@ -37,7 +37,8 @@ def versions_of(model: RegisteredModel, before: int | None = None) -> QuerySet[M
     if before is not None:
         rows = rows.filter(number__lt=before)
     rows = rows.select_related("model", "artifact__job", "artifact__attempt", "created_by")
-    return rows.prefetch_related("aliases").order_by("-number")
+    results = Prefetch("artifact__evaluations", EvaluationResult.objects.select_related("job"))
+    return rows.prefetch_related("aliases", results).order_by("-number")
 
 
 def version_of(model: RegisteredModel, number: int) -> ModelVersion:
@@ -46,6 +47,18 @@ def version_of(model: RegisteredModel, number: int) -> ModelVersion:
     if row is None:
         raise NotFound("version", f"{model.name}@{number}")
     return row
+
+
+def version_named(model: RegisteredModel, which: str, *, is_optional: bool = False) -> ModelVersion | None:
+    """Return the version with this alias or number. Raise NotFound; with `is_optional`, return None instead."""
+    rows = versions_of(model)
+    if which.isascii() and which.isdecimal():
+        found = rows.filter(number=int(which)).first() if len(which) < 10 else None
+    else:
+        found = rows.filter(aliases__name=which).first()
+    if found is None and not is_optional:
+        raise NotFound("version", f"{model.name}@{which}")
+    return found
 
 
 def export_of(job: Job) -> Artifact:

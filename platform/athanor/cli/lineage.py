@@ -17,11 +17,13 @@ ID = re.compile(r"(dset|prep|job|ckp|art)_[0-9A-Z]+|mdl_[0-9A-Z]+@.+")
 DATASET, MODEL = "dataset:", "model:"
 SOURCES = {
     "prepared_from": "tokenised from", "trained_on": "trained on", "prepares": "prepares", "base": "started from",
+    "evaluated_on": "evaluated on", "evaluates": "evaluates",
     "forked_from": "forked from", "made_by": "made by", "version_of": "version of", "alias_of": "alias of",
     "download_of": "download of",
 }  # fmt: skip
 PRODUCTS = {
     "prepared_from": "tokenised as", "trained_on": "trained", "prepares": "prepared by", "base": "base of",
+    "evaluated_on": "evaluated with", "evaluates": "evaluated by",
     "forked_from": "forked as", "made_by": "made", "version_of": "registered as", "alias_of": "named by",
     "download_of": "downloaded by",
 }  # fmt: skip

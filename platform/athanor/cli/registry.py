@@ -58,6 +58,8 @@ def show(model: ModelName, team: TeamName = None, as_json: AsJson = False) -> No
             row["artifact"],
         )  # fmt: skip
     console.print(table if versions else "No versions.")
+    if any(row["evaluations"] for row in versions):
+        console.print(f"Its evaluations: athanor model evaluations {escape(found['name'])}")
     if found["card"]:
         print(f"\n{plain(found['card'])}")
 
@@ -113,6 +115,70 @@ def set_alias(
         print_json(made)
     else:
         console.print(f"{escape(found['name'])}@{escape(alias)} is version {made['version']}")
+
+
+@app.command("promote")
+@reports_errors
+def promote(
+    reference: Annotated[str, typer.Argument(help="NAME@ALIAS or NAME@NUMBER.", metavar="VERSION")],
+    to: Annotated[str, typer.Option("--to", help="Alias to point to the version, such as production.")],
+    require: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What its newest results must meet: METRIC or EVALUATION.METRIC, then >=, <=, > or <, and a number, "
+            "such as 'accuracy>=0.8'. Repeatable."
+        ),
+    ] = None,
+    team: TeamName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Point an alias to a version if its stored evaluations meet all requirements; else change nothing."""
+    client = connect()
+    version = find_version(client, reference, team)
+    name, warned = version["model"]["name"], [row for row in version["evaluations"] if row["trained_on"]]
+    body = {"version": version["number"], "require": require or []}
+    made = client.put(f"/models/{version['model']['id']}/aliases/{to}", body)
+    if as_json:
+        print_json(made)
+        return
+    console.print(f"{escape(name)}@{escape(to)} is version {made['version']}")
+    _show_warnings(warned)
+
+
+@app.command("evaluations")
+@reports_errors
+def show_evaluations(
+    model: ModelName,
+    against: Annotated[
+        str | None,
+        typer.Option(help="Alias or number of the version to compare with. Default: production, if there is one."),
+    ] = None,
+    team: TeamName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the evaluations of the versions of a model, with 95 % confidence intervals."""
+    client = connect()
+    found = find_model(client, model, team)
+    compared = client.get(f"/models/{found['id']}/evaluations", against=against)
+    if as_json:
+        print_json(compared)
+        return
+    if not compared["items"]:
+        console.print(f"No evaluations. Run a job with `evaluation.model: model:{escape(found['name'])}@ALIAS`.")
+        return
+    difference = "difference" if compared["against"] is None else f"difference to {compared['against']}"
+    table = columns("evaluation", "metric", "version", "aliases", "value", "95 % interval", "n", difference, "job")
+    for row in compared["items"]:
+        result = row["result"]
+        table.add_row(
+            escape(result["evaluation"]), result["metric"], str(row["version"]), escape(", ".join(row["aliases"])),
+            f"{result['value']:.4g}", _interval(result), str(result["n"]), _difference(row["difference"]),
+            escape(result["job"]["name"]),
+        )  # fmt: skip
+    console.print(table)
+    _show_warnings(
+        [{**row["result"], "version": row["version"]} for row in compared["items"] if row["result"]["trained_on"]]
+    )
 
 
 @app.command("describe")
@@ -191,10 +257,10 @@ def find_model(client: Client, text: str, team: str | None = None) -> Any:
     return find_row(rows, text, ["name"], "model", LISTING)
 
 
-def find_version(client: Client, reference: str) -> Any:
+def find_version(client: Client, reference: str, team: str | None = None) -> Any:
     """Return the version of `NAME@ALIAS` or `NAME@NUMBER`. Raises CliError naming what the model has."""
     name, _, which = reference.partition("@")
-    model = find_model(client, name)
+    model = find_model(client, name, team)
     if which.isdecimal():
         return client.get(f"/models/{model['id']}/versions/{which}")
     found = [alias for alias in model["aliases"] if alias["name"] == which]
@@ -217,6 +283,33 @@ def _named(client: Client, name: str, team: str | None) -> Any:
 
 def _aliases(row: dict[str, Any]) -> str:
     return ", ".join(f"{alias['name']}={alias['version']}" for alias in row["aliases"])
+
+
+def _interval(result: dict[str, Any]) -> str:
+    return "" if result["low"] is None else f"{result['low']:.4g} to {result['high']:.4g}"
+
+
+def _difference(found: dict[str, Any] | None) -> str:
+    """Return a difference with what it means, such as `+0.1, better`; empty if there is none to show."""
+    if found is None:
+        return ""
+    if not found["is_significant"]:
+        verdict = "not significant" if found["is_significant"] is False else "significance unknown"
+    else:
+        verdict = "better" if found["is_better"] else "worse"
+    return f"{found['value']:+.4g}, {verdict}"
+
+
+def _show_warnings(results: list[dict[str, Any]]) -> None:
+    """Show which results are on data that the model was trained on."""
+    for row in results:
+        version = f" of version {row['version']}" if "version" in row else ""
+        jobs = ", ".join(row["trained_on"])
+        console.print(
+            f"warning: {row['evaluation']}.{row['metric']}{version} is on {row['data_source']}, which the model was "
+            f"trained on ({jobs}): it says little about other data",
+            soft_wrap=True, markup=False,
+        )  # fmt: skip
 
 
 def _show_preview(found: dict[str, Any]) -> None:

@@ -196,6 +196,9 @@ class BatchRamp(TypedDict):
 CheckpointStateEnum: TypeAlias = Literal['intact', 'damaged', 'diverged']
 
 
+EvaluationJobSpecPrecisionEnum: TypeAlias = Literal['auto', 'fp32', 'bf16']
+
+
 Prompt: TypeAlias = str
 
 
@@ -216,9 +219,6 @@ class MlflowSpec(TypedDict):
     run_name: NotRequired[str | None]
 
 
-PrecisionEnum: TypeAlias = Literal['auto', 'fp32', 'bf16', 'fp8']
-
-
 ProfileStatusEnum: TypeAlias = Literal['requested', 'ready', 'failed']
 
 
@@ -235,6 +235,9 @@ class StoredFile(TypedDict):
 SpecialToken: TypeAlias = str
 
 
+TrainingSpecPrecisionEnum: TypeAlias = Literal['auto', 'fp32', 'bf16', 'fp8']
+
+
 ContextAttentionEnum: TypeAlias = Literal['ring', 'ulysses']
 
 
@@ -242,6 +245,12 @@ DecayShapeEnum: TypeAlias = Literal['linear', 'sqrt', 'cosine']
 
 
 DigitsEnum: TypeAlias = Literal['whole', 'single', 'triples']
+
+
+EvaluationTaskFormatEnum: TypeAlias = Literal['auto', 'text', 'jsonl', 'parquet', 'chat']
+
+
+EvaluationTaskKindEnum: TypeAlias = Literal['loss', 'multiple_choice']
 
 
 ExportEnum: TypeAlias = Literal['merged', 'adapter']
@@ -495,6 +504,14 @@ class DataSpec(TypedDict):
     cache_bytes: NotRequired[int | str]
 
 
+class EvaluationTask(TypedDict):
+    name: str
+    kind: EvaluationTaskKindEnum
+    source: str
+    format: NotRequired[EvaluationTaskFormatEnum]
+    text_field: NotRequired[str]
+
+
 class LoraSpec(TypedDict):
     rank: NotRequired[int]
     alpha: NotRequired[float]
@@ -738,6 +755,14 @@ class Alternative(TypedDict):
     changes: Any
 
 
+class EvaluationJobSpec(TypedDict):
+    model: str
+    tasks: list[EvaluationTask]
+    sequence_length: int
+    precision: NotRequired[EvaluationJobSpecPrecisionEnum]
+    parallelism: NotRequired[ParallelismSpec]
+
+
 class ModelSpec(TypedDict):
     preset: NotRequired[Literal['llama-1m', 'llama-10m', 'llama-100m', 'llama-1b', 'llama-8b', 'llama-70b', 'llama-405b', 'moe-1m'] | None]
     shape: NotRequired[ModelShape | None]
@@ -770,7 +795,7 @@ class TrainingSpec(TypedDict):
     preference: NotRequired[PreferenceSpec | None]
     batch_ramp: NotRequired[BatchRamp | None]
     z_loss: NotRequired[float]
-    precision: NotRequired[PrecisionEnum]
+    precision: NotRequired[TrainingSpecPrecisionEnum]
     gradient_reduction: NotRequired[GradientReductionEnum]
     activation_checkpointing: NotRequired[ActivationCheckpointingEnum]
     recompute_layers: NotRequired[int | None]
@@ -803,3 +828,4 @@ class JobSpecRequest(TypedDict):
     telemetry: NotRequired[TelemetrySpec]
     training: NotRequired[TrainingSpec | None]
     prepare: NotRequired[PrepareSpec | None]
+    evaluation: NotRequired[EvaluationJobSpec | None]

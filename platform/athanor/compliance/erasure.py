@@ -29,6 +29,7 @@ from athanor.artifacts.models import (
     Dataset,
     Deletion,
     JobStorage,
+    EvaluationResult,
     ModelVersion,
     PreparedDataset,
     Profile,
@@ -196,6 +197,7 @@ def _scrub(job: Job) -> None:
     attempts = Attempt.objects.filter(job=job)
     for model in OF_ATTEMPTS:
         model._default_manager.filter(attempt__in=attempts).delete()
+    EvaluationResult.objects.filter(Q(job=job) | Q(artifact__job=job)).delete()  # of and by the job, before both
     ModelVersion.objects.filter(artifact__job=job).delete()  # with their aliases, before their artifacts
     for model in OF_JOBS:
         model._default_manager.filter(job=job).delete()

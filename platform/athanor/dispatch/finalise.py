@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from athanor.accounts.failures import run_isolated
 from athanor.artifacts import datasets, keys, profiles, registry, storage
 from athanor.artifacts import services as artifacts
-from athanor.artifacts.models import Artifact, Checkpoint
+from athanor.artifacts.models import Artifact, Checkpoint, EvaluationResult
 from athanor.backends.base import Cause
 from athanor.budgets import refunds
 from athanor.clusters.services import record_incidents
@@ -119,6 +119,8 @@ def _ending(attempt: Attempt, report: AttemptEnd | None) -> Ending:
 def _missing_result(attempt: Attempt) -> str:
     """Return what a completed job should have stored but has not."""
     spec = spec_of(attempt.job)
+    if spec.evaluation is not None:
+        return "" if EvaluationResult.objects.filter(job=attempt.job).exists() else "result"
     if spec.training is not None:
         found = Artifact.objects.filter(attempt=attempt, kind=Artifact.Kind.MODEL).exists()
         return "" if found else "model"

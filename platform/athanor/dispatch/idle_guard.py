@@ -3,7 +3,7 @@
 Progress is what the platform receives, by its own clock: a step, another phase, a restart, an event that reports work
 (telemetry/ingest.py). An attempt with silent agents is not judged, since the fault may be the network's or the
 platform's; when they report again, its time without progress starts from there. A start has a limit of its own
-(observe.py), and a job that only prepares data reports no steps.
+(observe.py), and jobs that only prepare data or evaluate a model report no steps on the way.
 """
 
 from collections.abc import Collection, Iterator
@@ -90,6 +90,7 @@ def find_idle(teams: Collection[str], before: datetime, job_id: str | None = Non
         job__desired=Desired.RUN.value,
         job__team__in=list(teams),
         job__resolved_spec__training__steps__isnull=False,  # a job that only prepares data has none
+        job__resolved_spec__evaluation__isnull=True,  # its only step is its end
         job__progress__progressed_at__isnull=False,
     )
     if job_id is not None:

@@ -80,6 +80,7 @@ def run_config(
         layout=ProcessLayout(nodes=spec.resources.nodes, processes_per_node=spec.resources.processes_per_node),
         training=spec.training,
         prepare=spec.prepare,
+        evaluation=spec.evaluation,
         checkpoint=spec.checkpoint,
         dataset=datasets[0],
         more_datasets=datasets[1:],

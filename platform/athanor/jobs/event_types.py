@@ -101,6 +101,15 @@ PLATFORM_EVENTS: Mapping[str, PlatformEventType] = {
         {"checkpoint": "Id of the checkpoint.", "step": "Steps done.", "because": _WHY},
         _USER,
     ),
+    "evaluation.registered": PlatformEventType(
+        "The results of an evaluation job were stored with the model.",
+        {
+            "artifact": "Id of the artifact that was evaluated. Null for a model in a bucket.",
+            "results": "Number of results.",
+            "trained_on": "Ids of data sets evaluated on that the model was trained on, by its lineage.",
+        },
+        _ATTEMPT,
+    ),
     "job.budget_warning": PlatformEventType(
         "A budget of the team has used its soft limit in this period. Written to the newest job that is charged to it.",
         {
@@ -149,7 +158,12 @@ PLATFORM_EVENTS: Mapping[str, PlatformEventType] = {
     ),
     "model.alias_moved": PlatformEventType(
         "An alias of a registered model was pointed to a version that the job made.",
-        {**_MODEL, "alias": "Name of the alias.", "previous_version": "Version that it named before, if any."},
+        {
+            **_MODEL,
+            "alias": "Name of the alias.",
+            "previous_version": "Version that it named before, if any.",
+            "requirements": "Requirements of the promotion, each with the result that met it; none for another move.",
+        },
         "the user, or `dispatch` for `output.alias` of the spec",
     ),
     "model.alias_removed": PlatformEventType(

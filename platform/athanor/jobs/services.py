@@ -63,7 +63,7 @@ def pool_shape(pool: Pool) -> fit.PoolShape:
 
 def check_fits(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
     """Return warnings. Raises Invalid if the pool rejects the job."""
-    problems = tuple(fit.rejections(spec, pool_shape(pool)))
+    problems = tuple(validation.at_written_fields(spec, fit.rejections(spec, pool_shape(pool))))
     if problems:
         raise Invalid(
             "invalid_spec",
@@ -71,7 +71,7 @@ def check_fits(spec: JobSpec, pool: Pool) -> list[FieldProblem]:
             remedy="change the fields listed in errors, or name another cluster",
             problems=problems,
         )
-    return fit.warnings(spec, pool_shape(pool))
+    return validation.at_written_fields(spec, fit.warnings(spec, pool_shape(pool)))
 
 
 def replayed(team: Team, key: str, written: Any) -> Job | None:

@@ -2,13 +2,14 @@
 
 import warnings
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AwareDatetime, Field, field_validator
+from pydantic import AwareDatetime, Field, field_validator, model_validator
 
 from trainer.contract.base import CheckedModel, FieldConflict, Pattern, SpecModel
 from trainer.contract.data import PrepareSpec
+from trainer.contract.evaluation import EvaluationJobSpec
 from trainer.contract.telemetry import TelemetrySpec
 from trainer.contract.training import CheckpointPolicy, OneTask, ProcessLayout, TrainingSpec
 from trainer.contract.units import DURATION, SIZE
@@ -157,7 +158,7 @@ with warnings.catch_warnings():
 
 
 class JobSpec(OneTask, CheckedModel):
-    """A job: it either trains a model or prepares data that other jobs train on."""
+    """A job: it either trains a model, or prepares data that other jobs train on, or evaluates a trained model."""
 
     version: Literal[1] = 1
     """Version of this format. There is only version 1."""
@@ -212,10 +213,25 @@ class JobSpec(OneTask, CheckedModel):
     telemetry: TelemetrySpec = TelemetrySpec()
     """Further destinations of the run's metrics. Ignored with `prepare`."""
     training: TrainingSpec | None = None
-    """What to train, on which data, and how. Give either `training` or `prepare`."""
+    """What to train, on which data, and how. Give one of `training`, `prepare` and `evaluation`."""
     prepare: PrepareSpec | None = None
-    """Data to tokenize and store, without training. Takes one process on each node. Give either `training` or
-    `prepare`."""
+    """Data to tokenize and store, without training. Takes one process on each node. Give one of `training`, `prepare`
+    and `evaluation`."""
+    evaluation: Annotated[
+        EvaluationJobSpec | None,
+        Field(
+            examples=[
+                {
+                    "model": "model:support-bot@candidate",
+                    "tasks": [{"name": "held-out", "kind": "loss", "source": "dataset:held-out"}],
+                    "sequence_length": 256,
+                }
+            ],
+            exclude_if=lambda value: value is None,
+        ),
+    ] = None
+    """A trained model to evaluate. Give one of `training`, `prepare` and `evaluation`. The resolved spec also has a
+    `training` of one step, by which the model is loaded; nothing is trained."""
 
     @field_validator("telemetry")
     @classmethod
@@ -227,11 +243,22 @@ class JobSpec(OneTask, CheckedModel):
             raise ValueError("mlflow.tracking_uri holds a password, which all of the team can read; use secrets")
         return telemetry
 
+    @model_validator(mode="after")
+    def _load_evaluated_model(self) -> Self:
+        if self.evaluation is not None and self.training is None:
+            self.__dict__["training"] = self.evaluation.as_training()
+        return self
+
     def _conflicts(self) -> Iterator[FieldConflict]:
-        if (self.training is None) == (self.prepare is None):
-            yield FieldConflict("", "give either training or prepare, not both and not neither")
-        if self.prepare is not None and self.output.register is not None:
-            yield FieldConflict("output", "prepare makes no model to register; leave output out", ("prepare",))
+        given = [name for name in ("training", "prepare", "evaluation") if getattr(self, name) is not None]
+        if self.evaluation is not None and self.training is not None and self.evaluation.is_loaded_by(self.training):
+            given.remove("training")  # a resolved spec has it
+        if len(given) != 1:
+            found = f"; it has {' and '.join(given)}" if given else ""
+            yield FieldConflict("", f"give exactly one of training, prepare and evaluation{found}")
+        task = "prepare" if self.prepare is not None else "evaluation"
+        if self.output.register is not None and (self.prepare is not None or self.evaluation is not None):
+            yield FieldConflict("output", f"{task} makes no model to register; leave output out", (task,))
 
 
 PRIORITY_VALUES: dict[str, int] = {"low": -10, "normal": 0, "high": 10}

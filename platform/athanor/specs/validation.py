@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -23,6 +23,7 @@ MAX_SPEC_BYTES = 256 * 1024
 UNION_BRANCH = re.compile(r"^(constrained-|literal\[|function-)")
 # Each round of `check` finds the conflicts of one more level of nested models.
 MAX_ROUNDS = 8
+EVALUATED = re.compile(r"^/training/(?:data/mixture/(?P<task>\d+)|(?P<field>model/base|[a-z_]+)[^/]*)")
 Location = tuple[int | str, ...]
 """Path to a value in a document: names of fields and indexes of lists."""
 
@@ -42,6 +43,20 @@ class Checked(Generic[Model]):
     def unaffected(self, problems: Iterable[FieldProblem]) -> list[FieldProblem]:
         """Return the problems of `value` that are not about a replaced field."""
         return [each for each in problems if not any(_overlap(each.pointer, pointer) for pointer in self.replaced)]
+
+
+def at_written_fields(spec: JobSpec, problems: Iterable[FieldProblem]) -> list[FieldProblem]:
+    """Return the problems of a spec at the fields that its author wrote: an evaluation, not what it becomes."""
+    if spec.evaluation is None:
+        return list(problems)
+    return [replace(each, pointer=EVALUATED.sub(_evaluation_field, each.pointer)) for each in problems]
+
+
+def _evaluation_field(match: re.Match[str]) -> str:
+    fields = {"model/base": "model", "model": "model", "parallelism": "parallelism", "precision": "precision"}
+    if match["task"] is not None:
+        return f"/evaluation/tasks/{match['task']}"
+    return f"/evaluation/{fields.get(match['field'], 'sequence_length')}"
 
 
 def parse_yaml(text: bytes) -> Any:

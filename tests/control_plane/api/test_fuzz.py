@@ -101,7 +101,7 @@ REFUSALS: dict[str, set[str]] = {
     "jobs_submit": SUBMISSION,
     "metrics_query": {"choice"},  # either jobs or filters
     "lineage_show": {"unknown_kind"},  # an id that begins as those of its nodes do
-    "models_alias_set": {"unknown_version"},
+    "models_alias_set": {"unknown_version", "invalid_requirement"},
     "models_create": {"unknown_team"},
     "models_register": {"required"},  # either an artifact or a job
     "notification_preferences_change": {"zone", "quiet_hours"},  # names of time zones; both ends

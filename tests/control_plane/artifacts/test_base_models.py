@@ -31,13 +31,12 @@ def finished_model(
     submit: Callable[..., Job], files: dict[str, bytes] = FILES, name: str = "first"
 ) -> tuple[Artifact, Job]:
     """A registered model and the job that made it."""
-    job = submit(name=name)
-    return exported(job, files), job
+    attempt = drive.start(submit(name=name))
+    return exported(attempt, files), attempt.job
 
 
-def exported(job: Job, files: dict[str, bytes] = FILES) -> Artifact:
-    """The model that the first attempt of a job, which is started, has registered."""
-    attempt = drive.start(job)
+def exported(attempt: Attempt, files: dict[str, bytes] = FILES) -> Artifact:
+    """The model that an attempt registers."""
     encryptor = Encryptor(keys.data_key(attempt.job_id, attempt.job.team))
     stored = []
     for path, content in files.items():

@@ -21,6 +21,7 @@ from athanor.artifacts.models import (
     DataKey,
     Dataset,
     Deletion,
+    EvaluationResult,
     ModelAlias,
     ModelVersion,
     RegisteredModel,
@@ -132,6 +133,10 @@ def test_an_erased_team_cannot_be_read_even_with_copies_of_its_objects(
     model = registry.create(team, job.created_by, name="bot")
     registry.register(model, Artifact.objects.select_related("job").get(job=job), job.created_by, "production")
     assert ModelAlias.objects.exists()
+    EvaluationResult.objects.create(
+        team=team, job=job, attempt=drive.attempt_of(job), artifact=Artifact.objects.get(job=job), name="facts",
+        metric="accuracy", source="dataset:facts", value=0.5, n=1, tokens=1,
+    )  # fmt: skip
     events = AuditEvent.objects.count()
     deletion = operator.send("DELETE", f"teams/{team.id}?permanently=true").json()
     assert (erasure.run_due(), erasure.run_due()) == (1, 0)
@@ -139,7 +144,7 @@ def test_an_erased_team_cannot_be_read_even_with_copies_of_its_objects(
     assert objects_of(job) == []
     for table in (
         TeamKey, DataKey, TeamSecret, Webhook, Delivery, Dataset, Artifact, Checkpoint, JobEvent, LogChunk,
-        RegisteredModel, ModelVersion, ModelAlias,
+        RegisteredModel, ModelVersion, ModelAlias, EvaluationResult,
     ):  # fmt: skip
         assert not table._default_manager.exists(), table
     assert not Membership.objects.filter(team=team).exists()

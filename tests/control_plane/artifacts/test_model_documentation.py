@@ -122,7 +122,7 @@ def test_compute_data_and_energy_are_those_of_the_chain_of_base_models(api: Api,
     dataset = upload(api, b"text to train on", name="corpus").json()["id"]
     spec = going_on(f"model:{base.id}", data={"source": "dataset:corpus"})
     second = Job.objects.get(pk=done(api.send("POST", "jobs", spec))["id"])
-    artifact = exported(second)
+    artifact = exported(drive.start(second))
     used(first, slot_hours=3)
     used(second, slot_hours=1)
     Progress.objects.update_or_create(job=second, defaults={"trained_tokens": 6400.0, "trained_seconds": 1800.0})
@@ -150,7 +150,7 @@ def test_the_bill_of_materials_is_valid_and_has_the_chain(api: Api, submit: Subm
     upload(api, b"text to train on", name="corpus")
     spec = going_on(f"model:{base.id}", data={"source": "dataset:corpus"})
     second = Job.objects.get(pk=done(api.send("POST", "jobs", spec))["id"])
-    version = registered(api, exported(second))
+    version = registered(api, exported(drive.start(second)))
     UsageHour.objects.create(
         team=second.team, project="p", pool=pool, accelerator="cpu", hour=HOUR, slot_seconds=3600, job=second
     )
@@ -175,7 +175,7 @@ def test_the_bill_of_materials_is_valid_and_has_the_chain(api: Api, submit: Subm
 def test_weights_from_elsewhere_are_a_limit(api: Api, submit: Submit, bucket: str) -> None:
     base, _ = finished_model(submit)
     second = Job.objects.get(pk=done(api.send("POST", "jobs", going_on(f"model:{base.id}")))["id"])
-    artifact = exported(second)
+    artifact = exported(drive.start(second))
     version = registered(api, artifact)
     second.resolved_spec["training"]["model"]["base"] = "s3://others/llama/"
     second.save()
@@ -189,7 +189,7 @@ def test_a_new_model_of_the_shape_of_a_base_has_no_weights_of_it(api: Api, submi
     spec = going_on(f"model:{base.id}")
     spec["training"]["model"]["weights"] = "random"
     second = Job.objects.get(pk=done(api.send("POST", "jobs", spec))["id"])
-    found = documentation(api, registered(api, exported(second)))
+    found = documentation(api, registered(api, exported(drive.start(second))))
     assert found["limits"] == []
     assert first.id not in {fact["of"] for item in found["items"] for fact in item["facts"]}
 

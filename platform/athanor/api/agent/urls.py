@@ -19,6 +19,7 @@ urlpatterns = [
     path("checkpoints:damaged", views.DamagedCheckpointsView.as_view()),
     path("rollbacks", views.RollbacksView.as_view()),
     path("artifacts", views.ArtifactsView.as_view()),
+    path("evaluations", views.EvaluationsView.as_view()),
     path("datasets", views.DatasetsView.as_view()),
     path("preparations:claim", views.ClaimPreparationView.as_view()),
     path("preparations:release", views.ReleasePreparationView.as_view()),

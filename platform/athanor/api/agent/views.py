@@ -14,6 +14,7 @@ from athanor.api.agent.messages import parse_message
 from athanor.artifacts import (
     base_models,
     checkpoint_states,
+    evaluations,
     keys,
     preparations,
     profiles,
@@ -28,6 +29,7 @@ from athanor.dispatch import rendezvous_rounds, tokens
 from athanor.dispatch.services import interrupted, record_end, run_config_of, spec_of, stop_request_of
 from athanor.jobs.models import Attempt
 from athanor.telemetry import ingest
+from trainer.contract.evaluation import EvaluationResults
 from trainer.contract.manifest import CheckpointId, CheckpointManifest, DatasetManifest, ModelManifest, ProfileManifest
 from trainer.contract.node_rendezvous import JoinRequest
 from trainer.contract.rollback import RollbackReply, RollbackRequest
@@ -227,6 +229,15 @@ class ArtifactsView(AgentView):
         """Register a stored model by its manifest."""
         row = services.register_model(self.attempt(request), parse_message(request, ModelManifest))
         return Response({"id": row.id}, status=201)
+
+
+class EvaluationsView(AgentView):
+    """Requests to `/evaluations`."""
+
+    def post(self, request: Request) -> Response:
+        """Register the results of an evaluation job."""
+        rows = evaluations.register(self.attempt(request), parse_message(request, EvaluationResults))
+        return Response({"results": len(rows)}, status=201)
 
 
 class DatasetsView(AgentView):

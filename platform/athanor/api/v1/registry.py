@@ -25,6 +25,7 @@ from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.api.v1.serializers.registry import (
     AliasSerializer,
     AliasTargetSerializer,
+    ComparisonSerializer,
     ModelChangesSerializer,
     ModelSerializer,
     NewModelSerializer,
@@ -32,11 +33,14 @@ from athanor.api.v1.serializers.registry import (
     RegistryPreviewSerializer,
     VersionSerializer,
 )
-from athanor.artifacts import registry, selectors
+from athanor.artifacts import evaluations, registry, selectors
 from athanor.artifacts import registry_selectors as models
+from athanor.artifacts.evaluations import Requirement
 from athanor.artifacts.models import Artifact, RegisteredModel
 from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs.selectors import job_of
+
+MAX_COMPARED = 100  # versions
 
 
 class ModelsView(APIView):
@@ -207,6 +211,33 @@ class VersionDeletionView(APIView):
         return Response(RegistryPreviewSerializer(registry.preview(row, version_number)).data)
 
 
+class EvaluationsView(APIView):
+    """Requests to `/models/{model_id}/evaluations`."""
+
+    @extend_schema(
+        operation_id="models_evaluations",
+        parameters=[
+            OpenApiParameter(
+                "against",
+                str,
+                description="Alias or number of the version that the others are compared with. Without it, "
+                "`production` if the model has this alias.",
+            )
+        ],
+        responses={200: ComparisonSerializer, **PROBLEMS},
+    )
+    def get(self, request: Request, model_id: str) -> Response:
+        """Compare the evaluations of a model.
+
+        Returns the results of its newest 100 versions, each with the difference to one version and whether it is
+        significant."""
+        model = models.model_of(get_principal(request), model_id)
+        named = request.query_params.get("against", "")
+        against = models.version_named(model, named or "production", is_optional=not named)
+        versions = models.versions_of(model)[:MAX_COMPARED]
+        return Response(ComparisonSerializer(evaluations.compare(versions, against)).data)
+
+
 class AliasView(APIView):
     """Requests to `/models/{model_id}/aliases/{alias}`."""
 
@@ -216,11 +247,15 @@ class AliasView(APIView):
     def put(self, request: Request, model_id: str, alias: str) -> Response:
         """Point an alias to a version.
 
-        Creates the alias, or moves it. The move is recorded in the audit trail and sent as the event
-        `model.alias_moved`. Safe to repeat. Needs the role member in the team."""
+        Creates the alias, or moves it. With `require`, only if the stored results of the version meet every
+        requirement; else it is refused with 409, with the value, n and interval, or the evaluation to run. The move is
+        recorded in the audit trail and sent as the event `model.alias_moved`, both with the requirements and results.
+        Safe to repeat. Needs the role member in the team."""
         model = _writable(request, model_id)
-        number = parse_body(request, AliasTargetSerializer)["version"]
-        return Response(AliasSerializer(registry.point_alias(model, alias, number, get_principal(request).user)).data)
+        asked = parse_body(request, AliasTargetSerializer)
+        requirements = [Requirement.parse(text, place) for place, text in enumerate(asked.get("require", ()))]
+        actor = get_principal(request).user
+        return Response(AliasSerializer(registry.point_alias(model, alias, asked["version"], actor, requirements)).data)
 
     @extend_schema(operation_id="models_alias_remove", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, model_id: str, alias: str) -> Response:

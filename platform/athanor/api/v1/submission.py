@@ -56,6 +56,7 @@ def validate_submission(principal: Principal, team: Team, written: Any, forked_f
             spec = spec.model_copy(update={"training": base_models.look_up(team, spec.training)})
     except Invalid as error:
         problems += error.problems
+    problems = validation.at_written_fields(spec, problems)
     if checked.problems:
         raise validation.invalid((*checked.problems, *checked.unaffected(problems)), "invalid_spec", "spec")
     if problems or pool is None:
@@ -88,6 +89,10 @@ def with_same_base(written: dict[str, Any], original: Job) -> dict[str, Any]:
 
     An alias may have been moved since.
     """
+    evaluation = written.get("evaluation") or {}
+    if "@" in (evaluation.get("model") or ""):
+        base = original.resolved_spec["training"]["model"]["base"]
+        return {**written, "evaluation": {**evaluation, "model": base}}
     model = (written.get("training") or {}).get("model") or {}
     if "@" not in (model.get("base") or ""):
         return written

@@ -118,6 +118,7 @@ urlpatterns = [
     path("models", registry.ModelsView.as_view()),
     path("models/<id:model_id>", registry.ModelView.as_view()),
     path("models/<id:model_id>/deletion", registry.ModelDeletionView.as_view()),
+    path("models/<id:model_id>/evaluations", registry.EvaluationsView.as_view()),
     path("models/<id:model_id>/versions", registry.VersionsView.as_view()),
     path("models/<id:model_id>/versions/<int:version_number>", registry.VersionView.as_view()),
     path("models/<id:model_id>/versions/<int:version_number>/deletion", registry.VersionDeletionView.as_view()),

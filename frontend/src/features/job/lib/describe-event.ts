@@ -166,6 +166,10 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(`No shadow checkpoints: ${word("because")}`);
     case "training.started":
       return described(step ? `Training resumes from step ${step}` : "Training starts");
+    case "evaluation.task":
+      return described(`Evaluation ${word("name")} computed on ${number("n") ?? "?"} items in ${duration(number("seconds"))}`);
+    case "evaluation.registered":
+      return described(`${number("results") ?? "?"} results of the evaluation stored with the model`, "good");
     case "export.best":
       return described(`The model is that of step ${step ?? "?"}, which had the lowest held-out loss`);
     case "export.finished":

@@ -1,7 +1,7 @@
 import { queryOptions } from "@tanstack/react-query";
 
 import { request } from "@/api/client";
-import type { Lineage, ModelAlias, ModelVersion, Page, RegisteredModel, RegistryPreview } from "@/api/types";
+import type { Comparison, Lineage, ModelAlias, ModelVersion, Page, RegisteredModel, RegistryPreview } from "@/api/types";
 
 export const modelsKey = ["models"] as const;
 
@@ -30,6 +30,14 @@ export function versionsQuery(id: string) {
     queryKey: [...modelsKey, id, "versions"],
     queryFn: ({ signal }) =>
       request<Page<ModelVersion>>(`${model(id)}/versions`, { query: { limit: SHOWN }, signal }),
+  });
+}
+
+/** The evaluations of the newest versions, compared with that in production, if there is one. */
+export function evaluationsQuery(id: string) {
+  return queryOptions({
+    queryKey: [...modelsKey, id, "evaluations"],
+    queryFn: ({ signal }) => request<Comparison>(`${model(id)}/evaluations`, { signal }),
   });
 }
 

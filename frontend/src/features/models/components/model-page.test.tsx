@@ -1,7 +1,7 @@
 import { screen, waitFor, within } from "@testing-library/react";
 import { describe, expect, it } from "vitest";
 
-import type { Lineage, LineageEdge, LineageNode, ModelVersion, RegisteredModel } from "@/api/types";
+import type { ComparedResult, Comparison, Lineage, LineageEdge, LineageNode, ModelVersion, RegisteredModel } from "@/api/types";
 import { ModelPage } from "@/features/models/components/model-page";
 import { ModelsPage } from "@/features/models/components/models-page";
 import { page } from "@/testing/documents";
@@ -34,6 +34,7 @@ function version(number: number, aliases: string[]): ModelVersion {
     metrics: {},
     digest: "ab".repeat(32),
     aliases,
+    evaluations: [],
     created_by: "ada",
     created_at: TIME,
   };
@@ -65,9 +66,42 @@ const LINEAGE: Lineage = {
   cut: [],
 };
 
+function compared(number: number, value: number, part: Partial<ComparedResult>, trainedOn: string[] = []): ComparedResult {
+  return {
+    version: number,
+    aliases: number === 1 ? ["production"] : [],
+    result: {
+      evaluation: "facts",
+      metric: "accuracy",
+      value,
+      n: 1200,
+      tokens: 9000,
+      standard_error: 0.01,
+      low: value - 0.02,
+      high: value + 0.02,
+      data_source: "dataset:facts",
+      dataset: "dset_1",
+      trained_on: trainedOn,
+      job: { id: `job_e${number}`, name: `evaluate-${number}` },
+      created_at: TIME,
+    },
+    difference: null,
+    ...part,
+  };
+}
+
+const EVALUATIONS: Comparison = {
+  against: 1,
+  items: [
+    compared(2, 0.81, { difference: { value: 0.11, low: 0.08, high: 0.14, is_significant: true, is_better: true } }),
+    compared(1, 0.7, {}, ["job_1"]),
+  ],
+};
+
 function open() {
   server.answer("GET /lineage", LINEAGE);
   server.answer("GET /models/{model_id}", MODEL);
+  server.answer("GET /models/{model_id}/evaluations", EVALUATIONS);
   server.answer("GET /models/{model_id}/versions", page(version(2, []), version(1, ["production"])));
   return render(<ModelPage />, { at: "/models/mdl_1", path: "/models/:modelId" });
 }
@@ -82,6 +116,19 @@ describe("model page", () => {
     expect(screen.getByRole("heading", { name: "Bot" })).toBeTruthy();
     expect(screen.getByText("<b>Answers</b> questions.")).toBeTruthy();
     expect(container.querySelector("b")).toBeNull();
+  });
+
+  it("shows evaluations with their intervals, the difference to production, and what was trained on", async () => {
+    open();
+    const table = within(await screen.findByRole("table", { name: "Evaluations" }));
+    const [, better, production] = table.getAllByRole("row").map((row) => row.textContent);
+    expect(better).toContain("0.81");
+    expect(better).toContain("0.79 to 0.83");
+    expect(better).toContain("+0.11, better");
+    expect(better).not.toContain("trained on");
+    expect(production).toContain("trained on");
+    expect(table.getByRole("link", { name: "evaluate-2" }).getAttribute("href")).toBe("/jobs/job_e2");
+    expect(screen.getByText(/They say little about other data/)).toBeTruthy();
   });
 
   it("shows what the newest version was made of, with links, and what was made from it", async () => {

@@ -20,6 +20,7 @@ import { ProblemNotice } from "@/components/problem-notice";
 import { describe, modelQuery, modelsKey, versionsQuery } from "@/features/models/api/models";
 import { AliasDialog } from "@/features/models/components/alias-dialog";
 import { DeleteVersionDialog } from "@/features/models/components/delete-version-dialog";
+import { EvaluationsPanel } from "@/features/models/components/evaluations-panel";
 import { LineagePanel } from "@/features/models/components/lineage-panel";
 import { bytes, count } from "@/lib/format";
 import { fieldsOf } from "@/lib/form";
@@ -217,6 +218,7 @@ export function ModelPage() {
     >
       {read.error ? <ProblemNotice error={read.error} onRetry={() => void read.refetch()} /> : null}
       <Versions model={model} />
+      <EvaluationsPanel model={model} />
       <LineagePanel model={model} versions={versions.data?.items ?? []} />
       <Card model={model} />
     </Page>

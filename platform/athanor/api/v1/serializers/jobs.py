@@ -421,12 +421,12 @@ class ForkSerializer(RequestSerializer):
 
 
 def serialize_progress(job: Job) -> dict[str, Any] | None:
-    """Return the progress of a job, None without one or for a job that only prepares data."""
+    """Return the progress of a job, None without one or for a job that only prepares data or evaluates a model."""
     progress = _progress(job)
     if progress is None:
         return None
     training = job.resolved_spec["training"]
-    if training is None:
+    if training is None or job.resolved_spec.get("evaluation"):
         return None
     length = training["sequence_length"]
     schedule = batch_size_schedule(training["tokens_per_step"], length, training.get("batch_ramp"))

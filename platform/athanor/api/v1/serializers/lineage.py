@@ -47,7 +47,8 @@ class LineageEdgeSerializer(serializers.Serializer[Edge]):
     relation = serializers.ChoiceField(
         choices=[relation.value for relation in Relation],
         help_text="`prepared_from` a data set; `trained_on` a data set, or its tokenised form that was usable while "
-        "the job ran; `prepares` a data set; `base`, the model that training started from; `forked_from` a job; "
+        "the job ran; `prepares` a data set; `evaluated_on` a data set; `base`, the model that training started from; "
+        "`evaluates` a model; `forked_from` a job; "
         "`made_by` a job; `version_of` an export; `alias_of` a version; `download_of` an export or a checkpoint.",
     )
     reference = serializers.CharField(

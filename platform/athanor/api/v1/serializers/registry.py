@@ -5,7 +5,8 @@ from rest_framework import serializers
 from athanor.api.bodies import RequestSerializer
 from athanor.api.v1.serializers.common import NamedSerializer
 from athanor.api.v1.serializers.deletions import DependentSerializer
-from athanor.artifacts.models import ModelAlias, ModelVersion, RegisteredModel
+from athanor.artifacts.evaluations import ALL_METRICS, ComparedResult, Comparison, Difference
+from athanor.artifacts.models import EvaluationResult, ModelAlias, ModelVersion, RegisteredModel
 from athanor.artifacts.registry import RegistryPreview
 from athanor.specs.v1 import ALIAS_PATTERN, MAX_ALIAS, MAX_NAME, NAME_PATTERN
 
@@ -80,6 +81,37 @@ class ModelChangesSerializer(RequestSerializer):
     )
 
 
+class ResultSerializer(serializers.Serializer[EvaluationResult]):
+    """A metric of an exported model, computed by an evaluation job."""
+
+    evaluation = serializers.CharField(source="name", help_text="Name of the evaluation, from `evaluation.tasks`.")
+    metric = serializers.ChoiceField(
+        choices=ALL_METRICS,
+        help_text="`loss` of a token, in nats; `bits_per_byte`; `accuracy`, the share of questions of which the right "
+        "choice is the likeliest; `accuracy_normalised`, the same by the log-likelihood per byte.",
+    )
+    value = serializers.FloatField(help_text="Its value.")
+    n = serializers.IntegerField(help_text="Number of documents or questions.")
+    tokens = serializers.IntegerField(help_text="Number of tokens that count.")
+    standard_error = serializers.FloatField(
+        allow_null=True, help_text="Standard error of the value. Null for a single document."
+    )
+    low = serializers.FloatField(
+        allow_null=True, help_text="Lower end of its 95 % confidence interval (Wilson's for an accuracy)."
+    )
+    high = serializers.FloatField(allow_null=True, help_text="Upper end of the interval.")
+    data_source = serializers.CharField(source="source", help_text="The data set, as the spec names it.")
+    dataset = serializers.CharField(source="dataset_id", allow_null=True, help_text="Id of the data set.")
+    trained_on = serializers.ListField(
+        child=serializers.CharField(),
+        allow_null=True,
+        help_text="Ids of jobs in the model's lineage that trained on the same data set: if there are any, the value "
+        "says little about other data. Null if what the model was trained on is not completely on record.",
+    )
+    job = NamedSerializer(help_text="The evaluation job.")
+    created_at = serializers.DateTimeField(help_text="Time at which it was registered, ISO 8601 in UTC.")
+
+
 class VersionSerializer(serializers.Serializer[ModelVersion]):
     """A version of a model: the export of a job. It never changes."""
 
@@ -107,6 +139,9 @@ class VersionSerializer(serializers.Serializer[ModelVersion]):
     aliases = serializers.ListField(
         source="alias_names", child=serializers.CharField(), help_text="Names of the aliases that name it."
     )
+    evaluations = ResultSerializer(
+        many=True, help_text="The newest result of each metric of each evaluation of it, by their names."
+    )
     created_by = serializers.CharField(
         source="created_by.username",
         allow_null=True,
@@ -128,6 +163,58 @@ class AliasTargetSerializer(RequestSerializer):
     """The version that an alias names."""
 
     version = serializers.IntegerField(min_value=1, max_value=MAX_NUMBER, help_text="Number of the version.")
+    require = serializers.ListField(
+        child=serializers.CharField(max_length=200),
+        required=False,
+        max_length=20,
+        help_text="Requirements that the newest results of the version must meet, such as `accuracy>=0.8` or "
+        "`held-out.loss<=2.1`: `[EVALUATION.]METRIC`, one of `>=`, `<=`, `>` and `<`, and a number. If one is not met, "
+        "the alias is not moved.",
+    )
+
+
+class DifferenceSerializer(serializers.Serializer[Difference]):
+    """A result minus that of the version that is compared with."""
+
+    value = serializers.FloatField(help_text="The difference.")
+    low = serializers.FloatField(
+        allow_null=True, help_text="Lower end of its 95 % confidence interval (Newcombe 1998, method 10)."
+    )
+    high = serializers.FloatField(allow_null=True, help_text="Upper end of the interval.")
+    is_significant = serializers.BooleanField(
+        allow_null=True,
+        help_text="Whether the interval does not contain 0. The two results are taken as independent, though they are "
+        "on the same data: small differences may be found only by a paired test. Null if it is not known.",
+    )
+    is_better = serializers.BooleanField(
+        help_text="Whether the result is better: higher for an accuracy, lower for the others."
+    )
+
+
+class ComparedResultSerializer(serializers.Serializer[ComparedResult]):
+    """A result of a version, beside that of the version that it is compared with."""
+
+    version = serializers.IntegerField(source="version.number", help_text="Number of the version.")
+    aliases = serializers.ListField(
+        source="version.alias_names", child=serializers.CharField(), help_text="Names of the aliases that name it."
+    )
+    result = ResultSerializer(help_text="The newest result of this metric of this evaluation.")
+    difference = DifferenceSerializer(
+        allow_null=True,
+        help_text="The difference to the version that is compared with. Null without one, for that version itself, "
+        "and if it has no result of the same evaluation on as many items of the same data set.",
+    )
+
+
+class ComparisonSerializer(serializers.Serializer[Comparison]):
+    """The evaluations of the versions of a model."""
+
+    against = serializers.IntegerField(
+        source="against.number", allow_null=True, default=None, help_text="Number of the version compared with."
+    )
+    items = ComparedResultSerializer(
+        source="results", many=True, help_text="The results, by evaluation and metric, newest version first."
+    )
 
 
 class RegistryPreviewSerializer(serializers.Serializer[RegistryPreview]):
