@@ -8,6 +8,9 @@ from trainer.contract.data_findings import SEVERITIES, Severity
 from trainer.contract.preflight import format_bytes
 
 MAX_PLACES = 5
+MAX_REPORT_BYTES = 4 * 2**20
+"""Of a report as JSON. The places, the tokens of previews and their number are bounded, so reports are far smaller."""
+REPORT_NAME = "report.json"
 HISTOGRAM_BOUNDS = (0.125, 0.25, 0.5, 0.75, 1.0, 2.0, 4.0)
 """Upper bounds of the histogram of lengths, as shares of the sequence length; above the last is one more class."""
 
@@ -130,9 +133,14 @@ class DataReport(WireModel):
         return next((severity for severity in SEVERITIES if self.count(severity)), None)
 
     @property
+    def content(self) -> bytes:
+        """Return the report as JSON."""
+        return self.model_dump_json().encode()
+
+    @property
     def digest(self) -> str:
-        """Return the SHA-256 of the report as JSON."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+        """Return the SHA-256 of `content`."""
+        return hashlib.sha256(self.content).hexdigest()
 
 
 def format_report(report: DataReport) -> list[str]:

@@ -232,6 +232,10 @@ class JobSpec(OneTask, CheckedModel):
             yield FieldConflict("", "give either training or prepare, not both and not neither")
         if self.prepare is not None and self.output.register is not None:
             yield FieldConflict("output", "prepare makes no model to register; leave output out", ("prepare",))
+        nodes = self.resources.nodes + self.resources.spare_nodes
+        if self.prepare is not None and self.prepare.report is not None and nodes > 1:
+            message = f"prepare.report is made by one node, not {nodes}; leave resources.nodes and spare_nodes out"
+            yield FieldConflict("resources.nodes", message, ("prepare.report", "resources.spare_nodes"))
 
 
 PRIORITY_VALUES: dict[str, int] = {"low": -10, "normal": 0, "high": 10}
