@@ -2,6 +2,9 @@
 
 import hashlib
 from itertools import groupby
+from typing import Annotated
+
+from pydantic import Field
 
 from trainer.contract.base import WireModel
 from trainer.contract.data_findings import SEVERITIES, Severity
@@ -27,7 +30,7 @@ class FoundAt(WireModel):
 class Finding(WireModel):
     """Rows with the same problem. `share`: of all rows that are not blank. `places`: the first ones."""
 
-    kind: str
+    kind: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,60}$")]
     severity: Severity
     title: str
     count: int
@@ -126,6 +129,11 @@ class DataReport(WireModel):
     def count(self, severity: Severity) -> int:
         """Return the number of kinds of findings with this severity, over all sources."""
         return sum(finding.severity == severity for source in self.sources for finding in source.findings)
+
+    def kinds(self, severity: Severity) -> list[str]:
+        """Return the kinds of findings with this severity, over all sources, each once."""
+        found = [each.kind for source in self.sources for each in source.findings if each.severity == severity]
+        return list(dict.fromkeys(found))
 
     @property
     def worst(self) -> Severity | None:

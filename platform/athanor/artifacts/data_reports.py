@@ -51,6 +51,7 @@ def register(attempt: Attempt, manifest: DataReportManifest) -> DataReport:
                 "digest": report.digest,
                 "size_bytes": services.size_of_files(manifest.files),
                 **{severity: report.count(severity) for severity in SEVERITIES},
+                "critical_kinds": report.kinds("critical"),
             },
         )
         if created:

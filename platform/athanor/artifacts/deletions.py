@@ -93,7 +93,7 @@ def preview(target: Target) -> Preview:
             Deletion.Kind.DATASET,
             target.id,
             target.name,
-            target.size_bytes + sum(row.size_bytes for row in [*prepared, *reports]),
+            target.size_bytes + sum(row.size_bytes for row in prepared) + sum(row.size_bytes for row in reports),
             preparations=prepared,
             undo_days=days,
             contents={"data_reports": len(reports)},

@@ -184,6 +184,7 @@ class DataReport(models.Model):
     digest = models.CharField(max_length=64)
     size_bytes = models.BigIntegerField()
     critical = models.PositiveIntegerField()
+    critical_kinds = models.JSONField(default=list)  # their names
     warning = models.PositiveIntegerField()
     info = models.PositiveIntegerField()
     created_at = models.DateTimeField(auto_now_add=True)

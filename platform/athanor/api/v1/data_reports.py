@@ -34,4 +34,5 @@ class DataReportView(APIView):
         check(principal, Permission.DOWNLOAD, dataset.team_id)
         row = data_reports.find(dataset, request.query_params.get("job", ""))
         with transfer(principal.user):
-            return Response(DataReportSerializer((row, data_reports.read(row, principal.user))).data)
+            context = {"report": data_reports.read(row, principal.user)}
+            return Response(DataReportSerializer(row, context=context).data)

@@ -96,6 +96,7 @@ urlpatterns = [
     path("tokens/<id:token_id>:rotate", tokens.TokenRotateView.as_view()),
     path("teams", teams.TeamsView.as_view()),
     path("teams/<id:team_id>", teams.TeamView.as_view()),
+    path("teams/<id:team_id>/data-policy", teams.DataPolicyView.as_view()),
     path("teams/<id:team_id>/members", teams.MembersView.as_view()),
     path("teams/<id:team_id>/members/<id:user_id>", teams.MemberView.as_view()),
     path("teams/<id:team_id>/members/<id:user_id>/tokens:revoke-all", teams.MemberTokensView.as_view()),

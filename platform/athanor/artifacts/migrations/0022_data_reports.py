@@ -23,6 +23,7 @@ class Migration(migrations.Migration):
                 ('digest', models.CharField(max_length=64)),
                 ('size_bytes', models.BigIntegerField()),
                 ('critical', models.PositiveIntegerField()),
+                ('critical_kinds', models.JSONField(default=list)),
                 ('warning', models.PositiveIntegerField()),
                 ('info', models.PositiveIntegerField()),
                 ('created_at', models.DateTimeField(auto_now_add=True)),

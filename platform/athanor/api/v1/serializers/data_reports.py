@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from athanor.api.v1.serializers.datasets import NewestReportSerializer
+from athanor.artifacts.models import DataReport
 from trainer.contract.data_findings import SEVERITIES
 
 
@@ -91,7 +93,6 @@ class PreviewDocumentSerializer(serializers.Serializer[Any]):
 class SourceReportSerializer(serializers.Serializer[Any]):
     """The report of one source."""
 
-    source = serializers.CharField(help_text="The source, as the spec names it.")
     format = serializers.CharField(help_text="Format as which it was read.")
     read_bytes = serializers.IntegerField(help_text="Bytes that were read.")
     rows = serializers.IntegerField(help_text="Rows that are not blank, valid or not.")
@@ -106,6 +107,10 @@ class SourceReportSerializer(serializers.Serializer[Any]):
     findings = FindingSerializer(many=True, help_text="Findings, the worst first.")
     preview = PreviewDocumentSerializer(many=True, help_text="Documents as the model sees them.")
 
+    def get_fields(self) -> dict[str, Any]:
+        """Return the fields; `source` is an attribute of each serializer, so it cannot be written as the others are."""
+        return {"source": serializers.CharField(help_text="The source, as the spec names it."), **super().get_fields()}
+
 
 class ReportContentSerializer(serializers.Serializer[Any]):
     """What a data report contains."""
@@ -118,15 +123,11 @@ class ReportContentSerializer(serializers.Serializer[Any]):
 
 
 class DataReportSerializer(NewestReportSerializer):
-    """A data report of a data set."""
+    """A data report of a data set. `context["report"]`: its content."""
 
-    report = ReportContentSerializer(source="*", help_text="The report.")
+    report = serializers.SerializerMethodField(help_text="The report.")
 
-    def to_representation(self, instance: Any) -> Any:
-        """Return the JSON of (row, content)."""
-        row, content = instance
-        found = {name: field.to_representation(field.get_attribute(row)) for name, field in self._of_row()}
-        return {**found, "report": content.model_dump(mode="json")}
-
-    def _of_row(self) -> Any:
-        return [(name, field) for name, field in self.fields.items() if name != "report"]
+    @extend_schema_field(ReportContentSerializer)
+    def get_report(self, _: DataReport) -> Any:
+        """Return the content as JSON."""
+        return self.context["report"].model_dump(mode="json")
