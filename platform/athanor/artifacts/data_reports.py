@@ -146,4 +146,4 @@ def _content(manifest: DataReportManifest, encryptor: Encryptor) -> Content:
 
 
 def _invalid(detail: str) -> Invalid:
-    return Invalid("invalid_data_report", detail, remedy=REMEDY)
+    return Invalid("invalid_data_report", f"the data report is not valid: {detail}", remedy=REMEDY)

@@ -18,7 +18,7 @@ class FoundAtSerializer(serializers.Serializer[Any]):
     detail = serializers.CharField(help_text="What was found there, without secrets. Can be empty.")
 
 
-class FindingSerializer(serializers.Serializer[Any]):
+class DataFindingSerializer(serializers.Serializer[Any]):
     """Rows with the same problem."""
 
     kind = serializers.CharField(help_text="Kind of the finding, such as `near_duplicate`.")
@@ -104,7 +104,7 @@ class SourceReportSerializer(serializers.Serializer[Any]):
         child=serializers.FloatField(), help_text="Share of the letters by script, such as `LATIN`."
     )
     overlap = OverlapSerializer(allow_null=True, help_text="Comparison with evaluation data. Null if there was none.")
-    findings = FindingSerializer(many=True, help_text="Findings, the worst first.")
+    findings = DataFindingSerializer(many=True, help_text="Findings, the worst first.")
     preview = PreviewDocumentSerializer(many=True, help_text="Documents as the model sees them.")
 
     def get_fields(self) -> dict[str, Any]:
