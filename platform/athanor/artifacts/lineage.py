@@ -483,8 +483,7 @@ def _prepared(row: PreparedDataset) -> Node:
 
 def _report(row: DataReport) -> Node:
     state = _state(row.dataset.deletion, "stored")
-    name = f"report on {_dataset_name(row.dataset)}"
-    return Node(Kind.REPORT, row.id, name, state, row.created_at, row.job_id, row)
+    return Node(Kind.REPORT, row.id, _dataset_name(row.dataset), state, row.created_at, row.job_id, row)
 
 
 def _version(row: ModelVersion) -> Node:

@@ -376,7 +376,7 @@ class TestPolicy:
         drive.end(world, attempt, EndClass.STORAGE_ERROR)
         job = Job.objects.get(pk=attempt.job_id)
         assert job.status == "queued", "a retry"
-        Job.objects.filter(pk=job.pk).update(not_before=None)
+        Job.objects.filter(pk=job.pk).update(act_after=None)
         drive.scheduling.admit()
         drive.dispatch()
         assert job.attempts.count() == 2

@@ -24,10 +24,12 @@ export function LengthHistogram({ lengths, sequenceLength }: { lengths: Lengths;
                 {bound === undefined ? `over ${count(last)}` : `up to ${count(bound)}`} tokens
               </th>
               <td>
-                <span
-                  className={`${classes.bar} ${isLong ? classes.long : ""}`}
-                  style={{ width: `${(documents / most) * WIDEST_PERCENT}%` }}
-                />
+                {documents > 0 ? (
+                  <span
+                    className={`${classes.bar} ${isLong ? classes.long : ""}`}
+                    style={{ width: `${(documents / most) * WIDEST_PERCENT}%` }}
+                  />
+                ) : null}
                 {count(documents)}
               </td>
             </tr>

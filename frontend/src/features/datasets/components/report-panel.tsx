@@ -84,7 +84,7 @@ function Figures({ source }: { source: SourceReport }) {
       <Figure name="Mean and longest document" value={`${count(Math.round(lengths.mean))} and ${count(lengths.longest)} tokens`} />
       <Figure
         name="Longer than a sequence"
-        value={`${count(lengths.cut_documents)} documents, ${count(lengths.lost_tokens)} tokens not trained on`}
+        value={`${count(lengths.cut_documents)} ${lengths.cut_documents === 1 ? "document" : "documents"}, ${count(lengths.lost_tokens)} tokens not trained on`}
       />
       <Figure
         name="Packed sequences"
