@@ -5,10 +5,9 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -29,9 +28,8 @@ from trainer.contract.run import (
     PreparationReply,
     RunConfig,
 )
-from trainer.data.documents import RawObject
-from trainer.data.prepare import UNIT_BYTES, Objects, Preparation, check_enough
-from trainer.data.raw_objects import files_of_part, read_units
+from trainer.data.prepare import UNIT_BYTES, Preparation, check_enough
+from trainer.data.raw_objects import files_of_part, read_units, until_stopped
 from trainer.data.shards import INDEX_NAME, TOKENIZER_NAME, DatasetIndex, file_names
 from trainer.data.source import PreparedSource
 from trainer.data.tokenizer import ExistingTokenizer
@@ -298,7 +296,8 @@ class DatasetPreparer:
         units = read_units(part, source, self._storage, Encryptor(key), local_files, UNIT_BYTES)
         processes = self._processes
         if len(units) == 1 or processes is None:
-            Preparation([self._until_stopped(unit) for unit in units], part, tokenizer, folder).run()
+            watched = [until_stopped(unit, self._is_stopping) for unit in units]
+            Preparation(watched, part, tokenizer, folder).run()
             return None
         local = num_processes(len(units), self._nodes)
         claim = self._claims[self._recipes[number]]
@@ -378,17 +377,6 @@ class DatasetPreparer:
             prefix=prefix,
             helps=self._helps,
         )
-
-    def _until_stopped(self, objects: Objects) -> Objects:
-        """Return the same objects; TrainerError (STOPPED) is raised in their reading once the run is to stop."""
-
-        def watched(raw: RawObject) -> Iterator[bytes]:
-            for block in raw.read():
-                if self._is_stopping():
-                    raise TrainerError(EndClass.STOPPED, "stopped while preparing the data")
-                yield block
-
-        return lambda: (RawObject(raw.name, partial(watched, raw)) for raw in objects())
 
     def _download(self, place: PreparedSource, building: Path) -> None:
         """Download all files of a data set except its shards, which are streamed during training."""

@@ -14,6 +14,7 @@ import httpx
 from trainer.agent.base_model import fetch_base_model
 from trainer.agent.cache import team_cache
 from trainer.agent.copies import NodeCopies
+from trainer.agent.data_report import report_on_data
 from trainer.agent.dataset import DatasetPreparer, NodeProcesses, raw_sources
 from trainer.agent.hang_watch import Stall
 from trainer.agent.interruption import read_interruption_notice
@@ -155,6 +156,9 @@ class Supervisor:
         _, storage = self._connection.connect(run)
         begin = time.monotonic()
         cache = team_cache(self._config.cache, run) if self._config.cache else self._config.work / "datasets"
+        if run.prepare is not None and run.prepare.report is not None:
+            report_on_data(run, keys, storage, self._platform, self._config.work, self._is_stopping, self._report_event)
+            return Outcome(EndClass.COMPLETED, "", -1, {})
         base = fetch_base_model(cache / "models", run, keys, storage)
         if base is not None:
             self._report_event("phase.finished", phase="base_model", seconds=time.monotonic() - begin)

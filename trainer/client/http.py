@@ -12,7 +12,13 @@ from pydantic import BaseModel
 
 from trainer.client.platform import AttemptOver, PreparationLost, SequenceGap
 from trainer.contract.evaluation import EvaluationResults
-from trainer.contract.manifest import CheckpointId, CheckpointManifest, ModelManifest, ProfileManifest
+from trainer.contract.manifest import (
+    CheckpointId,
+    CheckpointManifest,
+    DataReportManifest,
+    ModelManifest,
+    ProfileManifest,
+)
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest
 from trainer.contract.rollback import Rollback, RollbackReply, RollbackRequest
 from trainer.contract.run import (
@@ -140,6 +146,10 @@ class PlatformClient:
     def register_dataset(self, registration: PreparationRegistration) -> None:
         """Register a prepared data set. Raises PreparationLost."""
         self._request_with_retries("POST", "/preparations:register", registration)
+
+    def register_report(self, manifest: DataReportManifest) -> None:
+        """Register a stored data report."""
+        self._request_with_retries("POST", "/data-reports", manifest)
 
     def register_profile(self, manifest: ProfileManifest) -> None:
         """Register a stored profile."""

@@ -12,6 +12,7 @@ from trainer.contract.manifest import (
     MANIFEST_NAME,
     CheckpointId,
     CheckpointManifest,
+    DataReportManifest,
     ModelManifest,
     ProfileManifest,
     find_best,
@@ -181,6 +182,9 @@ class LocalPlatform:
 
     def register_dataset(self, registration: PreparationRegistration) -> None:
         """Do nothing: a standalone run's data sets stay in the cache folder."""
+
+    def register_report(self, manifest: DataReportManifest) -> None:
+        """Do nothing: outside the platform, `python -m trainer data-report` makes reports."""
 
     def register_profile(self, manifest: ProfileManifest) -> None:
         """Do nothing: standalone runs write traces to the output folder (`--profile`)."""

@@ -4,7 +4,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from trainer.contract.evaluation import EvaluationResults
-from trainer.contract.manifest import CheckpointId, CheckpointManifest, ModelManifest, ProfileManifest
+from trainer.contract.manifest import (
+    CheckpointId,
+    CheckpointManifest,
+    DataReportManifest,
+    ModelManifest,
+    ProfileManifest,
+)
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest
 from trainer.contract.rollback import Rollback, RollbackRequest
 from trainer.contract.run import (
@@ -103,6 +109,10 @@ class Platform(Protocol):
 
     def register_dataset(self, registration: PreparationRegistration) -> None:
         """Register a prepared data set, all parts of which are stored. Raises PreparationLost."""
+        ...
+
+    def register_report(self, manifest: DataReportManifest) -> None:
+        """Register a data report, all parts of which are stored."""
         ...
 
     def register_profile(self, manifest: ProfileManifest) -> None:

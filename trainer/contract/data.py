@@ -1,7 +1,8 @@
 """Where the text of a run comes from, how it becomes tokens, and how tokens become sequences."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal, Protocol
 
 from pydantic import Field
 
@@ -19,6 +20,7 @@ Source = Annotated[
 Format = Literal["auto", "text", "jsonl", "parquet", "chat", "preference"]
 TextField = Annotated[str, Field(min_length=1, max_length=100)]
 ValidationFraction = Annotated[float, Field(gt=0.0, lt=0.5)]
+SequenceLength = Annotated[int, Field(ge=8, le=1_048_576)]
 MEBIBYTE = 2**20
 
 
@@ -220,6 +222,33 @@ class TokenizerSpec(CheckedModel):
         return names.index(self.trained_on)
 
 
+class Sequences(Protocol):
+    """Data that is read in sequences of a length: that of a training, or of a data report."""
+
+    @property
+    def data(self) -> DataSpec:
+        """Return the data."""
+
+    @property
+    def sequence_length(self) -> int:
+        """Return the length of a sequence, in tokens."""
+
+
+@dataclass(frozen=True)
+class ReportSequences:
+    """The Sequences that a data report looks at."""
+
+    data: DataSpec
+    sequence_length: int
+
+
+class ReportSpec(SpecModel):
+    """A data report (docs/how-to/check-your-data.md): what a model would see of the data, and what is wrong with it."""
+
+    sequence_length: Annotated[SequenceLength, Field(examples=[512])]
+    """Length of a training sequence, in tokens: what is longer, and how sequences are filled, is reported for it."""
+
+
 class PrepareSpec(CheckedModel):
     """Data to tokenize, encrypt and store ahead of the jobs that train on it. They find it if their `data` names the
     same sources with the same format, text field and validation fraction, and their `tokenizer` is the same. All cores
@@ -229,6 +258,16 @@ class PrepareSpec(CheckedModel):
     """The text to prepare. `packing`, `on_corrupt`, `shuffle_shards` and `cache_bytes` are ignored."""
     tokenizer: TokenizerSpec = TokenizerSpec()
     """How text becomes tokens. Kind `model` is refused: the job that trains the model prepares its data."""
+    report: Annotated[
+        ReportSpec | None, Field(examples=[{"sequence_length": 512}], exclude_if=lambda value: value is None)
+    ] = None
+    """Make and store a data report of each data set instead: nothing is prepared, and invalid rows do not end the job.
+    `packing` and `long_documents` of `data` apply to it. Takes one node."""
+
+    @property
+    def report_sequences(self) -> ReportSequences | None:
+        """Return what a report looks at, None if the job prepares data."""
+        return None if self.report is None else ReportSequences(self.data, self.report.sequence_length)
 
     def _conflicts(self) -> Iterator[FieldConflict]:
         if self.tokenizer.kind == "model":
@@ -238,6 +277,9 @@ class PrepareSpec(CheckedModel):
             message = (
                 "data.format preference is tokenised with the tokenizer of the model that is trained; the job that "
                 "trains it prepares its data"
+                if self.report is None
+                else "report reads texts and conversations, not the pairs of data.format preference; the job that "
+                "trains on them checks each line before its first step"
             )
             yield FieldConflict("data.mixture" if self.data.mixture else "data.format", message)
         yield from self.tokenizer.conflicts_with(self.data)

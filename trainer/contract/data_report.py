@@ -2,12 +2,18 @@
 
 import hashlib
 from itertools import groupby
+from typing import Annotated
+
+from pydantic import Field
 
 from trainer.contract.base import WireModel
 from trainer.contract.data_findings import SEVERITIES, Severity
 from trainer.contract.preflight import format_bytes
 
 MAX_PLACES = 5
+MAX_REPORT_BYTES = 4 * 2**20
+"""Of a report as JSON. The places, the tokens of previews and their number are bounded, so reports are far smaller."""
+REPORT_NAME = "report.json"
 HISTOGRAM_BOUNDS = (0.125, 0.25, 0.5, 0.75, 1.0, 2.0, 4.0)
 """Upper bounds of the histogram of lengths, as shares of the sequence length; above the last is one more class."""
 
@@ -24,7 +30,7 @@ class FoundAt(WireModel):
 class Finding(WireModel):
     """Rows with the same problem. `share`: of all rows that are not blank. `places`: the first ones."""
 
-    kind: str
+    kind: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,60}$")]
     severity: Severity
     title: str
     count: int
@@ -124,15 +130,25 @@ class DataReport(WireModel):
         """Return the number of kinds of findings with this severity, over all sources."""
         return sum(finding.severity == severity for source in self.sources for finding in source.findings)
 
+    def kinds(self, severity: Severity) -> list[str]:
+        """Return the kinds of findings with this severity, over all sources, each once."""
+        found = [each.kind for source in self.sources for each in source.findings if each.severity == severity]
+        return list(dict.fromkeys(found))
+
     @property
     def worst(self) -> Severity | None:
         """Return the worst severity of all findings, None without any."""
         return next((severity for severity in SEVERITIES if self.count(severity)), None)
 
     @property
+    def content(self) -> bytes:
+        """Return the report as JSON."""
+        return self.model_dump_json().encode()
+
+    @property
     def digest(self) -> str:
-        """Return the SHA-256 of the report as JSON."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+        """Return the SHA-256 of `content`."""
+        return hashlib.sha256(self.content).hexdigest()
 
 
 def format_report(report: DataReport) -> list[str]:

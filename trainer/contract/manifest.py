@@ -205,6 +205,20 @@ class ProfileManifest(Manifest):
     problem: Annotated[str, Field(max_length=2000)] = ""
 
 
+class DataReportManifest(Manifest):
+    """The report of one data set (`data_report.DataReport`) as JSON, authenticated and encrypted under the data set's
+    key. `digest`: of the report."""
+
+    kind: Literal["data_report"] = "data_report"
+    format: Count32 = 1
+    job_id: str
+    attempt_id: str
+    dataset_id: str
+    digest: Sha256
+    created_at: datetime
+    files: list[StoredFile]
+
+
 class DatasetManifest(Manifest):
     """Tokenised shards of one data set under one tokenizer. `fingerprint` digests the tokens and the tokenizer;
     `dataset_id` is empty where the job has but one data set."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from trainer.contract.base import CheckedModel, FieldConflict, PositiveInt, SpecModel
-from trainer.contract.data import DataSpec, PrepareSpec, TokenizerSpec
+from trainer.contract.data import DataSpec, PrepareSpec, SequenceLength, TokenizerSpec
 from trainer.contract.models import MODELS, ModelShape
 from trainer.contract.optimisation import (
     BatchRamp,
@@ -159,7 +159,7 @@ class TrainingSpec(CheckedModel):
     tokens_per_step: Annotated[PositiveInt, Field(examples=[16_384])]
     """Global batch size: tokens of one step over all data ranks and micro-batches. Must be a multiple of
     `sequence_length`, and give every data rank at least one sequence."""
-    sequence_length: Annotated[int, Field(ge=8, le=1_048_576, examples=[256])]
+    sequence_length: Annotated[SequenceLength, Field(examples=[256])]
     """Length of a training sequence, in tokens."""
     optimizer: OptimizerSpec = OptimizerSpec()
     """Optimizer, learning rate and weight decay."""

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from trainer.contract.data import END_OF_TEXT, MixturePart, TokenizerSpec
-from trainer.contract.training import TrainingSpec
+from trainer.contract.data import END_OF_TEXT, MixturePart, Sequences, TokenizerSpec
 from trainer.data.chat import ChatTemplate, Conversation, counted_tokens, has_template, read_conversations
 from trainer.data.documents import STRICT, Document, Piece, RawObject, Reading, data_error, read_documents
 from trainer.data.masks import MASKED_DTYPE, masked
@@ -274,7 +273,7 @@ class Split:
             yield "validation", text[cut:]
 
 
-def check_enough(folder: Path, index: DatasetIndex, source: str, training: TrainingSpec) -> None:
+def check_enough(folder: Path, index: DatasetIndex, source: str, training: Sequences) -> None:
     """Raise TrainerError (DATA_ERROR) if a split does not fill one row."""
     for split in SPLITS:
         tokens = sum(shard.tokens for shard in index.shards[split])

@@ -1,14 +1,16 @@
 """The objects of a data set: files on this node, in the store, or the builtin corpus."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from trainer.contract.data import MixturePart
 from trainer.contract.encryption import Encryptor
 from trainer.contract.manifest import StoredFile
-from trainer.contract.run import DatasetSource
+from trainer.contract.run import DatasetSource, EndClass
 from trainer.data.documents import RawObject, builtin_stdlib, data_error
 from trainer.data.prepare import Objects, divide_into_units
+from trainer.errors import TrainerError
 from trainer.storage.base import Storage
 from trainer.storage.encrypted import decrypt_parts
 
@@ -39,6 +41,18 @@ def read_units(
         )
     units = divide_into_units([file.size for file in source.raw], unit_bytes)
     return [_StoredFiles(source.raw[unit], source.origin == "sealed", storage, encryptor) for unit in units]
+
+
+def until_stopped(objects: Objects, is_stopping: Callable[[], bool]) -> Objects:
+    """Return the same objects; TrainerError (STOPPED) is raised in their reading once the run is to stop."""
+
+    def watched(raw: RawObject) -> Iterator[bytes]:
+        for block in raw.read():
+            if is_stopping():
+                raise TrainerError(EndClass.STOPPED, "stopped while reading the data")
+            yield block
+
+    return lambda: (RawObject(raw.name, partial(watched, raw)) for raw in objects())
 
 
 def files_of_part(parts: list[MixturePart], number: int, local_files: list[Path]) -> list[Path]:

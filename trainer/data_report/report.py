@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from trainer.contract.data import DataSpec, MixturePart, TokenizerSpec
+from trainer.contract.data import DataSpec, MixturePart, Sequences, TokenizerSpec
 from trainer.contract.data_report import (
     HISTOGRAM_BOUNDS,
     MAX_PLACES,
@@ -26,7 +26,6 @@ from trainer.contract.data_report import (
     SplitReport,
 )
 from trainer.contract.run import EndClass
-from trainer.contract.training import TrainingSpec
 from trainer.data.documents import Document, Piece, Place, RawObject, Reading, RowProblem
 from trainer.data.masks import unmasked
 from trainer.data.packing import IGNORED
@@ -149,7 +148,7 @@ def _first_of_kinds(text: str) -> Iterator[tuple[str, str]]:
 class _Tokens:
     """What the second pass sees: the tokens of each document."""
 
-    training: TrainingSpec
+    training: Sequences
     findings: Findings
     is_masked: bool
     preview: Preview = field(default_factory=Preview)
@@ -177,7 +176,7 @@ class _Tokens:
 def make_report(
     units: Sequence[Sequence[Objects]],
     tokenizer: TokenizerSpec | ExistingTokenizer,
-    training: TrainingSpec,
+    training: Sequences,
     folder: Path,
     options: ReportOptions,
 ) -> DataReport:
@@ -213,7 +212,7 @@ def report_source(
     units: Sequence[Objects],
     part: MixturePart,
     tokenizer: TokenizerSpec | ExistingTokenizer,
-    training: TrainingSpec,
+    training: Sequences,
     folder: Path,
     options: ReportOptions,
 ) -> SourceReport:
@@ -276,7 +275,7 @@ def special_tokens_of(tokenizer: TokenizerSpec | ExistingTokenizer) -> list[str]
 
 
 def _measure(
-    folder: Path, index: DatasetIndex | None, training: TrainingSpec, tokens: _Tokens
+    folder: Path, index: DatasetIndex | None, training: Sequences, tokens: _Tokens
 ) -> tuple[dict[str, SplitReport], Lengths, Packing]:
     length, data = training.sequence_length, training.data
     bounds = [max(1, round(share * length)) for share in HISTOGRAM_BOUNDS]
@@ -328,7 +327,7 @@ def _pieces(lengths: NDArray[np.int64], length: int, data: DataSpec) -> int:
     return len(lengths) if data.long_documents == "truncate" else int((lengths <= length).sum())
 
 
-def _rows(folder: Path, index: DatasetIndex, training: TrainingSpec, packing: str) -> int:
+def _rows(folder: Path, index: DatasetIndex, training: Sequences, packing: str) -> int:
     """Return the sequences of the training split with a way of packing."""
     data = training.data.model_copy(update={"packing": packing})
     return sum(row_counts(folder, index, "train", data, training.sequence_length)) if index.shards["train"] else 0

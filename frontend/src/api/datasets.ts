@@ -2,7 +2,7 @@ import { queryOptions } from "@tanstack/react-query";
 
 import { request } from "@/api/client";
 import { submitJob } from "@/api/jobs";
-import type { Dataset, DatasetDetail, Inspection, Job, JobSummary, Page } from "@/api/types";
+import type { DataReport, Dataset, DatasetDetail, Inspection, Job, JobSummary, Page } from "@/api/types";
 import { isFinal } from "@/lib/status";
 import { uniqueKey } from "@/lib/unique-key";
 
@@ -34,6 +34,17 @@ export function previewQuery(id: string) {
     queryKey: [...datasetsKey, id, "preview"],
     queryFn: ({ signal }) => request<Inspection>(`/datasets/${encodeURIComponent(id)}/preview`, { signal }),
     staleTime: Infinity, // a data set never changes, and each reading is audited
+    retry: false,
+  });
+}
+
+/** The newest report of a data set that this job made. */
+export function reportQuery(id: string, job: string) {
+  return queryOptions({
+    queryKey: [...datasetsKey, id, "report", job],
+    queryFn: ({ signal }) =>
+      request<DataReport>(`/datasets/${encodeURIComponent(id)}/report`, { query: { job }, signal }),
+    staleTime: Infinity, // a report never changes, and each reading is audited
     retry: false,
   });
 }
@@ -92,6 +103,17 @@ export function prepareDataset({ name, team }: Pick<Dataset, "name" | "team">): 
     name: `prepare-${name}`.slice(0, 100),
     team: team.name,
     prepare: { data: { source: `dataset:${name}` } },
+  };
+  return submitJob(spec, uniqueKey());
+}
+
+/** The job that makes a data report, with the default tokenizer. */
+export function reportOnDataset(dataset: Pick<Dataset, "name" | "spec_source" | "team">, length: number): Promise<Job> {
+  const spec = {
+    version: 1,
+    name: `report-${dataset.name}`.replaceAll(/[^A-Za-z0-9._-]/g, "-").slice(0, 100),
+    team: dataset.team.name,
+    prepare: { data: { source: dataset.spec_source }, report: { sequence_length: length } },
   };
   return submitJob(spec, uniqueKey());
 }

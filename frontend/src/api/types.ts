@@ -98,6 +98,7 @@ export type LineageNode = Schemas["LineageNode"];
 export type LineageEdge = Schemas["LineageEdge"];
 export type Dataset = Schemas["Dataset"];
 export type DatasetDetail = Schemas["DatasetDetail"];
+export type DataReport = Schemas["DataReport"];
 export type Inspection = Schemas["Inspection"];
 export type Deletion = Schemas["Deletion"];
 export type TeamOfPlatform = Schemas["Team"];

@@ -384,6 +384,7 @@ export function dataset(part: Partial<DatasetDetail> = {}): DatasetDetail {
     size_bytes: 2048,
     documents: 2,
     preparation: { state: "none", job: null, tokens: null },
+    report: null,
     created_at: TIME,
     created_by: "ada",
     digest: "ab".repeat(32),

@@ -25,7 +25,15 @@ from athanor.accounts.models import Team, User
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.artifacts import deletion_hold, keys, manifests, storage
-from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Deletion, ModelVersion, PreparedDataset
+from athanor.artifacts.models import (
+    Artifact,
+    Checkpoint,
+    DataReport,
+    Dataset,
+    Deletion,
+    ModelVersion,
+    PreparedDataset,
+)
 from athanor.core import task_triggers, tenancy
 from athanor.core.errors import Conflict, Invalid, NotFound
 from athanor.jobs import projects
@@ -80,10 +88,16 @@ def preview(target: Target) -> Preview:
     days: int = settings.ATHANOR.undo_days
     if isinstance(target, Dataset):
         users = Job.objects.filter(Q(dataset_id=target.id) | Q(more_dataset_ids__contains=[target.id]))
-        prepared = list(target.prepared.all())
-        size = target.size_bytes + sum(row.size_bytes for row in prepared)
+        prepared, reports = list(target.prepared.all()), list(target.reports.all())
         return Preview(
-            Deletion.Kind.DATASET, target.id, target.name, size, preparations=prepared, undo_days=days, **_users(users)
+            Deletion.Kind.DATASET,
+            target.id,
+            target.name,
+            target.size_bytes + sum(row.size_bytes for row in prepared) + sum(row.size_bytes for row in reports),
+            preparations=prepared,
+            undo_days=days,
+            contents={"data_reports": len(reports)},
+            **_users(users),
         )
     if isinstance(target, Project):
         return _preview_of_project(target)
@@ -267,10 +281,12 @@ def _purge(row: Deletion) -> int:
     checkpoints = list(Checkpoint.objects.filter(deletion=row, deleted_at=None).select_related("job__team"))
     datasets = list(Dataset.objects.filter(deletion=row).select_related("team"))
     prepared = list(PreparedDataset.objects.filter(dataset__in=datasets).select_related("dataset__team"))
+    reports = list(DataReport.objects.filter(dataset__in=datasets).select_related("dataset__team"))
     stored: list[Artifact | Checkpoint] = [*artifacts, *checkpoints]
     try:
         files = [file for each in stored for file in manifests.of_stored(each).files]
         files += [file for each in prepared for file in manifests.of_preparation(each).files]
+        files += [file for each in reports for file in manifests.of_report(each).files]
         files += [file for each in datasets for file in manifests.of_upload(each)]
     except Conflict:
         log.exception("the objects of %s stay in the store", row.pk)
@@ -281,6 +297,7 @@ def _purge(row: Deletion) -> int:
         now = timezone.now()
         Checkpoint.objects.filter(pk__in=[each.pk for each in checkpoints]).update(retired_at=now, deleted_at=now)
         PreparedDataset.objects.filter(pk__in=[each.pk for each in prepared]).delete()
+        DataReport.objects.filter(pk__in=[each.pk for each in reports]).delete()
         if row.kind == Deletion.Kind.PROJECT:
             Project.objects.filter(pk=row.target_id).delete()
         _destroy_keys(row, {each.job_id for each in [*artifacts, *checkpoints]}, datasets)

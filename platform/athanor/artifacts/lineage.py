@@ -1,8 +1,9 @@
 """Lineage: what a stored thing is made of, and what was made from it, derived from the records that there are.
 
-Nodes are data sets, their tokenised forms, jobs, checkpoints, exported models, registered versions, aliases and
-downloads; an edge reads "target RELATION source", as in "art_1 made_by job_1". Nothing is stored for it. The graph is
-read breadth first, one level after the other; how many statements a level needs does not depend on its size.
+Nodes are data sets, their tokenised forms and data reports, jobs, checkpoints, exported models, registered versions,
+aliases and downloads; an edge reads "target RELATION source", as in "art_1 made_by job_1". Nothing is stored for it.
+The graph is read breadth first, one level after the other; how many statements a level needs does not depend on its
+size.
 """
 
 import hashlib
@@ -23,6 +24,7 @@ from athanor.artifacts.manifests import OF_ARTIFACTS
 from athanor.artifacts.models import (
     Artifact,
     Checkpoint,
+    DataReport,
     Dataset,
     Deletion,
     ModelAlias,
@@ -46,6 +48,7 @@ class Kind(StrEnum):
 
     DATASET = "dataset"
     PREPARED = "prepared"
+    REPORT = "report"
     JOB = "job"
     CHECKPOINT = "checkpoint"
     MODEL = "model"
@@ -62,6 +65,8 @@ class Relation(StrEnum):
     TRAINED_ON = "trained_on"
     PREPARES = "prepares"
     EVALUATED_ON = "evaluated_on"
+    REPORT_ON = "report_on"
+    REPORTS_ON = "reports_on"
     BASE = "base"
     EVALUATES = "evaluates"
     FORKED_FROM = "forked_from"
@@ -201,10 +206,13 @@ class _Reader:
             "ckp": lambda: map(_checkpoint, self._checkpoints(pk=identifier)),
             "dset": lambda: map(_dataset, self._datasets(pk=identifier)),
             "prep": lambda: map(_prepared, self._prepared(pk=int(number)) if _is_number(number) else []),
+            "rep": lambda: map(_report, self._reports(pk=identifier)),
         }
         if prefix not in finders:
             detail = f"{identifier[:100]!r} is no id of a data set, job, checkpoint, model, version or alias"
-            remedy = "give an id that begins with dset_, prep_, job_, ckp_ or art_, or mdl_...@NUMBER or mdl_...@ALIAS"
+            remedy = (
+                "give an id that begins with dset_, prep_, rep_, job_, ckp_ or art_, or mdl_...@NUMBER or mdl_...@ALIAS"
+            )
             problem = FieldProblem("/of", "unknown_kind", detail)
             raise Invalid("invalid_parameter", detail, remedy=remedy, problems=(problem,))
         found = next(iter(finders[prefix]()), None)
@@ -222,7 +230,13 @@ class _Reader:
             versions = {node.row.artifact_id: node for node in level[Kind.VERSION]}
             for artifact in map(_artifact, self._artifacts(pk__in=versions)):
                 yield artifact, Edge(artifact.id, versions[artifact.id].id, Relation.VERSION_OF)
-        yield from self._makers([*level[Kind.MODEL], *level[Kind.CHECKPOINT]])
+        yield from self._makers([*level[Kind.MODEL], *level[Kind.CHECKPOINT], *level[Kind.REPORT]])
+        if level[Kind.REPORT]:
+            of = {node.row.dataset_id for node in level[Kind.REPORT]}
+            reported = {row.id: _dataset(row) for row in self._datasets(pk__in=of)}
+            for node in level[Kind.REPORT]:
+                if node.row.dataset_id in reported:
+                    yield reported[node.row.dataset_id], Edge(node.row.dataset_id, node.id, Relation.REPORT_ON)
         yield from self._sources_of_prepared(level[Kind.PREPARED])
         if level[Kind.JOB]:
             yield from self._sources_of_jobs([node for node in level[Kind.JOB] if node.row is not None])
@@ -316,6 +330,8 @@ class _Reader:
     def _products_of_datasets(self, nodes: dict[str, Node]) -> Found:
         for row in self._prepared(dataset__in=nodes):
             yield _prepared(row), Edge(row.dataset_id, _prepared(row).id, Relation.PREPARED_FROM)
+        for report in self._reports(dataset__in=nodes):
+            yield _report(report), Edge(report.dataset_id, report.id, Relation.REPORT_ON)
         for job in self._cut(self._users_of(nodes)):
             for each in dict.fromkeys(job.dataset_ids):
                 if each in nodes:
@@ -329,6 +345,8 @@ class _Reader:
         if preparing:
             for form in self._prepared(job__in=preparing):
                 yield _prepared(form), Edge(form.job_id, _prepared(form).id, Relation.MADE_BY)
+            for report in self._reports(job__in=preparing):
+                yield _report(report), Edge(report.job_id, report.id, Relation.MADE_BY)
         for fork in self._jobs(forked_from__in=ids):
             yield _job(fork), Edge(str(fork.forked_from_id), fork.id, Relation.FORKED_FROM)
         stored = Q(retired_at=None) | Q(deletion__isnull=False)
@@ -415,6 +433,10 @@ class _Reader:
         rows = PreparedDataset.objects.filter(dataset__team_id__in=self._teams, **chosen)
         return self._cut(rows.select_related("dataset__deletion").order_by("-id"))
 
+    def _reports(self, **chosen: Any) -> list[DataReport]:
+        rows = DataReport.objects.filter(dataset__team_id__in=self._teams, **chosen)
+        return self._cut(rows.select_related("dataset__deletion").order_by("-id"))
+
     def _versions(self, **chosen: Any) -> list[ModelVersion]:
         rows = ModelVersion.objects.filter(model__team_id__in=self._teams, **chosen)
         return self._cut(rows.select_related("model").order_by("-id"))
@@ -461,6 +483,11 @@ def _prepared(row: PreparedDataset) -> Node:
     return Node(Kind.PREPARED, f"{PREPARED_PREFIX}{row.pk}", name, state, row.created_at, row.job_id, row)
 
 
+def _report(row: DataReport) -> Node:
+    state = _state(row.dataset.deletion, "stored")
+    return Node(Kind.REPORT, row.id, _dataset_name(row.dataset), state, row.created_at, row.job_id, row)
+
+
 def _version(row: ModelVersion) -> Node:
     return Node(Kind.VERSION, f"{row.model_id}@{row.number}", str(row), "registered", row.created_at, row=row)
 
@@ -486,7 +513,7 @@ def _state(deletion: Deletion | None, stored: str) -> str:
 
 def _use(job: Job) -> Relation:
     if job.resolved_spec["training"] is None:
-        return Relation.PREPARES
+        return Relation.REPORTS_ON if (job.resolved_spec["prepare"] or {}).get("report") else Relation.PREPARES
     return Relation.EVALUATED_ON if job.resolved_spec.get("evaluation") else Relation.TRAINED_ON
 
 
@@ -518,8 +545,9 @@ def _is_number(text: str) -> bool:
 
 
 def _digest(row: Any) -> str | None:
-    """Return the digest on record: of a job the spec's, else that of the manifest, as registered versions have it."""
-    if isinstance(row, ModelVersion):
+    """Return the digest on record: of a job the spec's, of a data report that of its content, else that of the
+    manifest, as registered versions have it."""
+    if isinstance(row, ModelVersion | DataReport):
         return row.digest
     if isinstance(row, Job):
         return row.spec_digest

@@ -10,12 +10,13 @@ registered. An agent that has already resumed from a newer one in the same attem
 from typing import Any
 
 from athanor.artifacts import keys
-from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset
+from athanor.artifacts.models import Artifact, Checkpoint, DataReport, Dataset, PreparedDataset
 from athanor.core.errors import Conflict, Invalid
 from athanor.jobs.models import Attempt, Job
 from trainer.contract.encryption import AnyManifest, DecryptionError, Encryptor, authenticate, check_manifest
 from trainer.contract.manifest import (
     CheckpointManifest,
+    DataReportManifest,
     DatasetManifest,
     LogManifest,
     Manifest,
@@ -64,6 +65,18 @@ def of_preparation(row: PreparedDataset) -> DatasetManifest:
     return manifest
 
 
+def of_report(row: DataReport) -> DataReportManifest:
+    """Return the manifest of a data report. Raise Conflict as `of_checkpoint` does."""
+    try:
+        manifest = DataReportManifest.model_validate(row.manifest)
+        expected = {"job_id": row.job_id, "attempt_id": row.attempt_id, "dataset_id": row.dataset_id}
+        encryptor = keys.encryptor(row.dataset_id, row.dataset.team)
+        check_manifest(manifest, encryptor, **expected, digest=row.digest)
+    except ValueError as error:
+        raise _not_authentic(row.pk, error) from error
+    return manifest
+
+
 def of_upload(row: Dataset) -> list[StoredFile]:
     """Return the files of an uploaded data set. Raise Conflict as `of_checkpoint` does."""
     try:
@@ -74,8 +87,10 @@ def of_upload(row: Dataset) -> list[StoredFile]:
     return files
 
 
-def by_attempt(attempt: Attempt, manifest: AnyManifest) -> AnyManifest:
+def by_attempt(attempt: Attempt, manifest: AnyManifest, encryptor: Encryptor | None = None) -> AnyManifest:
     """Return the manifest that an attempt registers, with its tag. Raise Invalid if it is not this attempt's.
+
+    `encryptor`: of the key that authenticates it; None: that of the job.
 
     A trainer of an earlier version sends none; the platform creates it, since the attempt has authenticated by its
     token.
@@ -89,7 +104,8 @@ def by_attempt(attempt: Attempt, manifest: AnyManifest) -> AnyManifest:
                 f"the manifest's {name} is {found!r}, but {value!r} registers it",
                 remedy="register a manifest with the token of the attempt that wrote its files",
             )
-    return tagged(manifest if manifest.tag else manifest.model_copy(update=own), encryptor_of(attempt.job))
+    own_manifest = manifest if manifest.tag else manifest.model_copy(update=own)
+    return tagged(own_manifest, encryptor or encryptor_of(attempt.job))
 
 
 def tagged(manifest: AnyManifest, encryptor: Encryptor) -> AnyManifest:

@@ -164,6 +164,7 @@ class Dataset(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
     preparation: Any = None  # previews.Preparation, once previews.load_preparations was called
+    report: Any = None  # the newest DataReport, None without one, once data_reports.load_newest was called
 
     class Meta:
         constraints: ClassVar[list[models.BaseConstraint]] = [
@@ -204,6 +205,36 @@ class PreparedDataset(models.Model):
 
     def __str__(self) -> str:
         return f"{self.dataset_id} by {self.recipe[:12]}"
+
+
+class DataReport(models.Model):
+    """The data report of a data set (trainer.contract.data_report), made by a job and encrypted with the data set's
+    key. It is deleted with the data set.
+
+    `digest`, and the numbers of kinds of findings by severity, are those of the content, which was read when it was
+    registered.
+    """
+
+    id = models.CharField(primary_key=True, max_length=40, default=ids.data_report_id, editable=False)
+    dataset = models.ForeignKey(Dataset, on_delete=models.CASCADE, related_name="reports")
+    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="+")
+    attempt = models.ForeignKey(Attempt, on_delete=models.PROTECT, related_name="+")
+    manifest = models.JSONField()
+    digest = models.CharField(max_length=64)
+    size_bytes = models.BigIntegerField()
+    critical = models.PositiveIntegerField()
+    critical_kinds = models.JSONField(default=list)  # their names
+    warning = models.PositiveIntegerField()
+    info = models.PositiveIntegerField()
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["attempt", "dataset"], name="one_report_of_a_data_set_per_attempt")
+        ]
+
+    def __str__(self) -> str:
+        return f"report of {self.dataset_id} by {self.job_id}"
 
 
 class PreparationClaim(LeasedModel):

@@ -12,7 +12,7 @@ from django.db import transaction
 
 from athanor.accounts import audit
 from athanor.accounts.models import User
-from athanor.artifacts import keys, manifests, parquet_rows, storage
+from athanor.artifacts import data_reports, keys, manifests, parquet_rows, storage
 from athanor.artifacts.inspection import PARQUET_MAGIC, SAMPLE_BYTES, Inspection, inspect, inspect_footer
 from athanor.artifacts.models import Dataset, PreparedDataset
 from athanor.core.errors import Conflict, Invalid, Unavailable
@@ -40,7 +40,8 @@ class Preparation:
 
 
 def load_preparations(rows: Sequence[Dataset]) -> None:
-    """Set `preparation` of data sets: how tokenising each goes."""
+    """Set `preparation` of data sets, how tokenising each goes, and `report`."""
+    data_reports.load_newest(rows)
     dataset_ids = [row.id for row in rows]
     uses = DatasetUse.objects.filter(dataset_id__in=dataset_ids, prepares=True).select_related("job__progress")
     jobs = {use.dataset_id: use.job for use in uses.order_by("dataset_id", "-job_id").distinct("dataset_id")}

@@ -4,7 +4,7 @@ An attempt may write any object under its job's prefix, so a compromised node ca
 never informed of; a save that is killed leaves parts behind too. `sweep` lists each prefix, page by page, while the job
 runs and until nothing is left to delete. It does not delete:
 
-- what the manifest of a checkpoint, artifact or prepared data set names, until its own purge deletes it;
+- what the manifest of a checkpoint, artifact, prepared data set or data report names, until its own purge deletes it;
 - objects younger than ATHANOR_UNREFERENCED_HOURS, and all that the live attempt can have written: a save in flight;
 - anything of a job with a manifest that is not authentic, since then it is unknown what belongs to the job.
 
@@ -22,7 +22,7 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.artifacts import deletion_hold, manifests, storage
-from athanor.artifacts.models import Artifact, Checkpoint, JobStorage, PreparedDataset
+from athanor.artifacts.models import Artifact, Checkpoint, DataReport, JobStorage, PreparedDataset
 from athanor.artifacts.services import job_prefix
 from athanor.core import ids
 from athanor.core.errors import Conflict
@@ -173,6 +173,8 @@ def _referenced(job: Job) -> dict[str, int]:
     prepared = PreparedDataset.objects.filter(job=job).select_related("dataset__team")
     files = [file for row in artifacts for file in manifests.of_stored(row).files]
     files += [file for row in prepared for file in manifests.of_preparation(row).files]
+    reports = DataReport.objects.filter(job=job).select_related("dataset__team")
+    files += [file for row in reports for file in manifests.of_report(row).files]
     of_checkpoints = [file for row in checkpoints for file in manifests.of_checkpoint(row).files]
     beside = {part.key.rpartition("/")[0] for file in of_checkpoints for part in file.parts}
     found = {f"{folder}/{MANIFEST_NAME}": MAX_MANIFEST_BYTES for folder in beside}

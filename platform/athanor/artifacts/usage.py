@@ -1,16 +1,16 @@
 """How much teams store in the object store, and its limit (`max_storage_bytes` of the quota tree).
 
-Counted are: checkpoints, models, logs, profiles, uploaded data sets and tokenised forms until their objects are
-deleted, and objects that attempts stored without a manifest, as of the last scan (unreferenced.py). Above the limit,
-new data and new jobs are refused; a running job's checkpoints never are, since losing its work would cost more than the
-bytes.
+Counted are: checkpoints, models, logs, profiles, uploaded data sets, tokenised forms and data reports until their
+objects are deleted, and objects that attempts stored without a manifest, as of the last scan (unreferenced.py). Above
+the limit, new data and new jobs are refused; a running job's checkpoints never are, since losing its work would cost
+more than the bytes.
 """
 
 from collections.abc import Iterable, Sequence
 
 from django.db.models import Sum
 
-from athanor.artifacts.models import Artifact, Checkpoint, Dataset, JobStorage, PreparedDataset
+from athanor.artifacts.models import Artifact, Checkpoint, DataReport, Dataset, JobStorage, PreparedDataset
 from athanor.core import tenancy
 from athanor.core.errors import Conflict
 from athanor.quotas import limits, selectors
@@ -32,6 +32,7 @@ def stored_bytes(team_ids: Iterable[str] | None = None) -> dict[str, int]:
             (Artifact.objects.filter(deletion__purged_at=None), "job__team_id", "size_bytes"),
             (Dataset.objects.filter(origin=Dataset.Origin.SEALED, deletion__purged_at=None), "team_id", "size_bytes"),
             (PreparedDataset.objects.all(), "dataset__team_id", "size_bytes"),
+            (DataReport.objects.all(), "dataset__team_id", "size_bytes"),
             (JobStorage.objects.filter(unreferenced_bytes__gt=0), "team_id", "unreferenced_bytes"),
         ):
             asked = rows if wanted is None else rows.filter(**{f"{team}__in": wanted})

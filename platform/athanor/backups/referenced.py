@@ -7,9 +7,9 @@ and of teams that are being erased. Parts of a save that is not registered yet a
 from collections.abc import Iterator
 from typing import Any
 
-from django.db.models import Q
+from django.db.models import Model, Q
 
-from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Deletion, PreparedDataset
+from athanor.artifacts.models import Artifact, Checkpoint, DataReport, Dataset, Deletion, PreparedDataset
 from athanor.artifacts.services import job_prefix
 from athanor.jobs.models import Attempt
 from athanor.jobs.states import FINAL
@@ -48,9 +48,11 @@ def _files() -> Iterator[list[Any]]:
     artifacts = Artifact.objects.filter(_stays("job__team_id")).order_by("pk")
     for row in artifacts.values("manifest").iterator(chunk_size=CHUNK):
         yield row["manifest"]["files"]
-    prepared = PreparedDataset.objects.filter(_stays("dataset__team_id", "dataset__")).order_by("pk")
-    for row in prepared.values("manifest").iterator(chunk_size=CHUNK):
-        yield row["manifest"]["files"]
+    of_datasets: tuple[type[Model], ...] = (PreparedDataset, DataReport)
+    for model in of_datasets:
+        rows = model._default_manager.filter(_stays("dataset__team_id", "dataset__")).order_by("pk")
+        for row in rows.values("manifest").iterator(chunk_size=CHUNK):
+            yield row["manifest"]["files"]
     uploads = Dataset.objects.filter(_stays("team_id"), origin=Dataset.Origin.SEALED).order_by("pk")
     for row in uploads.values("files").iterator(chunk_size=CHUNK):
         yield row["files"]

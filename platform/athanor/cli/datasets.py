@@ -1,4 +1,4 @@
-"""`athanor dataset`: add, prepare, show and list."""
+"""`athanor dataset`: add, prepare, report on, show and list."""
 
 import json
 import tarfile
@@ -14,7 +14,9 @@ from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, connect
 from athanor.cli.plain import plain
 from athanor.cli.render import columns, console, print_json, size
+from athanor.cli.times import moment
 from athanor.cli.watching import exit_code, watch
+from trainer.contract.data_report import DataReport, format_report
 
 app = typer.Typer(rich_markup_mode=None)
 FORMATS = {"auto", "text", "jsonl", "chat", "parquet"}
@@ -147,11 +149,17 @@ def _task(name: str, text_field: str | None, validation_fraction: float, vocab_s
 
 
 def _prepare(client: Client, name: str, team: str | None, task: dict[str, Any], *, wait: bool, as_json: bool) -> Any:
-    """Return the job; with `wait`, after it has ended."""
-    spec = {"version": 1, "name": f"prepare-{name}"[:100], "prepare": task, **({"team": team} if team else {})}
+    """Return the job that tokenises a data set; with `wait`, after it has ended."""
+    return _submit(client, f"prepare-{name}", team, task, "tokenises it", wait=wait, as_json=as_json)
+
+
+def _submit(
+    client: Client, job_name: str, team: str | None, task: dict[str, Any], what: str, *, wait: bool, as_json: bool
+) -> Any:
+    spec = {"version": 1, "name": job_name[:100], "prepare": task, **({"team": team} if team else {})}
     job = client.post("/jobs", spec)
     if not as_json:
-        console.print(f"{job['id']} tokenises it  {client.url}/jobs/{job['id']}", soft_wrap=True)
+        console.print(f"{job['id']} {what}  {client.url}/jobs/{job['id']}", soft_wrap=True)
     return watch(client, job["id"], as_json=as_json) if wait else job
 
 
@@ -206,6 +214,43 @@ def show(
         console.print(escape(f"read by    {job['id']}  {job['status']:<10} {job['name']}"), soft_wrap=True)
     if found["preview"]:
         _print_preview(found["preview"])
+
+
+@app.command("report")
+@reports_errors
+def report(
+    name: Annotated[str, typer.Argument(help="Name of a data set.")],
+    make: Annotated[
+        bool, typer.Option("--make", help="Submit a job that makes a report, instead of showing the newest.")
+    ] = False,
+    sequence_length: Annotated[
+        int, typer.Option(min=8, max=1_048_576, help="With --make: length of a training sequence, in tokens.")
+    ] = 1024,
+    team: TeamOption = None,
+    text_field: TextField = None,
+    vocab_size: VocabSize = 2048,
+    validation_fraction: ValidationFraction = 0.02,
+    wait: Wait = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the newest data report of a data set: what a model would see of it, and what is wrong with it."""
+    client = connect()
+    if not make:
+        found = client.get(f"/datasets/{_find(client, name, team)['id']}/report")
+        if as_json:
+            print_json(found)
+            return
+        console.print(f"made by {found['job_id']}, {moment(found['created_at'])}")
+        for line in format_report(DataReport.model_validate(found["report"])):
+            console.print(escape(line), soft_wrap=True, highlight=False)
+        return
+    task = _task(name, text_field, validation_fraction, vocab_size)
+    task["report"] = {"sequence_length": sequence_length}
+    job = _submit(client, f"report-{name}", team, task, "reports on it", wait=wait, as_json=as_json)
+    if as_json:
+        print_json(job, one_line=wait)
+    if wait:
+        raise typer.Exit(exit_code(job))
 
 
 def _print_preview(preview: Any) -> None:

@@ -13,16 +13,18 @@ from athanor.cli.plain import plain
 from athanor.cli.registry import find_version
 from athanor.cli.render import note, print_json
 
-ID = re.compile(r"(dset|prep|job|ckp|art)_[0-9A-Z]+|mdl_[0-9A-Z]+@.+")
+ID = re.compile(r"(dset|prep|rep|job|ckp|art)_[0-9A-Z]+|mdl_[0-9A-Z]+@.+")
 DATASET, MODEL = "dataset:", "model:"
 SOURCES = {
-    "prepared_from": "tokenised from", "trained_on": "trained on", "prepares": "prepares", "base": "started from",
+    "prepared_from": "tokenised from", "trained_on": "trained on", "prepares": "prepares",
+    "report_on": "report on", "reports_on": "reports on", "base": "started from",
     "evaluated_on": "evaluated on", "evaluates": "evaluates",
     "forked_from": "forked from", "made_by": "made by", "version_of": "version of", "alias_of": "alias of",
     "download_of": "download of",
 }  # fmt: skip
 PRODUCTS = {
-    "prepared_from": "tokenised as", "trained_on": "trained", "prepares": "prepared by", "base": "base of",
+    "prepared_from": "tokenised as", "trained_on": "trained", "prepares": "prepared by",
+    "report_on": "reported on in", "reports_on": "reported on by", "base": "base of",
     "evaluated_on": "evaluated with", "evaluates": "evaluated by",
     "forked_from": "forked as", "made_by": "made", "version_of": "registered as", "alias_of": "named by",
     "download_of": "downloaded by",
@@ -34,7 +36,7 @@ def lineage(
     reference: Annotated[
         str,
         typer.Argument(
-            help="An id (job_..., art_..., ckp_..., dset_..., prep_...), model:NAME@ALIAS, model:NAME@NUMBER, "
+            help="An id (job_..., art_..., ckp_..., dset_..., prep_..., rep_...), model:NAME@ALIAS, model:NAME@NUMBER, "
             "dataset:NAME, or the name of a job.",
             metavar="OBJECT",
         ),

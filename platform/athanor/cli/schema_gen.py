@@ -222,6 +222,10 @@ class MlflowSpec(TypedDict):
 ProfileStatusEnum: TypeAlias = Literal['requested', 'ready', 'failed']
 
 
+class ReportSpec(TypedDict):
+    sequence_length: int
+
+
 class RollbackSpec(TypedDict):
     max_rollbacks: NotRequired[int]
     loss_sigma: NotRequired[float | None]
@@ -618,6 +622,7 @@ class ProfilePage(TypedDict):
 class PrepareSpec(TypedDict):
     data: DataSpec
     tokenizer: NotRequired[TokenizerSpec]
+    report: NotRequired[ReportSpec | None]
 
 
 class StartOutlook(TypedDict):

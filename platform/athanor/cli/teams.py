@@ -97,6 +97,37 @@ def update(
         _print_team(changed)
 
 
+@app.command("data-policy")
+@reports_errors
+def data_policy(
+    team: TeamArgument = None,
+    requires_data_report: Annotated[
+        bool | None,
+        typer.Option(
+            "--require-report/--no-require-report",
+            help="Whether to refuse training on data whose newest data report is missing or has critical findings. "
+            "Without it, the present setting is shown.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show or set what a team requires of data that jobs train on. Setting it is for administrators of the team."""
+    client = connect()
+    path = f"/teams/{find_team(client, team)}"
+    if requires_data_report is None:
+        found = client.get(path)
+    else:
+        found = client.put(f"{path}/data-policy", {"requires_data_report": requires_data_report})
+    if as_json:
+        print_json({"requires_data_report": found["requires_data_report"]})
+        return
+    is_required = found["requires_data_report"]
+    console.print(
+        escape(f"{found['name']}: a data report without critical findings is ")
+        + ("required to train on a data set" if is_required else "not required")
+    )
+
+
 @app.command("members")
 @reports_errors
 def members(team: TeamArgument = None, as_json: AsJson = False) -> None:

@@ -26,10 +26,11 @@ from athanor.artifacts import deletion_hold, deletions, rotation, storage
 from athanor.artifacts.models import (
     Artifact,
     Checkpoint,
+    DataReport,
     Dataset,
     Deletion,
-    JobStorage,
     EvaluationResult,
+    JobStorage,
     ModelVersion,
     PreparedDataset,
     Profile,
@@ -68,7 +69,7 @@ OF_ATTEMPTS: tuple[type[Model], ...] = (
     Heartbeat, Writer, MetricChunk, MetricSegment, LogChunk, AttemptNode, RendezvousRound,
 )  # fmt: skip
 OF_JOBS: tuple[type[Model], ...] = (
-    Profile, Artifact, Checkpoint, PreparedDataset, JobStorage, Progress, JobEvent, Label, DatasetUse,
+    Profile, Artifact, Checkpoint, PreparedDataset, DataReport, JobStorage, Progress, JobEvent, Label, DatasetUse,
     NameSearch, IdempotencyRecord, StartEstimate,
 )  # fmt: skip
 REMAINS = (

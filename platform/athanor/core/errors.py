@@ -60,12 +60,8 @@ class NotFound(AthanorError):
     status = 404
     title = "Not found"
 
-    def __init__(self, what: str, identifier: str) -> None:
-        super().__init__(
-            "not_found",
-            f"there is no {what} {identifier!r}, or none that you may see",
-            remedy="check the id and the team of your token",
-        )
+    def __init__(self, what: str, identifier: str, *, remedy: str = "check the id and the team of your token") -> None:
+        super().__init__("not_found", f"there is no {what} {identifier!r}, or none that you may see", remedy=remedy)
 
 
 class RequestTimeout(AthanorError):

@@ -128,6 +128,11 @@ def dataset_id() -> str:
     return new_id("dset")
 
 
+def data_report_id() -> str:
+    """Return a new id of a data report."""
+    return new_id("rep")
+
+
 def deletion_id() -> str:
     """Return a new id of a deletion."""
     return new_id("del")

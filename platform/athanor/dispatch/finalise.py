@@ -12,7 +12,7 @@ from django.utils import timezone
 from pydantic import ValidationError
 
 from athanor.accounts.failures import run_isolated
-from athanor.artifacts import datasets, keys, profiles, registry, storage
+from athanor.artifacts import data_reports, datasets, keys, profiles, registry, storage
 from athanor.artifacts import services as artifacts
 from athanor.artifacts.models import Artifact, Checkpoint, EvaluationResult
 from athanor.backends.base import Cause
@@ -124,6 +124,8 @@ def _missing_result(attempt: Attempt) -> str:
     if spec.training is not None:
         found = Artifact.objects.filter(attempt=attempt, kind=Artifact.Kind.MODEL).exists()
         return "" if found else "model"
+    if spec.prepare is not None and spec.prepare.report is not None:
+        return "" if data_reports.are_registered(attempt) else "data report"
     return "" if datasets.are_prepared(attempt.job.dataset_ids, spec.data, spec.tokenizer) else "data set"
 
 

@@ -7,6 +7,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from athanor.accounts.failures import run_isolated
+from athanor.artifacts import data_policy
 from athanor.backends.base import BackendRejected, BackendUnavailable, Handle, Submission
 from athanor.backends.plan import backend_name
 from athanor.core import ids, leases, task_triggers
@@ -59,6 +60,8 @@ def _prepare(job: Job) -> None:
         transitions.move(job, JobStatus.CANCELLED, reason=Reason.STOPPED_BY_USER, actor="dispatch")
     elif job.desired == Desired.PAUSE.value:
         transitions.move(job, JobStatus.QUEUED, actor="dispatch")
+    elif refusal := data_policy.refusal_before_start(job):
+        transitions.move(job, JobStatus.FAILED, reason=Reason.DATA_ERROR, actor="dispatch", detail=refusal)
     else:
         attempt = _new_attempt(job)
         facts = {"attempt": attempt.id, "number": attempt.number}

@@ -156,6 +156,18 @@ PLATFORM_EVENTS: Mapping[str, PlatformEventType] = {
     "job.waiting": PlatformEventType(
         "A queued job waits for another reason than before.", {"reason": "Code of the reason."}, "`scheduling`"
     ),
+    "data_report.registered": PlatformEventType(
+        "A data report of a data set can be read.",
+        {
+            "report": "Id of the report.",
+            "dataset": "Id of the data set.",
+            "digest": "SHA-256 of the report.",
+            "critical": "Number of kinds of findings that are critical.",
+            "warning": "Number of kinds of findings that are warnings.",
+            "info": "Number of kinds of findings that can be intended.",
+        },
+        _ATTEMPT,
+    ),
     "model.alias_moved": PlatformEventType(
         "An alias of a registered model was pointed to a version that the job made.",
         {

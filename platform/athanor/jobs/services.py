@@ -233,8 +233,9 @@ def _create(submission: Submission, found_warnings: Sequence[FieldProblem]) -> J
     job.save(force_insert=True)
     events.first(job, "job.submitted", actor=submission.user.username, data=_fork(job))
     Label.objects.bulk_create(Label(job=job, team=job.team, key=key, value=value) for key, value in spec.labels.items())
+    prepares = spec.prepare is not None and spec.prepare.report is None
     DatasetUse.objects.bulk_create(
-        DatasetUse(job=job, team=job.team, dataset_id=dataset_id, prepares=spec.training is None)
+        DatasetUse(job=job, team=job.team, dataset_id=dataset_id, prepares=prepares)
         for part, dataset_id in zip(spec.data.parts, submission.dataset_ids, strict=True)
         if not part.source.startswith("builtin:")
     )

@@ -259,6 +259,10 @@ class JobSpec(OneTask, CheckedModel):
         task = "prepare" if self.prepare is not None else "evaluation"
         if self.output.register is not None and (self.prepare is not None or self.evaluation is not None):
             yield FieldConflict("output", f"{task} makes no model to register; leave output out", (task,))
+        nodes = self.resources.nodes + self.resources.spare_nodes
+        if self.prepare is not None and self.prepare.report is not None and nodes > 1:
+            message = f"prepare.report is made by one node, not {nodes}; leave resources.nodes and spare_nodes out"
+            yield FieldConflict("resources.nodes", message, ("prepare.report", "resources.spare_nodes"))
 
 
 PRIORITY_VALUES: dict[str, int] = {"low": -10, "normal": 0, "high": 10}

@@ -24,6 +24,7 @@ urlpatterns = [
     path("preparations:claim", views.ClaimPreparationView.as_view()),
     path("preparations:release", views.ReleasePreparationView.as_view()),
     path("preparations:register", views.RegisterPreparationView.as_view()),
+    path("data-reports", views.DataReportsView.as_view()),
     path("profiles", views.ProfilesView.as_view()),
     path("end", views.EndView.as_view()),
 ]

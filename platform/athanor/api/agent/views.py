@@ -14,6 +14,7 @@ from athanor.api.agent.messages import parse_message
 from athanor.artifacts import (
     base_models,
     checkpoint_states,
+    data_reports,
     evaluations,
     keys,
     preparations,
@@ -30,7 +31,14 @@ from athanor.dispatch.services import interrupted, record_end, run_config_of, sp
 from athanor.jobs.models import Attempt
 from athanor.telemetry import ingest
 from trainer.contract.evaluation import EvaluationResults
-from trainer.contract.manifest import CheckpointId, CheckpointManifest, DatasetManifest, ModelManifest, ProfileManifest
+from trainer.contract.manifest import (
+    CheckpointId,
+    CheckpointManifest,
+    DataReportManifest,
+    DatasetManifest,
+    ModelManifest,
+    ProfileManifest,
+)
 from trainer.contract.node_rendezvous import JoinRequest
 from trainer.contract.rollback import RollbackReply, RollbackRequest
 from trainer.contract.run import (
@@ -275,6 +283,15 @@ class RegisterPreparationView(AgentView):
         asked = parse_message(request, PreparationRegistration)
         row = services.register_dataset(self.attempt(request), asked.manifest, asked.token)
         return Response({"recipe": row.recipe}, status=201)
+
+
+class DataReportsView(AgentView):
+    """Requests to `/data-reports`."""
+
+    def post(self, request: Request) -> Response:
+        """Register a stored data report by its manifest."""
+        row = data_reports.register(self.attempt(request), parse_message(request, DataReportManifest))
+        return Response({"id": row.id}, status=201)
 
 
 class ProfilesView(AgentView):

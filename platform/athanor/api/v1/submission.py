@@ -5,7 +5,7 @@ from typing import Any
 from athanor.accounts.models import Team
 from athanor.accounts.selectors import Principal
 from athanor.api.access import team_to_write
-from athanor.artifacts import base_models, datasets, team_secrets
+from athanor.artifacts import base_models, data_policy, datasets, team_secrets
 from athanor.artifacts.models import Dataset
 from athanor.clusters.selectors import pool_for
 from athanor.core.errors import FieldProblem, Invalid
@@ -48,6 +48,7 @@ def validate_submission(principal: Principal, team: Team, written: Any, forked_f
         problems += error.problems
     try:
         data = datasets.resolve_all(team, spec.data, task)
+        problems += data_policy.problems_of(team, spec, data, found.values())
         spec = _with_data(spec, datasets.with_detected_formats(spec.data, data, task))
     except Invalid as error:
         problems += error.problems

@@ -33,6 +33,7 @@ from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.api.v1.serializers.deletions import DeletionSerializer
 from athanor.api.v1.serializers.teams import (
     AcceptSerializer,
+    DataPolicySerializer,
     InvitationSerializer,
     LimitsSerializer,
     MadeInvitationSerializer,
@@ -49,6 +50,7 @@ from athanor.api.v1.serializers.teams import (
 )
 from athanor.api.v1.serializers.tokens import NewTokenSerializer, RevokedSerializer, ScopedSerializer
 from athanor.api.v1.tokens import issued, narrowed
+from athanor.artifacts import data_policy
 from athanor.core.errors import Forbidden, Unauthenticated
 from athanor.quotas import services as quotas
 from athanor.quotas.models import QuotaNode
@@ -128,6 +130,24 @@ class TeamView(APIView):
         Ends all access to the team immediately. The team's data is erased after the undo window. For platform
         administrators."""
         return deletions.delete_team(request, team_id)
+
+
+class DataPolicyView(APIView):
+    """Requests to `/teams/{team_id}/data-policy`."""
+
+    @extend_schema(
+        operation_id="teams_set_data_policy", request=DataPolicySerializer, responses={200: TeamSerializer, **PROBLEMS}
+    )
+    def put(self, request: Request, team_id: str) -> Response:
+        """Set what a team requires of data.
+
+        With `requires_data_report`, jobs that train on a data set whose newest data report is missing or has critical
+        findings are refused, and queued ones fail before their first attempt. Jobs that have started continue. For
+        administrators of the team."""
+        principal = get_principal(request)
+        team = team_for(principal, Permission.MANAGE, team_id)
+        required = parse_body(request, DataPolicySerializer)["requires_data_report"]
+        return Response(TeamSerializer(data_policy.require_report(team, required=required, actor=principal.user)).data)
 
 
 class MembersView(APIView):

@@ -28,6 +28,7 @@ import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { StatusBadge } from "@/components/status-badge";
 import { PreparationPill } from "@/features/datasets/components/preparation-pill";
+import { ReportPanel } from "@/features/datasets/components/report-panel";
 import { Rows } from "@/features/datasets/components/rows";
 import { formatOf } from "@/features/datasets/lib/formats";
 import { bytes, count } from "@/lib/format";
@@ -227,7 +228,7 @@ function Jobs({ id }: { id: string }) {
   );
 }
 
-/** One data set: its first rows, its tokenised forms, and the jobs that read it. */
+/** One data set: its first rows, its data report, its tokenised forms, and the jobs that read it. */
 export function DatasetPage() {
   const id = useParams()["datasetId"] ?? "";
   const read = useQuery(datasetQuery(id));
@@ -256,6 +257,7 @@ export function DatasetPage() {
         <Facts dataset={dataset} />
       </Panel>
       {dataset.origin === "sealed" ? <Preview id={id} /> : null}
+      <ReportPanel dataset={dataset} />
       <Tokenised dataset={dataset} />
       {dataset.origin !== "builtin" ? <Jobs id={id} /> : null}
     </Page>

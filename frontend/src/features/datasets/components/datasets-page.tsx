@@ -18,6 +18,7 @@ import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { DeletedPanel } from "@/components/deleted-panel";
 import { PreparationPill } from "@/features/datasets/components/preparation-pill";
+import { ReportPill } from "@/features/datasets/components/report-pill";
 import { UploadDialog } from "@/features/datasets/components/upload-dialog";
 import { formatOf } from "@/features/datasets/lib/formats";
 import { bytes, count } from "@/lib/format";
@@ -45,6 +46,7 @@ const COLUMNS: Column<Dataset>[] = [
   { name: "Documents", end: true, cell: (dataset) => count(dataset.documents) },
   { name: "Size", end: true, cell: (dataset) => (dataset.origin === "sealed" ? bytes(dataset.size_bytes) : "-") },
   { name: "State", cell: (dataset) => <PreparationPill preparation={dataset.preparation} /> },
+  { name: "Data report", cell: (dataset) => <ReportPill report={dataset.report} /> },
   { name: "Created", end: true, quiet: true, cell: (dataset) => <Moment time={dataset.created_at} /> },
   {
     name: "(Delete)",

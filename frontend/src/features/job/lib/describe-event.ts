@@ -182,6 +182,11 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(`Checkpoint of step ${step ?? "?"} is intact again: ${word("because")}`);
     case "checkpoint.retired":
       return described(`Checkpoint of step ${step ?? "?"} is given up: ${word("because")}`);
+    case "data_report.registered":
+      return described(
+        `Data report ready: ${number("critical") ?? 0} critical kinds of findings, ${number("warning") ?? 0} warnings`,
+        (number("critical") ?? 0) > 0 ? "waiting" : "good",
+      );
     case "model.registered":
       return described(`Registered as ${event.message}`, "good");
     case "model.alias_moved":

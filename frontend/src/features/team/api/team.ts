@@ -35,6 +35,17 @@ export const allTeamsQuery = () =>
     queryFn: ({ signal }) => request<Page<TeamOfPlatform>>("/teams", { signal }),
   });
 
+export const teamQuery = (teamId: string) =>
+  queryOptions({
+    queryKey: teamKeys.of(teamId, "settings"),
+    queryFn: ({ signal }) => request<TeamOfPlatform>(`/teams/${encodeURIComponent(teamId)}`, { signal }),
+  });
+
+/** Sets whether training is refused on data without a data report, or with critical findings in it. */
+export function setDataPolicy(teamId: string, required: boolean): Promise<TeamOfPlatform> {
+  return request(teamPath(teamId, "data-policy"), { method: "PUT", json: { requires_data_report: required } });
+}
+
 export function createTeam(name: string): Promise<TeamOfPlatform> {
   return request("/teams", { method: "POST", json: { name } });
 }

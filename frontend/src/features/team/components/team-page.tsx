@@ -8,6 +8,7 @@ import { EmptyState } from "@/components/empty-state";
 import { Page } from "@/components/page";
 import { Panel } from "@/components/panel";
 import { AllTeamsPanel } from "@/features/team/components/all-teams-panel";
+import { DataPolicyPanel } from "@/features/team/components/data-policy-panel";
 import { InvitationsPanel } from "@/features/team/components/invitations-panel";
 import { MembersPanel } from "@/features/team/components/members-panel";
 import { OffersPanel } from "@/features/team/components/offers-panel";
@@ -53,6 +54,7 @@ export function TeamPage() {
       {manages ? <InvitationsPanel teamId={team.id} /> : null}
       {manages ? <ServiceAccountsPanel teamId={team.id} /> : null}
       <SecretsPanel teamId={team.id} manages={manages} />
+      <DataPolicyPanel teamId={team.id} manages={manages} />
       <ProjectsPanel teamId={team.id} teamName={team.name} writes={team.role !== "viewer"} manages={manages} />
       {operates ? <AllTeamsPanel /> : null}
       <DeletedPanel kinds={["project", "team"]} />

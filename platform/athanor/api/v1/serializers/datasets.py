@@ -8,7 +8,7 @@ from rest_framework import serializers
 from athanor.api.v1.serializers.common import NamedSerializer, ReasonSerializer, enum_values
 from athanor.artifacts import previews
 from athanor.artifacts.inspection import Inspection
-from athanor.artifacts.models import Dataset, PreparedDataset
+from athanor.artifacts.models import DataReport, Dataset, PreparedDataset
 from athanor.artifacts.previews import Preparation
 from athanor.jobs.models import Job
 from athanor.jobs.states import JobStatus
@@ -50,6 +50,24 @@ class PreparationSerializer(serializers.Serializer[Preparation]):
         return int(found.ready.manifest["train_tokens"]) + int(found.ready.manifest["validation_tokens"])
 
 
+class FoundSerializer(serializers.Serializer[DataReport]):
+    """Numbers of kinds of findings in a data report."""
+
+    critical = serializers.IntegerField(help_text="Kinds that end training, make scores worthless or leak a secret.")
+    warning = serializers.IntegerField(help_text="Kinds that should be looked at.")
+    info = serializers.IntegerField(help_text="Kinds that can be intended.")
+
+
+class NewestReportSerializer(serializers.Serializer[DataReport]):
+    """The newest data report of a data set, without its content."""
+
+    id = serializers.CharField()
+    digest = serializers.CharField(help_text="SHA-256 of the report as JSON. Equal data and settings give equal ones.")
+    job_id = serializers.CharField(help_text="Job that made it.")
+    findings = FoundSerializer(source="*", help_text="Numbers of kinds of findings, by severity.")
+    created_at = serializers.DateTimeField()
+
+
 class DatasetSerializer(serializers.Serializer[Dataset]):
     """Text of a team to train on."""
 
@@ -84,6 +102,7 @@ class DatasetSerializer(serializers.Serializer[Dataset]):
     size_bytes = serializers.IntegerField(help_text="Size in bytes; 0 if the data set is not an upload.")
     documents = serializers.IntegerField(allow_null=True, help_text="Number of documents. Null if it is not known.")
     preparation = PreparationSerializer(help_text="How tokenising it goes.")
+    report = NewestReportSerializer(allow_null=True, help_text="Its newest data report. Null without one.")
     created_at = serializers.DateTimeField()
 
 

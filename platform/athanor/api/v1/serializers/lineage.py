@@ -14,7 +14,8 @@ class LineageNodeSerializer(serializers.Serializer[Node]):
     )
     kind = serializers.ChoiceField(
         choices=[kind.value for kind in Kind],
-        help_text="`dataset`; `prepared`, a tokenised data set; `job`; `checkpoint`; `model`, the export of a job; "
+        help_text="`dataset`; `prepared`, a tokenised data set; `report`, a data report; `job`; "
+        "`checkpoint`; `model`, the export of a job; "
         "`version` and `alias` of a registered model; `download`, all downloads by one account; `external`, a base "
         "model in a bucket of another owner.",
     )
@@ -29,7 +30,8 @@ class LineageNodeSerializer(serializers.Serializer[Node]):
     )
     digest = serializers.CharField(
         allow_null=True,
-        help_text="SHA-256, hexadecimal: of a job that of its spec, of stored objects that of their manifest, which "
+        help_text="SHA-256, hexadecimal: of a job that of its spec, of a data report that of its content, of other "
+        "stored objects that of their manifest, which "
         "contains the digests of all stored parts. Null where nothing is on record.",
     )
     time = serializers.DateTimeField(
@@ -47,8 +49,9 @@ class LineageEdgeSerializer(serializers.Serializer[Edge]):
     relation = serializers.ChoiceField(
         choices=[relation.value for relation in Relation],
         help_text="`prepared_from` a data set; `trained_on` a data set, or its tokenised form that was usable while "
-        "the job ran; `prepares` a data set; `evaluated_on` a data set; `base`, the model that training started from; "
-        "`evaluates` a model; `forked_from` a job; "
+        "the job ran; `prepares` a data set; `evaluated_on` a data set; `report_on` a data set; `reports_on` a data "
+        "set, of the job that makes the report; `base`, the model that training started from; `evaluates` a model; "
+        "`forked_from` a job; "
         "`made_by` a job; `version_of` an export; `alias_of` a version; `download_of` an export or a checkpoint.",
     )
     reference = serializers.CharField(

@@ -33,6 +33,15 @@ class LimitsSerializer(RequestSerializer):
     )
 
 
+class DataPolicySerializer(RequestSerializer):
+    """What a team requires of data that jobs train on."""
+
+    requires_data_report = serializers.BooleanField(
+        help_text="Whether to refuse training on data sets whose newest data report is missing or has critical "
+        "findings."
+    )
+
+
 class NewTeamSerializer(LimitsSerializer):
     """A team to create."""
 
@@ -50,12 +59,16 @@ class TeamSerializer(serializers.Serializer[Team]):
     )
     id = serializers.CharField()
     name = serializers.CharField(help_text="Name, unique on the platform.")
+    requires_data_report = serializers.BooleanField(
+        help_text="Whether training is refused on data sets whose newest data report is missing or has critical "
+        "findings."
+    )
     created_at = serializers.DateTimeField()
 
     def to_representation(self, instance: Team) -> dict[str, Any]:
         """Represent a team with the limits of its leaf of the quota tree."""
         leaf = getattr(instance, "quota_node", None) or quotas.leaf_of(instance)
-        shown = {name: getattr(instance, name) for name in ("id", "name", "created_at")}
+        shown = {name: getattr(instance, name) for name in ("id", "name", "requires_data_report", "created_at")}
         facts: Any = {**shown, **{name: getattr(leaf, name) for name in LIMITS}}  # read like a Team
         return dict(super().to_representation(facts))
 
