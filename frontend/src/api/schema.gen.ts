@@ -1092,6 +1092,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/datasets/{dataset_id}/report": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show the data report of a data set
+         * @description Decrypts the report. The request is recorded in the audit trail. A token needs the scope `artifacts`. Returns 404 if no job has made a report yet; a job with `prepare.report` makes one.
+         */
+        get: operations["datasets_report"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/datasets:inspect": {
         parameters: {
             query?: never;
@@ -3196,6 +3216,26 @@ export interface paths {
         patch: operations["teams_change"];
         trace?: never;
     };
+    "/api/v1/teams/{team_id}/data-policy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Set what a team requires of data
+         * @description With `requires_data_report`, jobs that train on a data set whose newest data report is missing or has critical findings are refused, and queued ones fail before their first attempt. Jobs that have started continue. For administrators of the team.
+         */
+        put: operations["teams_set_data_policy"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/teams/{team_id}/deletion": {
         parameters: {
             query?: never;
@@ -4768,6 +4808,49 @@ export interface components {
         };
         /** @enum {string} */
         CutEnum: "nodes" | "depth";
+        /** @description Rows with the same problem. */
+        DataFinding: {
+            /** @description Kind of the finding, such as `near_duplicate`. */
+            kind: string;
+            /** @description `critical`: ends training, makes scores worthless or leaks a secret. `warning`: should be looked at. `info`: can be intended. */
+            severity: components["schemas"]["AlertSeverityEnum"];
+            /** @description What was counted. */
+            title: string;
+            /** @description Number of rows. */
+            count: number;
+            /**
+             * Format: double
+             * @description Share of all rows that are not blank, 0 to 1.
+             */
+            share: number;
+            /** @description The first places. */
+            places: components["schemas"]["FoundAt"][];
+            /** @description What to do. */
+            remedy: string;
+        };
+        /** @description What a team requires of data that jobs train on. */
+        DataPolicyRequest: {
+            /** @description Whether to refuse training on data sets whose newest data report is missing or has critical findings. */
+            requires_data_report: boolean;
+        };
+        /** @description A data report of a data set. `context["report"]`: its content. */
+        DataReport: {
+            /** @description Identifier. It never changes and is never reused. */
+            id: string;
+            /** @description SHA-256 of the report as JSON. Equal data and settings give equal ones. */
+            digest: string;
+            /** @description Job that made it. */
+            job_id: string;
+            /** @description Numbers of kinds of findings, by severity. */
+            findings: components["schemas"]["Found"];
+            /**
+             * Format: date-time
+             * @description Time of creation, ISO 8601 in UTC.
+             */
+            created_at: string;
+            /** @description The report. */
+            readonly report: components["schemas"]["ReportContent"];
+        };
         /**
          * DataSpec
          * @description The text to train on, from one `source` or a `mixture` of several, and how it becomes sequences.
@@ -4887,6 +4970,8 @@ export interface components {
             documents: number | null;
             /** @description How tokenising it goes. */
             preparation: components["schemas"]["Preparation"];
+            /** @description Its newest data report. Null without one. */
+            report: components["schemas"]["NewestReport"] | null;
             /**
              * Format: date-time
              * @description Time of creation, ISO 8601 in UTC.
@@ -4917,6 +5002,8 @@ export interface components {
             documents: number | null;
             /** @description How tokenising it goes. */
             preparation: components["schemas"]["Preparation"];
+            /** @description Its newest data report. Null without one. */
+            report: components["schemas"]["NewestReport"] | null;
             /**
              * Format: date-time
              * @description Time of creation, ISO 8601 in UTC.
@@ -5633,6 +5720,24 @@ export interface components {
         };
         /** @enum {string} */
         FormatEnum: "auto" | "text" | "jsonl" | "parquet" | "chat" | "preference";
+        /** @description Numbers of kinds of findings in a data report. */
+        Found: {
+            /** @description Kinds that end training, make scores worthless or leak a secret. */
+            critical: number;
+            /** @description Kinds that should be looked at. */
+            warning: number;
+            /** @description Kinds that can be intended. */
+            info: number;
+        };
+        /** @description A place of a finding. */
+        FoundAt: {
+            /** @description Name of the file. */
+            object: string;
+            /** @description Line or row, from 1. 0 if it is no row. */
+            row: number;
+            /** @description What was found there, without secrets. Can be empty. */
+            detail: string;
+        };
         /** @description A cluster with its setup. */
         FullCluster: {
             /** @description Identifier. It never changes and is never reused. */
@@ -6943,6 +7048,24 @@ export interface components {
         };
         /** @enum {string} */
         KindsEnum: "authenticator_app" | "passkey" | "recovery_code";
+        /** @description Lengths of the documents of the training split, in tokens. */
+        Lengths: {
+            /** @description Upper bounds of the classes. */
+            bounds: number[];
+            /** @description Documents in each class, and above the last bound. */
+            counts: number[];
+            /** @description Length of the longest document. */
+            longest: number;
+            /**
+             * Format: double
+             * @description Mean length.
+             */
+            mean: number;
+            /** @description Documents longer than a sequence. */
+            cut_documents: number;
+            /** @description Tokens of these that are not trained on. */
+            lost_tokens: number;
+        };
         /** @enum {string} */
         LevelEnum: "ok" | "warning" | "error";
         /** @description What an object was made of, and what was made from it. */
@@ -6962,7 +7085,7 @@ export interface components {
             source_id: string;
             /** @description Id of the node that was made from it. */
             target_id: string;
-            /** @description `prepared_from` a data set; `trained_on` a data set, or its tokenised form that was usable while the job ran; `prepares` a data set; `evaluated_on` a data set; `base`, the model that training started from; `evaluates` a model; `forked_from` a job; `made_by` a job; `version_of` an export; `alias_of` a version; `download_of` an export or a checkpoint. */
+            /** @description `prepared_from` a data set; `trained_on` a data set, or its tokenised form that was usable while the job ran; `prepares` a data set; `evaluated_on` a data set; `report_on` a data set; `reports_on` a data set, of the job that makes the report; `base`, the model that training started from; `evaluates` a model; `forked_from` a job; `made_by` a job; `version_of` an export; `alias_of` a version; `download_of` an export or a checkpoint. */
             relation: components["schemas"]["RelationEnum"];
             /** @description What the spec named a base model by, such as `model:bot@production`; empty if by its id. */
             reference: string;
@@ -6971,13 +7094,13 @@ export interface components {
         LineageNode: {
             /** @description Its id, which `of` takes, too, except of downloads, deleted versions and what is not stored here. A version is `mdl_...@NUMBER`, an alias `mdl_...@ALIAS`, a tokenised data set `prep_NUMBER`. */
             id: string;
-            /** @description `dataset`; `prepared`, a tokenised data set; `job`; `checkpoint`; `model`, the export of a job; `version` and `alias` of a registered model; `download`, all downloads by one account; `external`, a base model in a bucket of another owner. */
+            /** @description `dataset`; `prepared`, a tokenised data set; `report`, a data report; `job`; `checkpoint`; `model`, the export of a job; `version` and `alias` of a registered model; `download`, all downloads by one account; `external`, a base model in a bucket of another owner. */
             kind: components["schemas"]["LineageNodeKindEnum"];
             /** @description Name of the object, for people. Empty for a job of a team that is not yours. */
             name: string;
             /** @description Status of a job. Of stored objects `stored`, or of checkpoints `intact`, `damaged`, `diverged` or `retired`; `discarded` of a tokenised data set that no further job uses; `deleted` within the undo window, `purged` after it. Of versions `registered` or `deleted`. `builtin`, `external` of data that is not stored. `current` of aliases, `recorded` of downloads, `hidden` of a job of a team that is not yours. */
             state: string;
-            /** @description SHA-256, hexadecimal: of a job that of its spec, of stored objects that of their manifest, which contains the digests of all stored parts. Null where nothing is on record. */
+            /** @description SHA-256, hexadecimal: of a job that of its spec, of a data report that of its content, of other stored objects that of their manifest, which contains the digests of all stored parts. Null where nothing is on record. */
             digest: string | null;
             /**
              * Format: date-time
@@ -6988,7 +7111,7 @@ export interface components {
             made_by: string | null;
         };
         /** @enum {string} */
-        LineageNodeKindEnum: "dataset" | "prepared" | "job" | "checkpoint" | "model" | "version" | "alias" | "download" | "external";
+        LineageNodeKindEnum: "dataset" | "prepared" | "report" | "job" | "checkpoint" | "model" | "version" | "alias" | "download" | "external";
         /** @description Paths of a job and of what belongs to it. */
         Links: {
             /** @description Path of the job. */
@@ -8195,6 +8318,22 @@ export interface components {
             /** @description Name or id of the team. May be left out if you belong to one team only. */
             team?: string;
         };
+        /** @description The newest data report of a data set, without its content. */
+        NewestReport: {
+            /** @description Identifier. It never changes and is never reused. */
+            id: string;
+            /** @description SHA-256 of the report as JSON. Equal data and settings give equal ones. */
+            digest: string;
+            /** @description Job that made it. */
+            job_id: string;
+            /** @description Numbers of kinds of findings, by severity. */
+            findings: components["schemas"]["Found"];
+            /**
+             * Format: date-time
+             * @description Time of creation, ISO 8601 in UTC.
+             */
+            created_at: string;
+        };
         /** @description A machine of a cluster. */
         Node: {
             /** @description Name within the cluster. */
@@ -8697,6 +8836,29 @@ export interface components {
             allowed: number;
             /** @description The same as a sentence. */
             detail: string;
+        };
+        /** @description The comparison with evaluation data. */
+        Overlap: {
+            /** @description Number of words in a row that must agree. */
+            ngram: number;
+            /** @description Rows of the evaluation data. */
+            rows: number;
+            /** @description Rows with fewer words, which are not compared. */
+            too_short: number;
+        };
+        /** @description Sequences of the training split with each way of packing. */
+        Packing: {
+            /** @description Sequences of the concatenated stream. */
+            none: number;
+            /** @description Sequences filled with complete documents. */
+            documents: number;
+            /** @description Sequences if each had a single document. */
+            alone: number;
+            /**
+             * Format: double
+             * @description Share of the sequences of complete documents that is padding, 0 to 1.
+             */
+            padding: number;
         };
         /** @enum {string} */
         PackingEnum: "none" | "documents";
@@ -9441,6 +9603,15 @@ export interface components {
              *     }
              */
             tokenizer: components["schemas"]["TokenizerSpec"];
+            /**
+             * @description Make and store a data report of each data set instead: nothing is prepared, and invalid rows do not end the job.
+             *     `packing` and `long_documents` of `data` apply to it. Takes one node.
+             * @default null
+             * @example {
+             *       "sequence_length": 512
+             *     }
+             */
+            report: components["schemas"]["ReportSpec"] | null;
         };
         /** @enum {string} */
         PresenceEnum: "present" | "finished" | "absent" | "unknown";
@@ -9469,6 +9640,26 @@ export interface components {
             items: components["schemas"]["Preset"][];
             /** @description Send it as `cursor` for the next page. Null on the last page. */
             next_cursor: string | null;
+        };
+        /** @description A document as the model sees it. */
+        PreviewDocument: {
+            /** @description Name of the file. */
+            object: string;
+            /** @description Line or row, from 1. 0 if it is no row. */
+            row: number;
+            /** @description The first tokens. */
+            tokens: components["schemas"]["PreviewToken"][];
+            /** @description Number of tokens that follow. */
+            omitted: number;
+        };
+        /** @description A token as the model sees it. */
+        PreviewToken: {
+            /** @description Text of the token, decoded alone. Empty where it is hidden. */
+            text: string;
+            /** @description Whether it counts in the loss. */
+            learned: boolean;
+            /** @description Whether the report hides it, since it can be part of a secret. */
+            hidden: boolean;
         };
         /** @description The prices of a pool. */
         Price: {
@@ -10173,7 +10364,7 @@ export interface components {
             used_by: components["schemas"]["Dependent"][];
         };
         /** @enum {string} */
-        RelationEnum: "prepared_from" | "trained_on" | "prepares" | "evaluated_on" | "base" | "evaluates" | "forked_from" | "made_by" | "version_of" | "alias_of" | "download_of";
+        RelationEnum: "prepared_from" | "trained_on" | "prepares" | "evaluated_on" | "report_on" | "reports_on" | "base" | "evaluates" | "forked_from" | "made_by" | "version_of" | "alias_of" | "download_of";
         /** @description Whether a recorded cycle would be decided the same way. */
         Replay: {
             /** @description Whether the same was decided. */
@@ -10222,6 +10413,31 @@ export interface components {
              * @description Number of admission cycles.
              */
             passes: number;
+        };
+        /** @description What a data report contains. */
+        ReportContent: {
+            /** @description Version of the format. */
+            version: number;
+            /** @description Length of a training sequence, in tokens. */
+            sequence_length: number;
+            /** @description Way of packing that the job named: `none` or `documents`. */
+            packing: string;
+            /** @description What becomes of longer documents: `cut`, `truncate` or `drop`. */
+            long_documents: string;
+            /** @description One for each time that the job read the data set. */
+            sources: components["schemas"]["SourceReport"][];
+        };
+        /**
+         * ReportSpec
+         * @description A data report (docs/how-to/check-your-data.md): what a model would see of the data, and what is wrong with it.
+         */
+        ReportSpec: {
+            /**
+             * Sequence Length
+             * @description Length of a training sequence, in tokens: what is longer, and how sequences are filled, is reported for it.
+             * @example 512
+             */
+            sequence_length: number;
         };
         /**
          * Resources
@@ -11105,6 +11321,37 @@ export interface components {
         SlotActivityEnum: "queued" | "startup" | "training" | "preparing" | "evaluation" | "checkpoint" | "export" | "finishing" | "paused" | "stalled" | "lost" | "idle" | "unattributed";
         /** @enum {string} */
         SourceEnum: "measured" | "estimated" | "mixed" | "unknown";
+        /** @description The report of one source. */
+        SourceReport: {
+            /** @description The source, as the spec names it. */
+            source: string;
+            /** @description Format as which it was read. */
+            format: string;
+            /** @description Bytes that were read. */
+            read_bytes: number;
+            /** @description Rows that are not blank, valid or not. */
+            rows: number;
+            /** @description Number of entries in the vocabulary. 0 if there is no document. */
+            vocab_size: number;
+            /** @description `train` and `validation`. */
+            splits: {
+                [key: string]: components["schemas"]["SplitReport"];
+            };
+            /** @description Lengths of the documents to train on. */
+            lengths: components["schemas"]["Lengths"];
+            /** @description Sequences with each way of packing. */
+            packing: components["schemas"]["Packing"];
+            /** @description Share of the letters by script, such as `LATIN`. */
+            scripts: {
+                [key: string]: number;
+            };
+            /** @description Comparison with evaluation data. Null if there was none. */
+            overlap: components["schemas"]["Overlap"] | null;
+            /** @description Findings, the worst first. */
+            findings: components["schemas"]["DataFinding"][];
+            /** @description Documents as the model sees them. */
+            preview: components["schemas"]["PreviewDocument"][];
+        };
         /** @description A part of a job's time. */
         Span: {
             /**
@@ -11123,6 +11370,17 @@ export interface components {
             phase: string;
             /** @description Number of the attempt. Null while the job had none, as in the queue. */
             attempt: number | null;
+        };
+        /** @description One split of a source. */
+        SplitReport: {
+            /** @description Number of documents. */
+            documents: number;
+            /** @description Number of tokens. */
+            tokens: number;
+            /** @description Tokens that count in the loss. */
+            learned_tokens: number;
+            /** @description Size of its text as UTF-8, in bytes. */
+            text_bytes: number;
         };
         /** @enum {string} */
         StandingEnum: "good" | "probation" | "avoided";
@@ -11258,6 +11516,8 @@ export interface components {
             id: string;
             /** @description Name, unique on the platform. */
             name: string;
+            /** @description Whether training is refused on data sets whose newest data report is missing or has critical findings. */
+            requires_data_report: boolean;
             /**
              * Format: date-time
              * @description Time of creation, ISO 8601 in UTC.
@@ -21242,6 +21502,149 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Inspection"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    datasets_report: {
+        parameters: {
+            query?: {
+                /** @description Id of a job: the report that it made. Without it: the newest. */
+                job?: string;
+            };
+            header?: never;
+            path: {
+                /** @description Id of the data set. */
+                dataset_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A data report of a data set. `context["report"]`: its content. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DataReport"];
                 };
             };
             /** @description The body is not what its Content-Type says. */
@@ -38849,6 +39252,150 @@ export interface operations {
         requestBody?: {
             content: {
                 "application/json": components["schemas"]["PatchedLimitsRequest"];
+            };
+        };
+        responses: {
+            /** @description A team with its limits. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Team"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    teams_set_data_policy: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the team. */
+                team_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DataPolicyRequest"];
             };
         };
         responses: {
