@@ -9,9 +9,10 @@ from uuid import NAMESPACE_URL, uuid5
 
 from athanor.accounts.selectors import Principal
 from athanor.artifacts.lineage import Node
-from athanor.artifacts.models import ModelVersion
+from athanor.artifacts.models import EvaluationResult, ModelVersion
 from athanor.compliance.card_sections import card_sections
 from athanor.compliance.training_history import Run, history_of
+from trainer.contract.manifest import StoredFile
 
 GRAMS_PER_TONNE = 1_000_000
 Json = dict[str, Any]
@@ -67,7 +68,8 @@ def _model(version: ModelVersion, runs: list[Run]) -> Json:
         },
         "quantitativeAnalysis": {
             "performanceMetrics": [
-                {"type": name, "value": f"{value:.6g}"} for name, value in sorted(newest.manifest.metrics.items())
+                *({"type": name, "value": f"{value:.6g}"} for name, value in sorted(newest.manifest.metrics.items())),
+                *map(_metric, version.evaluations),
             ]
         },
         "considerations": _considerations(sections, runs),
@@ -78,14 +80,25 @@ def _model(version: ModelVersion, runs: list[Run]) -> Json:
         "name": version.model.name,
         "version": str(version.number),
         "modelCard": card,
-        "components": [
-            {"type": "file", "name": file.path, "properties": [_property("size_bytes", file.size)]}
-            for file in sorted(newest.manifest.files, key=lambda each: each.path)
-        ],
+        "components": [_file(file) for file in sorted(newest.manifest.files, key=lambda each: each.path)],
         "properties": [_property("sha256_of_manifest", version.digest), *_properties(newest)],
     }
     if sections.get("licence"):
         found["licenses"] = [{"license": {"name": sections["licence"]}}]
+    return found
+
+
+def _file(file: StoredFile) -> Json:
+    found: Json = {"type": "file", "name": file.path, "properties": [_property("size_bytes", file.size)]}
+    if file.plaintext_sha256:
+        found["hashes"] = [{"alg": "SHA-256", "content": file.plaintext_sha256}]
+    return found
+
+
+def _metric(row: EvaluationResult) -> Json:
+    found: Json = {"type": f"{row.name}.{row.metric}", "value": f"{row.value:.6g}", "slice": row.source}
+    if row.low is not None and row.high is not None:
+        found["confidenceInterval"] = {"lowerBound": f"{row.low:.6g}", "upperBound": f"{row.high:.6g}"}
     return found
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from athanor.accounts.selectors import Principal
 from athanor.artifacts.lineage import Node
-from athanor.artifacts.models import ModelVersion
+from athanor.artifacts.models import DataReport, ModelVersion
 from athanor.budgets import costs
 from athanor.budgets.models import UsageHour
 from athanor.compliance.card_sections import card_sections
@@ -120,7 +120,8 @@ def _modality(version: ModelVersion, runs: list[Run]) -> Iterator[Fact]:
 
 def _files(version: ModelVersion, runs: list[Run]) -> Iterator[Fact]:
     for file in sorted(runs[0].manifest.files, key=lambda each: each.path):
-        yield _of_export(runs[0], f"File {file.path}", f"{file.size:,} bytes")
+        digest = f", SHA-256 {file.plaintext_sha256}" if file.plaintext_sha256 else ""
+        yield _of_export(runs[0], f"File {file.path}", f"{file.size:,} bytes{digest}")
 
 
 def _process(version: ModelVersion, runs: list[Run]) -> Iterator[Fact]:
@@ -166,6 +167,11 @@ def _of_dataset(run: Run, node: Node) -> Iterator[Fact]:
     if node.digest is not None:
         yield Fact("Size", f"{node.row.size_bytes:,} bytes", node.id, record)
         yield Fact("SHA-256 of its manifest", node.digest, node.id, lineage)
+    report = DataReport.objects.filter(dataset=node.id).order_by("-created_at", "-pk").first()
+    if report is not None:
+        kinds = f"{report.critical} kinds of critical findings, {report.warning} of warnings"
+        yield Fact("Newest data report", kinds, report.id, f"/lineage?of={report.id}")
+        yield Fact("SHA-256 of this report", report.digest, report.id, f"/lineage?of={report.id}")
     for form, manifest in run.tokenised(node):
         counts = f"{manifest.documents:,}; {manifest.train_tokens:,}; {manifest.validation_tokens:,}"
         yield Fact("Documents; tokens to train on; tokens held out", counts, form.id, preparations)
@@ -213,7 +219,16 @@ def _kwh(energy: Energy) -> str | None:
 
 def _evaluation(version: ModelVersion, runs: list[Run]) -> Iterator[Fact]:
     for name, value in sorted(runs[0].manifest.metrics.items()):
-        yield _of_export(runs[0], f"Metric {name}", f"{value:.6g}")
+        yield _of_export(runs[0], f"Metric {name}, at the end of training", f"{value:.6g}")
+    for row in version.evaluations:
+        found = f"{row.value:.6g} on {row.source}, n {row.n:,}"
+        if row.low is not None and row.high is not None:
+            found += f", 95 % interval {row.low:.6g} to {row.high:.6g}"
+        if row.trained_on:
+            found += "; the model was trained on this data"
+        elif row.trained_on is None:
+            found += "; what the model was trained on is not on record"
+        yield Fact(f"{row.name}.{row.metric}", found, str(version), f"/models/{version.model_id}/evaluations")
 
 
 def _moment(time: datetime | None) -> str:

@@ -1,5 +1,6 @@
 """The documentation of a version: what is on record, of all jobs in which its weights were trained, and the card."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from django.utils import timezone
 
 from athanor.accounts.models import Team
-from athanor.artifacts.models import Artifact
+from athanor.artifacts.models import Artifact, DataReport, EvaluationResult
 from athanor.backends.fake.backend import World
 from athanor.budgets.models import Meter, PoolPricing, UsageHour
 from athanor.clusters.models import Pool
@@ -170,6 +171,42 @@ def test_the_bill_of_materials_is_valid_and_has_the_chain(api: Api, submit: Subm
     (energy,) = model["modelCard"]["considerations"]["environmentalConsiderations"]["energyConsumptions"]
     assert (energy["activity"], energy["activityEnergyCost"]) == ("fine-tuning", {"value": 0.5, "unit": "kWh"})
     assert "co2CostEquivalent" not in energy, "of a grid without a known intensity"
+
+
+def test_evaluations_and_the_newest_data_report_are_in_both(api: Api, submit: Submit, bucket: str) -> None:
+    artifact, job = finished_model(submit)
+    version = registered(api, artifact)
+    attempt = artifact.attempt
+    for value, trained_on in ((0.25, {}), (0.5, {job.dataset_id: job.id})):
+        evaluating = submit(name=f"evaluate-{value}")
+        EvaluationResult.objects.create(
+            team=job.team, job=evaluating, attempt=attempt, artifact=artifact, base=f"model:{artifact.id}",
+            name="facts", metric="accuracy", source="dataset:facts", value=value, n=40, tokens=400, low=value - 0.1, high=value + 0.1,
+            trained_on=trained_on,
+        )  # fmt: skip
+    for critical in (3, 2):
+        reporting = drive.start(submit(name=f"report-{critical}"))
+        newest = DataReport.objects.create(
+            dataset_id=job.dataset_id, job=reporting.job, attempt=reporting, manifest={}, digest="ab" * 32,
+            size_bytes=1, critical=critical, warning=1, info=0,
+        )  # fmt: skip
+    found = documentation(api, version)
+    expected = "0.5 on dataset:facts, n 40, 95 % interval 0.4 to 0.6; the model was trained on this data"
+    assert fact(found, "2.1", "facts.accuracy", "bot@1") == expected
+    report = fact(found, "1.2(c)", "Newest data report", newest.id)
+    assert report == "2 kinds of critical findings, 1 of warnings"
+    assert fact(found, "1.2(c)", "SHA-256 of this report", newest.id) == "ab" * 32
+    bom = done(api.send("GET", f"models/{version['model']['id']}/versions/1/bom"))
+    problem = JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(bom))
+    assert problem is None, problem
+    (metric,) = bom["metadata"]["component"]["modelCard"]["quantitativeAnalysis"]["performanceMetrics"]
+    assert metric == {
+        "type": "facts.accuracy", "value": "0.5", "slice": "dataset:facts",
+        "confidenceInterval": {"lowerBound": "0.4", "upperBound": "0.6"},
+    }  # fmt: skip
+    files = bom["metadata"]["component"]["components"]
+    weights = hashlib.sha256(FILES["model.safetensors"]).hexdigest()
+    assert {"alg": "SHA-256", "content": weights} in [digest for file in files for digest in file["hashes"]]
 
 
 def test_weights_from_elsewhere_are_a_limit(api: Api, submit: Submit, bucket: str) -> None:
