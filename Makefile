@@ -22,10 +22,11 @@ unexport ATHANOR_DATA_DIR
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help python setup setup-dev demo quota-demo up down status test test-all test-fast test-matrix lint bench gpu-kit chaos images compose-test helm docs release matrix slurm gen clean
+.PHONY: help python setup setup-dev demo model-demo quota-demo up down status test test-all test-fast test-matrix lint bench gpu-kit chaos images compose-test helm docs release matrix slurm gen clean
 
 help:
 	@echo 'make demo     set everything up and train, download and try a model'
+	@echo 'make model-demo  a model from raw conversations: data report, LoRA, evaluation, promotion, signature, documents'
 	@echo 'make quota-demo  two teams share this machine: quota edit, borrow, reclaim with checkpoint, budget stop'
 	@echo 'make up       run the stack in the foreground (Ctrl-C stops it)'
 	@echo 'make down     stop a stack that runs in the background'
@@ -70,6 +71,9 @@ quota-demo: setup
 
 demo: setup
 	@$(VENV)/python -m deploy.local.demo
+
+model-demo: setup
+	@$(VENV)/python -m deploy.local.model_demo
 
 up: setup
 	@exec $(VENV)/python -m deploy.local up

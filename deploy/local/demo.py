@@ -44,18 +44,17 @@ class Cli:
         self._environment = {**os.environ, "ATHANOR_URL": url, "ATHANOR_TOKEN": token}
         self._command = [str(Path(sys.executable).with_name("athanor"))]
 
-    def json(self, *arguments: str) -> Any:
-        """Run a command with --json. Return its output. Raises StackError if it fails."""
-        result = subprocess.run(
-            [*self._command, *arguments, "--json"],
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+    def output(self, *arguments: str) -> str:
+        """Run a command. Return its output. Raises StackError if it fails."""
+        command = [*self._command, *arguments]
+        result = subprocess.run(command, env=self._environment, stdout=subprocess.PIPE, text=True, check=False)
         if result.returncode:
             raise StackError(f"`athanor {arguments[0]}` ended with exit code {result.returncode}")
-        return json.loads(result.stdout)
+        return result.stdout
+
+    def json(self, *arguments: str) -> Any:
+        """Run a command with --json. Return its output. Raises StackError if it fails."""
+        return json.loads(self.output(*arguments, "--json"))
 
     def show(self, *arguments: str) -> int:
         """Run it on this terminal; the exit code."""
@@ -83,7 +82,7 @@ def _demonstrate(folder: DataFolder) -> None:
     setup = read_json(TIMES) or {}
     times.add("install packages", setup.get("install"))
     times.add("build dashboard", setup.get("dashboard"))
-    _, seconds = _timed(_start_stack)
+    _, seconds = _timed(start_stack)
     times.add("boot the stack", seconds)
     credentials = read_json(folder.credentials)
     if credentials is None:
@@ -118,7 +117,8 @@ def _demonstrate(folder: DataFolder) -> None:
     _report(folder, credentials, job, target, text, times)
 
 
-def _start_stack() -> None:
+def start_stack() -> None:
+    """Start the stack in the background. Raises StackError if it does not start."""
     command = [sys.executable, "-m", "deploy.local", "up", "--background"]
     if subprocess.run(command, cwd=REPOSITORY, check=False).returncode:
         raise StackError("the stack did not start: see above")

@@ -181,7 +181,8 @@ def test_evaluations_and_the_newest_data_report_are_in_both(api: Api, submit: Su
         evaluating = submit(name=f"evaluate-{value}")
         EvaluationResult.objects.create(
             team=job.team, job=evaluating, attempt=attempt, artifact=artifact, base=f"model:{artifact.id}",
-            name="facts", metric="accuracy", source="dataset:facts", value=value, n=40, tokens=400, low=value - 0.1, high=value + 0.1,
+            name="facts", metric="accuracy", source="dataset:facts", value=value, n=40, tokens=400,
+            low=value - 0.1, high=value + 0.1,
             trained_on=trained_on,
         )  # fmt: skip
     for critical in (3, 2):
