@@ -161,11 +161,11 @@ def read_public_keys(text: str) -> dict[str, str]:
     found = {}
     for block in PEM_BLOCK.finditer(text):
         if block[1] != "PUBLIC KEY":
-            raise SignatureRefused(f"it holds a {block[1].lower()}: give the public key of the team")
+            raise SignatureRefused(f"it contains a {block[1].lower()}: give the public key of the team")
         pem = _pem(_load_public(block[0]))
         found[fingerprint_of(pem)] = pem
     if not found:
-        raise SignatureRefused("it holds no public key in PEM (-----BEGIN PUBLIC KEY-----)")
+        raise SignatureRefused("it contains no public key in PEM (-----BEGIN PUBLIC KEY-----)")
     return found
 
 
@@ -245,7 +245,7 @@ def read_signature(content: bytes, keys: Mapping[str, str], revoked: Mapping[str
 
 
 def verify_folder(folder: Path, keys: Mapping[str, str], revoked: Mapping[str, str]) -> SignedModel:
-    """Verify the signature of a folder, and that the folder holds exactly the signed files. Return what was signed.
+    """Verify the signature of a folder, and that the folder contains exactly the signed files. Return what was signed.
 
     Raise SignatureRefused that names each altered, missing and extra file.
     """
@@ -326,9 +326,9 @@ def _load_public(pem: str) -> ec.EllipticCurvePublicKey:
     try:
         key = serialization.load_pem_public_key(pem.encode())
     except ValueError as error:
-        raise SignatureRefused("it holds a public key that cannot be read") from error
+        raise SignatureRefused("it contains a public key that cannot be read") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise SignatureRefused("it holds a public key of another kind: signing keys are of ECDSA P-256")
+        raise SignatureRefused("it contains a public key of another kind: signing keys are of ECDSA P-256")
     return key
 
 

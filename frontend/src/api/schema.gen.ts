@@ -38072,6 +38072,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
+                /** @description Id of the signing key. */
                 signing_key_id: string;
             };
             cookie?: never;

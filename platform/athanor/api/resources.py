@@ -80,6 +80,11 @@ RESOURCES = (
     _resource(
         "Secrets", r"teams/.*/secrets|secrets", "Values that jobs may use by name. No response contains a value."
     ),
+    _resource(
+        "Signing keys",
+        r"teams/.*/signing-keys|signing-keys",
+        "Keys that sign the models of a team. `POST /artifacts/{artifact_id}:sign` uses the active one.",
+    ),
     _resource("Tokens", r"tokens", "Bearer tokens of the caller for the command line, pipelines and programs."),
     _resource("Session", r"sessions?(/|:|$)", "Signing in and out of the dashboard, and where a user is signed in."),
     _resource("Second factors", r"second-factors", "Authenticator app, passkeys and recovery codes of the caller."),

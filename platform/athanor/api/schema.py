@@ -44,6 +44,7 @@ PATH_PARAMETERS = {
     "secret_id": "Id of the secret.",
     "series_id": "Id of the series.",
     "session_id": "Id of the session, as `GET /sessions` lists it.",
+    "signing_key_id": "Id of the signing key.",
     "simulation_id": "Id of the simulation.",
     "team_id": "Id of the team.",
     "token_id": "Id of the token. It is not the token itself.",

@@ -45,7 +45,7 @@ def verify(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify that a folder holds exactly the signed files of a model. Needs no server and no token."""
+    """Verify that a folder contains exactly the signed files of a model. Needs no server and no token."""
     signed = verified(folder, read_key_file(key), {} if revoked is None else _read_revoked(revoked))
     if as_json:
         print_json({"folder": str(folder), **signed.model_dump(exclude={"ignored"})})
@@ -56,7 +56,7 @@ def verify(
 
 
 def verified(folder: Path, keys: Mapping[str, str], revoked: Mapping[str, str]) -> SignedModel:
-    """Return what is signed in a folder that holds exactly that. Raise CliError with a line for each other file."""
+    """Return what is signed in a folder that contains exactly that. Raise CliError with a line for each other file."""
     try:
         return verify_folder(folder, keys, revoked)
     except SignatureRefused as refused:
