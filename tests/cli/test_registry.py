@@ -133,7 +133,7 @@ def test_evaluations_are_compared_and_those_on_training_data_are_warned_about(
     server.answer("GET /api/v1/models/mdl_1/evaluations", answer({"against": 1, "items": items}))
     done = athanor("model", "evaluations", "bot", "--against", "1")
     assert done.returncode == 0, done.stderr
-    assert server.seen[-1].target.endswith("evaluations?against=1")
+    assert server.seen[-1].path.endswith("evaluations?against=1")
     for text in ("0.598 to 0.858", "+0.1, better", "-0.2, worse", "+0.01, not significant", "significance unknown"):
         assert text in done.stdout
     assert "evaluate[1]" in done.stdout
