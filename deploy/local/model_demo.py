@@ -77,9 +77,10 @@ class _Demo:
         options = ["--make", "--sequence-length", str(SEQUENCE_LENGTH), "--wait"]
         self._do("dataset", "report", name, *options)
         self._do("dataset", "report", name)
-        report = self._cli.json("dataset", "report", name)
-        if f":{len(raw)}" not in json.dumps(report) and f'"line": {len(raw)}' not in json.dumps(report):
-            raise StackError(f"the report does not name line {len(raw)}, which has no answer of the assistant")
+        (source,) = self._cli.json("dataset", "report", name)["report"]["sources"]
+        places = [place["row"] for finding in source["findings"] for place in finding["places"]]
+        if places != [len(raw)]:
+            raise StackError(f"the report found defects in the rows {places}, the planted one is row {len(raw)}")
         self._upload("clean", rows, "--format", "chat")
 
     def _adapt(self, base: str) -> None:
