@@ -4842,7 +4842,7 @@ export interface components {
             /** @description Job that made it. */
             job_id: string;
             /** @description Numbers of kinds of findings, by severity. */
-            findings: components["schemas"]["Found"];
+            readonly findings: components["schemas"]["Found"];
             /**
              * Format: date-time
              * @description Time of creation, ISO 8601 in UTC.
@@ -8327,7 +8327,7 @@ export interface components {
             /** @description Job that made it. */
             job_id: string;
             /** @description Numbers of kinds of findings, by severity. */
-            findings: components["schemas"]["Found"];
+            readonly findings: components["schemas"]["Found"];
             /**
              * Format: date-time
              * @description Time of creation, ISO 8601 in UTC.

@@ -6,7 +6,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from athanor.api.v1.serializers.common import NamedSerializer, ReasonSerializer, enum_values
-from athanor.artifacts import previews
+from athanor.artifacts import data_reports, previews
 from athanor.artifacts.inspection import Inspection
 from athanor.artifacts.models import DataReport, Dataset, PreparedDataset
 from athanor.artifacts.previews import Preparation
@@ -64,8 +64,14 @@ class NewestReportSerializer(serializers.Serializer[DataReport]):
     id = serializers.CharField()
     digest = serializers.CharField(help_text="SHA-256 of the report as JSON. Equal data and settings give equal ones.")
     job_id = serializers.CharField(help_text="Job that made it.")
-    findings = FoundSerializer(source="*", help_text="Numbers of kinds of findings, by severity.")
+    findings = serializers.SerializerMethodField(help_text="Numbers of kinds of findings, by severity.")
     created_at = serializers.DateTimeField()
+
+    @staticmethod
+    @extend_schema_field(FoundSerializer)
+    def get_findings(row: DataReport) -> dict[str, int]:
+        """Return the number of kinds of findings by severity."""
+        return data_reports.counts_of(row)
 
 
 class DatasetSerializer(serializers.Serializer[Dataset]):
