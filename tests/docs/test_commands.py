@@ -76,6 +76,8 @@ NOT_RUN = {
     "systemctl --user": "needs systemd",
     "loginctl": "needs systemd",
     "python -m trainer.simulation": "takes seconds each: tests/trainer/test_recovery_simulation.py runs it",
+    "athanor dataset report chat": "needs an upload: dispatch/test_reporting_jobs.py makes and reads one by the API",
+    "athanor team data-policy --require-report": "changes the team: artifacts/test_data_reports.py does by the API",
     "python -m trainer data-report": "needs data: tests/trainer/test_data_report.py runs it",
     "export ATHANOR_TEST_KUBECONFIG": "needs a Kubernetes cluster",
     ".venv/bin/python -m pytest tests/backends tests/kubernetes/test_real.py": "needs a Kubernetes cluster",
