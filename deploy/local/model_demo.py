@@ -133,7 +133,9 @@ class _Demo:
         for options, name in (([], "documentation.md"), (["--bom"], "bom.cdx.json")):
             self._do("model", "document", f"{MODEL}@production", *options, "--out", str(self._scratch / name))
         lines = (self._scratch / "documentation.md").read_text().splitlines()
-        console.print("\n".join(line for line in lines if "FLOPs" in line or "Energy |" in line), markup=False)
+        console.print(
+            "\n".join(line for line in lines if "FLOPs" in line or "Energy |" in line), markup=False, soft_wrap=True
+        )
         console.print(f"\nthe model's page: {self._url}/models", soft_wrap=True)
 
     @property
@@ -163,7 +165,7 @@ class _Demo:
         self._do("submit", str(path), "--wait")
 
     def _heading(self, text: str) -> None:
-        console.print(f"\n[bold]{text}[/bold]")
+        console.print(f"\n[bold]{text}[/bold]", soft_wrap=True)
 
     def _do(self, *arguments: str, cli: Cli | None = None) -> None:
         """Run a command. Raises StackError unless it succeeds."""
