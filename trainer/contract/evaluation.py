@@ -31,7 +31,7 @@ class EvaluationTask(SpecModel):
 
     name: Annotated[EvaluationName, Field(examples=["held-out"])]
     """Name of the evaluation, by which results are compared between versions and promotion requires them: lower-case
-    letters, digits, `_` and `-`."""
+    letters, digits, underscores and hyphens."""
     kind: Annotated[Literal["loss", "multiple_choice"], Field(examples=["loss"])]
     """`loss`: the mean loss of a token (`loss`) and, for text, bits per byte (`bits_per_byte`) of all documents of the
     data set. `multiple_choice`: the share of questions of which the right choice is the likeliest (`accuracy`), and of

@@ -5531,7 +5531,7 @@ export interface components {
             /**
              * Name
              * @description Name of the evaluation, by which results are compared between versions and promotion requires them: lower-case
-             *     letters, digits, `_` and `-`.
+             *     letters, digits, underscores and hyphens.
              * @example held-out
              */
             name: string;
@@ -30149,6 +30149,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description A document of CycloneDX 1.6. */
             200: {
                 headers: {
                     [name: string]: unknown;

@@ -70,7 +70,11 @@ RESOURCES = (
     _resource("Prices", r"prices|series", "Prices of pools, and series of prices and of carbon intensity over time."),
     _resource("Clusters", r"clusters(?!.*/nodes)", "Where jobs run: clusters, their pools and health checks."),
     _resource("Nodes", r"clusters/.*/nodes", "Machines of a cluster: state, incidents, drain and quarantine."),
-    _resource("Teams", r"teams(/\{team_id\})?$", "Teams own jobs, data sets and everything else that is stored."),
+    _resource(
+        "Teams",
+        r"teams(/\{team_id\}(/data-policy)?)?$",
+        "Teams own jobs, data sets and everything else that is stored.",
+    ),
     _resource(
         "Members and invitations",
         r"teams/.*/(members|invitations)|invitations",

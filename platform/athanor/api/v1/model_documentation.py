@@ -1,7 +1,7 @@
 """/models/{id}/versions/{number}/documentation and /bom: documents of a version, from the records."""
 
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -32,7 +32,10 @@ class ModelDocumentationView(APIView):
 class ModelBomView(APIView):
     """Requests to `/models/{model_id}/versions/{version_number}/bom`."""
 
-    @extend_schema(operation_id="models_version_bom", responses={200: OpenApiTypes.OBJECT, **PROBLEMS})
+    @extend_schema(
+        operation_id="models_version_bom",
+        responses={200: OpenApiResponse(OpenApiTypes.OBJECT, description="A document of CycloneDX 1.6."), **PROBLEMS},
+    )
     def get(self, request: Request, model_id: str, version_number: int) -> Response:
         """Write a bill of materials.
 
