@@ -54,8 +54,8 @@ def is_plain(annotation: Any) -> bool:
 # Kinds of clusters, accelerators, keys of chat files, ending reasons, limits of quotas, functions.
 OTHER_WORDS = {
     "local", "cpu", "messages", "role", "content", "dependency_failed", "waited_too_long", "deadline_missed",
-    "bad_spec", "data_error", "max_run_seconds", "torch", "chosen", "rejected", "prompt", "question", "choices", "answer",
-    "bits_per_byte", "accuracy", "accuracy_normalised",
+    "bad_spec", "data_error", "max_run_seconds", "torch", "chosen", "rejected", "prompt", "question", "choices",
+    "answer", "bits_per_byte", "accuracy", "accuracy_normalised",
 }  # fmt: skip
 
 
