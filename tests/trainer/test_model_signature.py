@@ -108,6 +108,18 @@ def link_folder(folder: Path) -> None:
     (folder / "weights").symlink_to(folder.parent / "elsewhere")
 
 
+def hide_files(folder: Path) -> None:
+    """Put files below a folder that has the name of the file that no signature covers."""
+    (folder / MARKER_NAME).unlink()
+    (folder / MARKER_NAME / "code").mkdir(parents=True)
+    (folder / MARKER_NAME / "code" / "run.py").write_text("import os")
+
+
+def link_unsigned_file(folder: Path) -> None:
+    (folder / MARKER_NAME).unlink()
+    (folder / MARKER_NAME).symlink_to(folder.parent)
+
+
 def add_pipe(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
 
@@ -121,6 +133,8 @@ def add_pipe(folder: Path) -> None:
         (remove_file, ["config.json is missing"]),
         (link_file, ["config.json is not a file but a link"]),
         (link_folder, ["weights is not a file but a link", "weights/model.safetensors is missing"]),
+        (hide_files, [f"{MARKER_NAME}/code/run.py was not signed"]),
+        (link_unsigned_file, [f"{MARKER_NAME} is not a file but a link"]),
         (add_pipe, ["pipe is not a file but a link or a special file"]),
     ],
 )

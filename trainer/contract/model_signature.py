@@ -25,6 +25,8 @@ from trainer.contract.manifest import Sha256
 SIGNATURE_NAME = "model.sig"
 MARKER_NAME = ".athanor-artifact"
 """File of a downloaded folder with the id of its artifact; no signature covers it."""
+UNSIGNED = (SIGNATURE_NAME, MARKER_NAME)
+"""The files that no signature covers. A folder or a link with such a name is refused as any other."""
 BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -258,7 +260,7 @@ def verify_folder(folder: Path, keys: Mapping[str, str], revoked: Mapping[str, s
         signed = read_signature(path.read_bytes(), keys, revoked)
     except SignatureRefused as refused:
         raise SignatureRefused(f"{path} is refused: {refused}") from refused
-    ignored = {PurePosixPath(each) for each in (*signed.ignored, SIGNATURE_NAME, MARKER_NAME)}
+    ignored = {PurePosixPath(each) for each in signed.ignored if each not in UNSIGNED}
     problems = list(_differences(folder, signed.files, ignored))
     if problems:
         raise SignatureRefused(f"{folder} is not what was signed, {signed}", tuple(problems))
@@ -285,9 +287,10 @@ def _differences(folder: Path, expected: Mapping[str, str], ignored: set[PurePos
 
 
 def _entries(folder: Path, ignored: set[PurePosixPath]) -> Iterator[Path]:
-    """Yield all that is below the folder, without folders and what is ignored. Links are not followed."""
+    """Yield all that is below the folder, without folders, UNSIGNED files and what is ignored. Links are not followed."""
     for path in sorted(folder.iterdir()):
-        yield from _entries_of(folder, path, ignored)
+        if path.name not in UNSIGNED or not stat.S_ISREG(path.lstat().st_mode):
+            yield from _entries_of(folder, path, ignored)
 
 
 def _entries_of(root: Path, path: Path, ignored: set[PurePosixPath]) -> Iterator[Path]:
