@@ -287,7 +287,7 @@ def _differences(folder: Path, expected: Mapping[str, str], ignored: set[PurePos
 
 
 def _entries(folder: Path, ignored: set[PurePosixPath]) -> Iterator[Path]:
-    """Yield all that is below the folder, without folders, UNSIGNED files and what is ignored. Links are not followed."""
+    """Yield all that is below the folder but folders, UNSIGNED files and what is ignored. Links are not followed."""
     for path in sorted(folder.iterdir()):
         if path.name not in UNSIGNED or not stat.S_ISREG(path.lstat().st_mode):
             yield from _entries_of(folder, path, ignored)

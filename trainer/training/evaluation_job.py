@@ -97,7 +97,7 @@ class Scorer:
 def figures_of(task: EvaluationTask, items: Items, sums_N2: NDArray[np.float64]) -> Iterator[EvaluationFigure]:
     """Yield the metrics of a task from [summed loss, number of targets] of each item.
 
-    Raises TrainerError (DATA_ERROR) if the model's loss is not finite.
+    Raises TrainerError (BAD_SPEC) if the model's loss is not finite.
     """
     if not np.isfinite(sums_N2).all():
         raise TrainerError(

@@ -27987,7 +27987,7 @@ export interface operations {
                 direction?: "both" | "down" | "up";
                 /** @description Maximum number of nodes in each direction. */
                 limit?: number;
-                /** @description Id of a data set (`dset_...`), a tokenised data set (`prep_...`), a job, a checkpoint, an artifact of kind `model`, a version (`mdl_...@NUMBER`) or an alias (`mdl_...@ALIAS`). */
+                /** @description Id of a data set (`dset_...`), a tokenised data set (`prep_...`), a data report (`rep_...`), a job, a checkpoint, an artifact of kind `model`, a version (`mdl_...@NUMBER`) or an alias (`mdl_...@ALIAS`). */
                 of: string;
             };
             header?: never;

@@ -30,8 +30,9 @@ class LineageView(APIView):
                 "of",
                 {"type": "string", "minLength": 1},
                 required=True,
-                description="Id of a data set (`dset_...`), a tokenised data set (`prep_...`), a job, a checkpoint, an "
-                "artifact of kind `model`, a version (`mdl_...@NUMBER`) or an alias (`mdl_...@ALIAS`).",
+                description="Id of a data set (`dset_...`), a tokenised data set (`prep_...`), a data report "
+                "(`rep_...`), a job, a checkpoint, an artifact of kind `model`, a version (`mdl_...@NUMBER`) or an alias "
+                "(`mdl_...@ALIAS`).",
             ),
             OpenApiParameter(
                 "direction",
