@@ -31,8 +31,8 @@ class LineageView(APIView):
                 {"type": "string", "minLength": 1},
                 required=True,
                 description="Id of a data set (`dset_...`), a tokenised data set (`prep_...`), a data report "
-                "(`rep_...`), a job, a checkpoint, an artifact of kind `model`, a version (`mdl_...@NUMBER`) or an alias "
-                "(`mdl_...@ALIAS`).",
+                "(`rep_...`), a job, a checkpoint, an artifact of kind `model`, a version (`mdl_...@NUMBER`) or an "
+                "alias (`mdl_...@ALIAS`).",
             ),
             OpenApiParameter(
                 "direction",
