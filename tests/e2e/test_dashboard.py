@@ -114,6 +114,7 @@ def test_a_job_is_submitted_watched_to_its_end_and_downloaded(page: Page, stack,
     artifact = next(one for one in stack.get(f"/jobs/{job_id}/artifacts")["items"] if one["kind"] == "model")
     with tarfile.open(archive) as tar:
         found = {Path(member.name).name: member.size for member in tar.getmembers() if member.isfile()}
+    assert found.pop("model.sig") > 0
     assert found == {Path(file["path"]).name: file["size"] for file in artifact["files"]}
     assert "model.safetensors" in found
 
