@@ -55,7 +55,10 @@ def register(attempt: Attempt, manifest: DataReportManifest) -> DataReport:
             },
         )
         if created:
-            facts = {"report": row.id, "dataset": row.dataset_id, "digest": row.digest, **counts_of(row)}
+            facts = {
+                "report": row.id, "dataset": row.dataset_id, "digest": row.digest, "critical": row.critical,
+                "warning": row.warning, "info": row.info,
+            }  # fmt: skip
             events.append(job, "data_report.registered", actor=attempt.id, data=facts)
             job.save(update_fields=["event_seq", "updated_at"])
     return row
