@@ -38,9 +38,9 @@ def manage(stack: Stack, *arguments: str) -> str:
 
 
 def download(stack: Stack, job_id: str, folder: Path) -> dict[str, str]:
-    """Download a model. Return the digest of each of its files."""
+    """Download a model. Return the digest of each of its files, without the signature, of which no two are equal."""
     stack.json("download", job_id, "--output", str(folder))
-    files = [path for path in folder.rglob("*") if path.is_file()]
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "model.sig"]
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
@@ -68,6 +68,8 @@ def test_everything_is_lost_while_a_job_trains(tmp_path: Path) -> None:
         finished = old.submit(tmp_path)
         assert old.wait_for_end(finished)["status"] == "succeeded"
         model = download(old, finished, tmp_path / "before")
+        key = tmp_path / "team.pub.pem"
+        key.write_text(old.athanor("signing-key", "show", "--public").stdout)
         running = old.submit(tmp_path, steps=LONG)
         wait_until(lambda: checkpoints(old, running), "a checkpoint of the running job", 120)
         place = tmp_path / "backups"
@@ -85,6 +87,7 @@ def test_everything_is_lost_while_a_job_trains(tmp_path: Path) -> None:
         new.down()
         new.up()
         assert download(new, finished, tmp_path / "after") == model
+        new.json("model", "verify", str(tmp_path / "after"), "--key", str(key))  # signed by the restored key
         resumed = after_restart(new, running)
         assert resumed <= step, "it resumes from a checkpoint that is in the backup"
         assert resumed % SAVED_EVERY == 0
