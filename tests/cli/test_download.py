@@ -243,6 +243,19 @@ def test_a_model_without_digests_is_reported_as_unsigned_and_refused_where_a_key
     assert not (athanor.home / "out" / "model.sig").exists()
 
 
+@pytest.mark.parametrize("is_altered", [False, True])
+def test_a_signature_that_was_removed_from_a_downloaded_folder_is_missed(athanor, model, is_altered: bool) -> None:
+    folder = athanor.home / "out"
+    assert athanor("download", "job_1", "--output", "out").returncode == 0
+    (folder / "model.sig").unlink()
+    if is_altered:
+        (folder / "config.json").write_text('{"auto_map": {}}')
+    refused = athanor("download", "job_1", "--output", "out")
+    assert refused.returncode == 5, refused.stdout
+    assert "has no signature: there is no file model.sig in it" in " ".join(refused.stderr.split())
+    assert "or remove" in refused.stderr
+
+
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "swapped"])
 def test_a_damaged_part_is_refused_and_nothing_bears_the_final_name(server, athanor, answer, model, damage) -> None:
     victim = f"GET /store/{model[2]}"

@@ -80,7 +80,7 @@ class Download:
         if self._output.exists() and any(self._output.iterdir()):
             raise CliError(ExitCode.USAGE, f"{self._output} holds other files: choose another folder with --output")
         files, encryptor = self._ask()
-        is_signable = self._kind == "model" and bool(files) and all(file.plaintext_sha256 for file in files)
+        is_signable = self._is_signable(files)
         if self._pinned is not None and not is_signable:
             raise CliError(
                 ExitCode.SERVER,
@@ -97,7 +97,7 @@ class Download:
             signature = self._client.post(f"/artifacts/{self._id}:sign")
             (self._partial / SIGNATURE_NAME).write_text(json.dumps(signature))
         try:
-            signed = self.verify(self._partial)
+            signed = self.verify(self._partial) if is_signable else None
         except CliError:
             shutil.rmtree(self._partial)
             raise
@@ -105,11 +105,12 @@ class Download:
         return signed
 
     def verify(self, folder: Path) -> SignedModel | None:
-        """Verify the signature of a downloaded folder, and that it is of this artifact; None for one without.
+        """Verify the signature of a downloaded folder, and that it is of this artifact; None for what is not signed.
 
-        Raise CliError, also if there is none and a key is required.
+        Raise CliError, also if the signature of a model that is signed is not there.
         """
-        if self._pinned is None and not (folder / SIGNATURE_NAME).exists():
+        must_be_signed = self._pinned is not None or (folder / SIGNATURE_NAME).exists()
+        if not must_be_signed and (self._kind != "model" or not self._is_signable(self._ask()[0])):
             return None
         team = self._client.get(f"/jobs/{self._stored['job']}")["team"]
         keys, revoked = keys_of_team(self._client, team["id"])
@@ -117,6 +118,10 @@ class Download:
         if signed.record is None or signed.record.artifact != self._id:
             raise CliError(ExitCode.SERVER, f"refused the signature of {self._id}: it is of another model, {signed}")
         return signed
+
+    def _is_signable(self, files: list[StoredFile]) -> bool:
+        """Return whether the platform signs the artifact: a model of which the manifest has all digests."""
+        return self._kind == "model" and bool(files) and all(file.plaintext_sha256 for file in files)
 
     def _ask(self) -> tuple[list[StoredFile], Encryptor]:
         answer = self._client.post(f"/{'checkpoints' if self._kind == CHECKPOINT else 'artifacts'}/{self._id}:download")
