@@ -3226,7 +3226,7 @@ export interface paths {
         get?: never;
         /**
          * Set what a team requires of data
-         * @description With `requires_data_report`, jobs that train on a data set whose newest data report is missing or has critical findings are refused, and queued ones fail before their first attempt. Jobs that have started continue. For administrators of the team.
+         * @description With `requires_data_report`, jobs that train on a data set without a data report, or with critical findings in the newest, are refused, and queued ones fail before their first attempt. Jobs that have started continue. For administrators of the team.
          */
         put: operations["teams_set_data_policy"];
         post?: never;
@@ -4830,7 +4830,7 @@ export interface components {
         };
         /** @description What a team requires of data that jobs train on. */
         DataPolicyRequest: {
-            /** @description Whether to refuse training on data sets whose newest data report is missing or has critical findings. */
+            /** @description Whether to refuse training on data sets without a data report, or with critical findings in the newest one. */
             requires_data_report: boolean;
         };
         /** @description A data report of a data set. `context["report"]`: its content. */
@@ -11516,7 +11516,7 @@ export interface components {
             id: string;
             /** @description Name, unique on the platform. */
             name: string;
-            /** @description Whether training is refused on data sets whose newest data report is missing or has critical findings. */
+            /** @description Whether training is refused on data sets without a data report, or with critical findings in the newest one. */
             requires_data_report: boolean;
             /**
              * Format: date-time

@@ -43,7 +43,7 @@ class Team(models.Model):
     id = models.CharField(primary_key=True, max_length=40, default=ids.team_id, editable=False)
     name = models.SlugField(max_length=63, unique=True)
     created_at = models.DateTimeField(auto_now_add=True)
-    # Whether training is refused on data sets whose newest data report is missing or has critical findings.
+    # Whether training is refused on data sets without a data report, or with critical findings in the newest one.
     requires_data_report = models.BooleanField(default=False, db_default=False)
     # Nobody belongs to a deleted team. Until its erasure begins it can be restored (compliance/erasure.py).
     deleted_at = models.DateTimeField(null=True, editable=False)

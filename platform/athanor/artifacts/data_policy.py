@@ -20,7 +20,7 @@ MAX_NAMED_KINDS = 5
 
 
 def require_report(team: Team, *, required: bool, actor: User) -> Team:
-    """Set whether training is refused on data whose newest report is missing or has critical findings."""
+    """Set whether training is refused on data without a report, or with critical findings in the newest one."""
     with transaction.atomic():
         row = Team.objects.select_for_update(no_key=True).get(pk=team.pk)
         before = row.requires_data_report

@@ -118,7 +118,7 @@ def point_alias(
 ) -> ModelAlias:
     """Point an alias to a version of the model; create the alias if there is none. Idempotent.
 
-    Raise Invalid for a version that does not exist, Conflict for one whose results do not meet the requirements.
+    Raise Invalid for a version that does not exist, Conflict for one that does not meet the requirements.
     """
     with transaction.atomic():
         version = _version(model, number)

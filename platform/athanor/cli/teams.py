@@ -105,8 +105,8 @@ def data_policy(
         bool | None,
         typer.Option(
             "--require-report/--no-require-report",
-            help="Whether to refuse training on data whose newest data report is missing or has critical findings. "
-            "Without it, the present setting is shown.",
+            help="Whether to refuse training on data without a data report, or with critical findings in the newest "
+            "one. Without it, the present setting is shown.",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -141,8 +141,8 @@ class DataPolicyView(APIView):
     def put(self, request: Request, team_id: str) -> Response:
         """Set what a team requires of data.
 
-        With `requires_data_report`, jobs that train on a data set whose newest data report is missing or has critical
-        findings are refused, and queued ones fail before their first attempt. Jobs that have started continue. For
+        With `requires_data_report`, jobs that train on a data set without a data report, or with critical findings in
+        the newest, are refused, and queued ones fail before their first attempt. Jobs that have started continue. For
         administrators of the team."""
         principal = get_principal(request)
         team = team_for(principal, Permission.MANAGE, team_id)

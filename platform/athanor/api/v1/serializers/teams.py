@@ -37,8 +37,8 @@ class DataPolicySerializer(RequestSerializer):
     """What a team requires of data that jobs train on."""
 
     requires_data_report = serializers.BooleanField(
-        help_text="Whether to refuse training on data sets whose newest data report is missing or has critical "
-        "findings."
+        help_text="Whether to refuse training on data sets without a data report, or with critical findings in the "
+        "newest one."
     )
 
 
@@ -60,8 +60,8 @@ class TeamSerializer(serializers.Serializer[Team]):
     id = serializers.CharField()
     name = serializers.CharField(help_text="Name, unique on the platform.")
     requires_data_report = serializers.BooleanField(
-        help_text="Whether training is refused on data sets whose newest data report is missing or has critical "
-        "findings."
+        help_text="Whether training is refused on data sets without a data report, or with critical findings in the "
+        "newest one."
     )
     created_at = serializers.DateTimeField()
 
