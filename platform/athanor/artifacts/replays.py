@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from django.db import transaction
 from django.db.models import Q, QuerySet
 
+from athanor.accounts.models import Team
 from athanor.artifacts import base_models
 from athanor.artifacts.models import Checkpoint, Dataset, ReplayedSegment
 from athanor.artifacts.services import INTACT, replayed_checkpoints
@@ -29,7 +30,7 @@ KEEP_MORE = (
 )
 
 
-def resolve(spec: JobSpec, replay: ReplaySpec, job: Job | None) -> tuple[JobSpec, list[Dataset]]:
+def resolve(team: Team, spec: JobSpec, replay: ReplaySpec, job: Job | None) -> tuple[JobSpec, list[Dataset]]:
     """Return the spec of a replay with the training of the replayed job and the chosen segments, and the data sets of
     that job, one for each part of its data. `job`: that which the spec names, None if the team has none of this id.
 
@@ -39,7 +40,7 @@ def resolve(spec: JobSpec, replay: ReplaySpec, job: Job | None) -> tuple[JobSpec
         detail = "training and replay.pinned are set by the platform; leave them out"
         raise _refused("set_by_the_platform", detail, "/replay/pinned" if replay.pinned is not None else "/training")
     if job is None:
-        raise _refused("unknown_job", f"team has no job {replay.job}; `athanor list` shows its jobs")
+        raise _refused("unknown_job", f"team {team.name} has no job {replay.job}; `athanor list` shows its jobs")
     training = _training_of(job)
     if JobStatus(job.status) not in FINAL:
         raise _refused("job_not_finished", f"{job.id} is {job.status}: replay it when it has ended, or cancel it first")

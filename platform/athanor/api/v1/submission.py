@@ -49,7 +49,7 @@ def validate_submission(principal: Principal, team: Team, written: Any, forked_f
     try:
         if spec.replay is not None:
             named = jobs_of_team(principal, team, [spec.replay.job]).get(spec.replay.job)
-            spec, data = replays.resolve(spec, spec.replay, named)
+            spec, data = replays.resolve(team, spec, spec.replay, named)
         else:
             data = datasets.resolve_all(team, spec.data, task)
         problems += data_policy.problems_of(team, spec, data, found.values())
