@@ -327,7 +327,8 @@ class JobSpec(OneTask, CheckedModel):
 
 def is_training(resolved: dict[str, Any]) -> bool:
     """Return whether the job of a resolved spec makes a model: it has a `training` that is not only loaded."""
-    return resolved["training"] is not None and not resolved.get("evaluation") and not resolved.get("replay")
+    tasks_beside = resolved.get("evaluation") or resolved.get("replay")
+    return resolved.get("training") is not None and not tasks_beside
 
 
 PRIORITY_VALUES: dict[str, int] = {"low": -10, "normal": 0, "high": 10}
