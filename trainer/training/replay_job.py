@@ -25,7 +25,7 @@ from trainer.parallel.weights import Weights
 from trainer.reporting.profiling import StepProfiler
 from trainer.reporting.reporter import Reporter
 from trainer.reporting.suspicion import is_exact
-from trainer.resilience.assignment import Assignment
+from trainer.resilience.assignment import Assignment, HttpConnection
 from trainer.storage.base import Storage
 from trainer.training.build import TrainState, build
 from trainer.training.loop import make_step_taker, warm_up_if_needed
@@ -113,12 +113,16 @@ def replay_segment(
 
 def _as_resumed(assignment: Assignment, segment: ReplaySegment) -> Assignment:
     """Return the assignment of a run of the replayed job that resumes from the start of the segment, with its
-    micro-batches."""
+    micro-batches. It reads what is stored, not copies on this node."""
     run = assignment.run
     assert run.replay is not None, "of a replay"
     sizes = [size for size in (segment.end.micro_batch, assignment.largest_micro_batch) if size is not None]
+    connection = assignment.connection
+    if isinstance(connection, HttpConnection):
+        connection = replace(connection, checkpoint_cache=None)
     return replace(
         assignment,
+        connection=connection,
         run=run.model_copy(update={"job_id": run.replay.job_id, "resume": segment.start}),
         job_key=assignment.replayed_key,
         largest_micro_batch=min(sizes, default=None),

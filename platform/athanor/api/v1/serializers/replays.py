@@ -8,7 +8,7 @@ from athanor.api.v1.serializers.common import NamedSerializer
 from athanor.artifacts.models import ReplayedSegment
 
 
-class TensorDifferenceSerializer(serializers.Serializer[dict[str, Any]]):
+class TensorDifferenceSerializer(serializers.Serializer[Any]):
     """A tensor of the replayed state that differs from the stored one."""
 
     name = serializers.CharField(
