@@ -225,11 +225,21 @@ def test_other_data_is_found(honest: Trained, tmp_path: Path) -> None:
     assert results[0]["differing"] > 20 and results[1]["differing"] > 20
 
 
-def test_tokens_that_were_not_trained_on_are_found(honest: Trained, tmp_path: Path) -> None:
-    manifest = honest.checkpoints[1].model_copy(update={"tokens_seen": 10_000})
+@pytest.mark.parametrize(
+    ("forged", "says"),
+    [
+        ({"tokens_seen": 10_000}, "records 10000 tokens; the spec has 5120 by then"),
+        ({"data_position": 10**9}, "records that the data continues at step 1000000000"),
+        ({"step": 10**9}, "records more steps than the 20 of the spec"),
+    ],
+)
+def test_a_record_that_is_not_of_the_spec_is_found(
+    honest: Trained, tmp_path: Path, forged: dict[str, int], says: str
+) -> None:
+    manifest = honest.checkpoints[1].model_copy(update=forged)
     results = replayed(honest.with_checkpoint(1, manifest), tmp_path)
     assert verdicts(results) == ["equal", "differs"]
-    assert results[1]["because"] == "the checkpoint of step 20 records 10000 tokens; the spec has 5120 by then"
+    assert results[1]["because"].endswith(says)
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -14,11 +14,12 @@ from trainer.checkpoint.reader import load, read_into
 from trainer.checkpoint.shadow import ShadowCheckpoints
 from trainer.checkpoint.state import RNG_PREFIX, Shard, live_shards, own_states
 from trainer.checkpoint.writer import SHARDS_TIMEOUT
-from trainer.contract.encryption import Encryptor, check_manifest
+from trainer.contract.encryption import DecryptionError, Encryptor, check_manifest
 from trainer.contract.manifest import CheckpointManifest
 from trainer.contract.replay import MAX_DIFFERENCES, ReplayResult, ReplaySegment, TensorDifference, Verdict
 from trainer.contract.run import EndClass, RunConfig
 from trainer.contract.timeouts import TRAINING_TIMEOUT
+from trainer.contract.training import TrainingSpec
 from trainer.errors import TrainerError
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.weights import Weights
@@ -87,13 +88,15 @@ def replay_segment(
     restorer = Restorer(mesh, segment)
     state = None
     try:
+        _check_authentic(assignment, segment)
         state = build(assignment, mesh, reporter, restorer.restore)
+        _check_record(state.training, segment)
         before = {
             shard.stored: shard.tensor.to("cpu", copy=True)
             for shard in _compared_shards(state)
             if shard.stored.startswith(PARAMETER_PREFIX)
         }
-        if not _take_steps(state, segment.end.data_position):
+        if not _take_steps(state, segment.end.step):
             return None
         reporter.enter_phase("checkpoint")
         end = restorer.read_end(state)
@@ -102,7 +105,7 @@ def replay_segment(
         why_inexact = why_inexact or _why_inexact(state, segment)
         return result_of(
             segment, _gather(found, state.mesh.open_store(f"replay/{segment.number}/"), state.mesh), why_inexact,
-            replay.tolerance, _wrong_record(state, segment.end),
+            replay.tolerance,
         )  # fmt: skip
     except SegmentEnded as error:
         return ReplayResult(number=segment.number, verdict=error.verdict, is_exact=False, because=str(error)[:2000])
@@ -127,6 +130,17 @@ def _as_resumed(assignment: Assignment, segment: ReplaySegment) -> Assignment:
         job_key=assignment.replayed_key,
         largest_micro_batch=min(sizes, default=None),
     )
+
+
+def _check_authentic(assignment: Assignment, segment: ReplaySegment) -> None:
+    """Raise SegmentEnded for the record of a checkpoint that was not signed with the job's key."""
+    for each in (segment.start, segment.end):
+        if each is not None:
+            try:
+                check_manifest(each, Encryptor(assignment.job_key), job_id=assignment.run.job_id)
+            except DecryptionError as error:
+                because = f"the record of the checkpoint of step {each.step} is not authentic: {error}"
+                raise SegmentEnded("not_comparable", because) from error
 
 
 class Restorer:
@@ -159,7 +173,6 @@ class Restorer:
             return Resumed(is_restored=False)
 
         def read() -> None:
-            check_manifest(start, encryptor, job_id=run.job_id)
             load(start, shards, weights, storage, encryptor, dataset_fingerprint)
 
         with reporter.phase("load", heartbeat_phase="load"):
@@ -175,7 +188,6 @@ class Restorer:
         ]
 
         def read() -> None:
-            check_manifest(end, state.encryptor, job_id=state.assignment.run.job_id)
             mine = mesh.rank if end.mesh == mesh.axes else None
             missing, own = read_into(targets, end.files, state.storage, state.encryptor, mine)
             if missing:
@@ -289,19 +301,18 @@ def _gather(mine: Mapping[str, Compared], store: PrefixStore, mesh: Mesh) -> dic
 
 
 def result_of(
-    segment: ReplaySegment, found: Mapping[str, Compared], why_inexact: str, tolerance: float, wrong_record: str
+    segment: ReplaySegment, found: Mapping[str, Compared], why_inexact: str, tolerance: float
 ) -> ReplayResult:
     """Return the result of a segment by the comparisons of its tensors."""
     differing = [_difference(name, each) for name, each in found.items() if not each.is_equal]
     differing.sort(key=lambda each: -math.inf if each.largest is None else -each.largest)
     within = all(each.relative is not None and each.relative <= tolerance for each in differing)
     verdict: Verdict = "differs"
-    because = wrong_record
-    if not wrong_record and not differing:
+    if not differing:
         verdict, because = "equal", why_inexact
-    elif not wrong_record and why_inexact and within:
+    elif why_inexact and within:
         verdict, because = "within_tolerance", why_inexact
-    elif not wrong_record:
+    else:
         worst = differing[0]
         by = "a value is not finite" if worst.largest is None else f"by {worst.largest:.3g} at most"
         because = f"{len(differing)} of {len(found)} tensors differ, {worst.name} the most ({by})"
@@ -321,14 +332,19 @@ def _difference(name: str, found: Compared) -> TensorDifference:
     )
 
 
-def _wrong_record(state: TrainState, end: CheckpointManifest) -> str:
-    """Return what the end of the segment records wrongly beside its tensors, empty if nothing."""
-    tokens = state.training.tokens_before(end.step)
-    if end.data_position != end.step:
-        return f"the checkpoint of step {end.step} records that the data continues at step {end.data_position}"
-    if end.tokens_seen != tokens:
-        return f"the checkpoint of step {end.step} records {end.tokens_seen} tokens; the spec has {tokens} by then"
-    return ""
+def _check_record(training: TrainingSpec, segment: ReplaySegment) -> None:
+    """Raise SegmentEnded if a checkpoint records what the training of the spec does not have."""
+    for each in (segment.start, segment.end):
+        if each is None:
+            continue
+        record = f"the checkpoint of step {each.step} records"
+        if each.step > training.steps:
+            raise SegmentEnded("differs", f"{record} more steps than the {training.steps} of the spec")
+        if each.data_position != each.step:
+            raise SegmentEnded("differs", f"{record} that the data continues at step {each.data_position}")
+        tokens = training.tokens_before(each.step)
+        if each.tokens_seen != tokens:
+            raise SegmentEnded("differs", f"{record} {each.tokens_seen} tokens; the spec has {tokens} by then")
 
 
 def _why_inexact(state: TrainState, segment: ReplaySegment) -> str:

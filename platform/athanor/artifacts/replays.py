@@ -110,9 +110,14 @@ def register(attempt: Attempt, result: ReplayResult) -> ReplayedSegment:
             tolerance=replay.tolerance,
             **result.model_dump(),
         )
-        facts = {"replayed": replay.job, "first_step": row.first_step, "last_step": row.last_step}
-        verdict = {"verdict": row.verdict, "because": row.because}
-        events.append(job, "replay.registered", actor=attempt.id, data={**facts, **verdict})
+        facts = {
+            "replayed": replay.job,
+            "first_step": row.first_step,
+            "last_step": row.last_step,
+            "verdict": row.verdict,
+            "because": row.because,
+        }
+        events.append(job, "replay.registered", actor=attempt.id, data=facts)
         job.save(update_fields=["event_seq", "updated_at"])
     return row
 

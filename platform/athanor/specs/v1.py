@@ -162,14 +162,14 @@ with warnings.catch_warnings():
 class PinnedSegment(SpecModel):
     """A segment of a replay: the steps between two stored checkpoints of the replayed job."""
 
-    start: Annotated[str, Field(max_length=40)] | None
+    start: Annotated[Annotated[str, Field(max_length=40)] | None, Field(examples=["ckp_01JGZ6W8Q4T0V5N2X3Y7ABCDEF"])]
     """Id of the checkpoint to begin with. Without it, the segment begins before the first step."""
-    end: Annotated[str, Field(max_length=40)]
+    end: Annotated[str, Field(max_length=40, examples=["ckp_01JGZ6W8Q4T0V5N2X3Y7ABCDEG"])]
     """Id of the checkpoint to compare with."""
-    first_step: Annotated[int, Field(ge=0)]
-    """Steps done at `start`."""
-    last_step: Annotated[int, Field(ge=1)]
-    """Steps done at `end`."""
+    first_step: Annotated[int, Field(ge=0, examples=[100])]
+    """Number of steps that are done at `start`."""
+    last_step: Annotated[int, Field(ge=1, examples=[200])]
+    """Number of steps that are done at `end`."""
 
 
 class ReplaySpec(SpecModel):
