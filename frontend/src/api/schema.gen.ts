@@ -9279,21 +9279,25 @@ export interface components {
             /**
              * Start
              * @description Id of the checkpoint to begin with. Without it, the segment begins before the first step.
+             * @example ckp_01JGZ6W8Q4T0V5N2X3Y7ABCDEF
              */
             start: string | null;
             /**
              * End
              * @description Id of the checkpoint to compare with.
+             * @example ckp_01JGZ6W8Q4T0V5N2X3Y7ABCDEG
              */
             end: string;
             /**
              * First Step
-             * @description Steps done at `start`.
+             * @description Number of steps that are done at `start`.
+             * @example 100
              */
             first_step: number;
             /**
              * Last Step
-             * @description Steps done at `end`.
+             * @description Number of steps that are done at `end`.
+             * @example 200
              */
             last_step: number;
         };

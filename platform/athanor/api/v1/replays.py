@@ -26,4 +26,4 @@ class ReplaysView(APIView):
         Returns the results of all replays of a job, and those of the job itself if it is a replay, the newest replay
         first. A segment that is still to be computed is not listed."""
         rows = replays.results_of(job_of(get_principal(request), job_id))
-        return paginated_response(ReplayedSegmentSerializer(rows, many=True).data)
+        return paginated_response([ReplayedSegmentSerializer(row).data for row in rows])
