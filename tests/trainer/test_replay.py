@@ -16,7 +16,7 @@ from trainer.agent import worker_group
 from trainer.agent.worker_process import run_worker
 from trainer.contract.encryption import Encryptor, authenticate, new_keyset
 from trainer.contract.manifest import CheckpointManifest, StoredFile
-from trainer.contract.replay import Replay, ReplaySegment
+from trainer.contract.replay import FP32_TOLERANCE, Replay, ReplaySegment
 from trainer.contract.run import DataKeys, DatasetSource, EndClass, ProcessLayout, RunConfig
 from trainer.resilience.assignment import Assignment
 
@@ -57,7 +57,7 @@ def replayed(
     work: Path,
     *,
     processes: int | None = None,
-    tolerance: float = 0.05,
+    tolerance: float = FP32_TOLERANCE,
     dataset: DatasetSource | None = None,
     is_same_accelerator: bool = True,
     **changes: Any,
@@ -103,6 +103,7 @@ def test_an_honest_run_is_equal_bit_for_bit(honest: Trained, tmp_path: Path) -> 
         assert each["tensors"] > 20, "parameters and the state of the optimizer"
 
 
+@pytest.mark.slow
 def test_a_run_on_two_sharded_processes_is_equal_bit_for_bit(tmp_path: Path) -> None:
     sharded = {"parallelism": {"zero": 3}}
     trained = train(tmp_path / "run", processes=2, **sharded)
@@ -110,11 +111,12 @@ def test_a_run_on_two_sharded_processes_is_equal_bit_for_bit(tmp_path: Path) -> 
     assert verdicts(results) == ["equal", "equal"], results
 
 
+@pytest.mark.slow
 def test_another_number_of_processes_is_compared_within_the_tolerance(honest: Trained, tmp_path: Path) -> None:
     results = replayed(honest, tmp_path, processes=2)
     assert verdicts(results) == ["within_tolerance"] * 2, results
     assert not results[0]["is_exact"] and "was computed on the mesh" in results[0]["because"]
-    assert 0 < max(each["relative"] for each in results[1]["differences"]) < 0.05
+    assert 0 < max(each["relative"] for each in results[1]["differences"]) < FP32_TOLERANCE
 
 
 def work_that_skips_a_batch(assignment: Assignment) -> None:
@@ -142,8 +144,10 @@ def work_that_edits_a_weight(assignment: Assignment) -> None:
     run_worker(assignment)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("cheat", [work_that_skips_a_batch, work_that_edits_a_weight])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "cheat", [work_that_skips_a_batch, pytest.param(work_that_edits_a_weight, marks=pytest.mark.slow)]
+)
 def test_a_cheat_during_training_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cheat: Callable[[Assignment], None], processes: int
 ) -> None:
@@ -179,6 +183,7 @@ def add_to_first(amount: float) -> Callable[[torch.Tensor], None]:
     return change
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["model", "exp_avg", "exp_avg_sq"])
 def test_an_edited_tensor_is_found_and_named(honest: Trained, tmp_path: Path, kind: str) -> None:
     tensor = WEIGHT.replace("model/", f"{kind}/")
@@ -189,23 +194,27 @@ def test_an_edited_tensor_is_found_and_named(honest: Trained, tmp_path: Path, ki
     assert difference["name"] == tensor and difference["largest"] == pytest.approx(1e-3, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_an_edit_of_the_checkpoint_in_between_shows_in_both_segments(honest: Trained, tmp_path: Path) -> None:
     results = replayed(edited(honest, 0, WEIGHT, add_to_first(1e-3)), tmp_path)
     assert verdicts(results) == ["differs", "differs"]
     assert results[0]["differing"] == 1 < results[1]["differing"]
 
 
+@pytest.mark.slow
 def test_a_weight_that_is_not_finite_is_found(honest: Trained, tmp_path: Path) -> None:
     results = replayed(edited(honest, 1, WEIGHT, add_to_first(float("nan"))), tmp_path)
     assert verdicts(results) == ["equal", "differs"]
     assert results[1]["differences"] == [{"name": WEIGHT, "largest": None, "relative": None}]
 
 
+@pytest.mark.slow
 def test_another_seed_is_found(tmp_path: Path) -> None:
     trained = train(tmp_path / "run", seed=6)
     assert verdicts(replayed(trained, tmp_path / "replay", seed=5)) == ["differs", "differs"]
 
 
+@pytest.mark.slow
 def test_other_data_is_found(honest: Trained, tmp_path: Path) -> None:
     other = train(tmp_path / "run", text=tiny_text().replace("gold", "lead"))
     key = other.run.dataset.raw[0].parts[0].key
@@ -225,6 +234,7 @@ def test_other_data_is_found(honest: Trained, tmp_path: Path) -> None:
     assert results[0]["differing"] > 20 and results[1]["differing"] > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("forged", "says"),
     [
@@ -242,7 +252,7 @@ def test_a_record_that_is_not_of_the_spec_is_found(
     assert results[1]["because"].endswith(says)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_damaged_checkpoint_cannot_be_compared(honest: Trained, tmp_path: Path, processes: int) -> None:
     (part,) = next(each for each in honest.checkpoints[1].files if each.path == "rank0").parts
     damaged = bytearray(honest.objects[part.key])
@@ -253,6 +263,7 @@ def test_a_damaged_checkpoint_cannot_be_compared(honest: Trained, tmp_path: Path
     assert "the checkpoint of step 20 is damaged" in results[1]["because"]
 
 
+@pytest.mark.slow
 def test_a_record_that_the_job_did_not_sign_cannot_be_compared(honest: Trained, tmp_path: Path) -> None:
     forged = honest.checkpoints[1].model_copy(update={"tokens_seen": 10_000})
     results = replayed(replace(honest, checkpoints=[honest.checkpoints[0], forged]), tmp_path)
@@ -260,6 +271,7 @@ def test_a_record_that_the_job_did_not_sign_cannot_be_compared(honest: Trained, 
     assert "was changed, or is another job's" in results[1]["because"]
 
 
+@pytest.mark.slow
 def test_another_kind_of_accelerator_is_not_expected_to_be_equal(honest: Trained, tmp_path: Path) -> None:
     edit = edited(honest, 1, WEIGHT, add_to_first(1e-9))
     results = replayed(edit, tmp_path, is_same_accelerator=False)

@@ -11,6 +11,9 @@ Verdict = Literal["equal", "within_tolerance", "differs", "not_comparable"]
 MAX_SEGMENTS = 32
 MAX_DIFFERENCES = 10
 """Tensors that a result names at most, those with the largest difference."""
+FP32_TOLERANCE, TOLERANCE = 0.001, 0.05
+"""Tolerances of replays in fp32 and in lower precision. Rounding in another order, by micro-batches of 2 sequences
+instead of 8 on a CPU, differs by up to 6e-6 and 6e-3 after 10 to 100 steps of a small model."""
 NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 

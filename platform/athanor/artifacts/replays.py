@@ -6,6 +6,7 @@ nor those of the replayed job can choose them. A result belongs to a segment of 
 
 import random
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from django.db import transaction
 from django.db.models import Q, QuerySet
@@ -20,7 +21,7 @@ from athanor.jobs.models import Attempt, Job
 from athanor.jobs.states import FINAL, JobStatus
 from athanor.specs.v1 import JobSpec, PinnedSegment, ReplaySpec
 from trainer.contract.manifest import CheckpointManifest
-from trainer.contract.replay import Replay, ReplayResult, ReplaySegment
+from trainer.contract.replay import FP32_TOLERANCE, TOLERANCE, Replay, ReplayResult, ReplaySegment
 from trainer.contract.training import TrainingSpec
 
 POINTER = "/replay/job"
@@ -53,8 +54,10 @@ def resolve(team: Team, spec: JobSpec, replay: ReplaySpec, job: Job | None) -> t
     except Invalid as error:
         detail = f"the base model of {job.id} is deleted: {error}"
         raise _refused("base_deleted", detail) from error
-    pinned = _choose(job, replay)
-    resolved = spec.model_copy(update={"training": training, "replay": replay.model_copy(update={"pinned": pinned})})
+    chosen: dict[str, Any] = {"pinned": _choose(job, replay)}
+    if replay.tolerance is None:
+        chosen["tolerance"] = FP32_TOLERANCE if training.precision == "fp32" else TOLERANCE
+    resolved = spec.model_copy(update={"training": training, "replay": replay.model_copy(update=chosen)})
     return resolved, [rows[dataset_id] for dataset_id in job.dataset_ids]
 
 
@@ -75,7 +78,7 @@ def replay_of(attempt: Attempt, replay: ReplaySpec) -> Replay:
         job_id=replay.job,
         segments=segments,
         is_same_accelerator=accelerator == attempt.job.pool.accelerator,
-        tolerance=replay.tolerance,
+        tolerance=_tolerance_of(replay),
     )
 
 
@@ -107,7 +110,7 @@ def register(attempt: Attempt, result: ReplayResult) -> ReplayedSegment:
             end=segment.end,
             first_step=segment.first_step,
             last_step=segment.last_step,
-            tolerance=replay.tolerance,
+            tolerance=_tolerance_of(replay),
             **result.model_dump(),
         )
         facts = {
@@ -173,6 +176,11 @@ def _training_of(job: Job) -> TrainingSpec:
     if does or not resolved.get("training"):
         raise _refused("not_replayable", f"{job.id} {does or 'trains nothing'}; name a job that trains a model")
     return TrainingSpec.model_validate(resolved["training"])
+
+
+def _tolerance_of(replay: ReplaySpec) -> float:
+    assert replay.tolerance is not None, "set by `resolve`"
+    return replay.tolerance
 
 
 def _manifest(row: Checkpoint) -> CheckpointManifest:

@@ -185,10 +185,11 @@ class ReplaySpec(SpecModel):
     from_start: bool = False
     """Whether the steps before the first stored checkpoint may be chosen too. Of a job that retains only its last
     checkpoints, these are most of its steps."""
-    tolerance: Annotated[float, Field(ge=0, le=1)] = 0.05
+    tolerance: Annotated[Annotated[float, Field(ge=0, le=1)] | None, Field(examples=[0.01])] = None
     """Largest difference of a tensor, where equal bits cannot be expected (another mesh, accelerator or version of
     torch, or a GPU without `training.deterministic`): the norm of the difference, relative to that of what the steps of
-    the segment changed in a parameter, and to the tensor itself for the state of the optimizer."""
+    the segment changed in a parameter, and to the tensor itself for the state of the optimizer. Without it 0.001 for a
+    job with `training.precision` fp32, and 0.05 for another one; the resolved spec has the number."""
     pinned: Annotated[
         list[PinnedSegment] | None,
         Field(

@@ -81,7 +81,7 @@ def test_a_replay_computes_pinned_segments_with_the_training_of_the_job(api: Api
     assert config.training is not None and config.replay is not None and config.resume is None
     assert config.training.model_dump(mode="json") == job.resolved_spec["training"]
     assert [(each.start.step, each.end.step) for each in config.replay.segments if each.start] == [(10, 20), (20, 30)]
-    assert (config.replay.job_id, config.replay.is_same_accelerator, config.replay.tolerance) == (job.id, True, 0.05)
+    assert (config.replay.job_id, config.replay.is_same_accelerator, config.replay.tolerance) == (job.id, True, 0.001)
     keys = agent_answer(attempt, "keys").json()
     (part,) = config.replay.segments[0].end.files[0].parts
     assert Encryptor(keys["replayed"]).decrypt(storage.get(part.key) or b"", part) == b"state"
