@@ -10464,10 +10464,12 @@ export interface components {
              * Tolerance
              * @description Largest difference of a tensor, where equal bits cannot be expected (another mesh, accelerator or version of
              *     torch, or a GPU without `training.deterministic`): the norm of the difference, relative to that of what the steps of
-             *     the segment changed in a parameter, and to the tensor itself for the state of the optimizer.
-             * @default 0.05
+             *     the segment changed in a parameter, and to the tensor itself for the state of the optimizer. Without it 0.001 for a
+             *     job with `training.precision` fp32, and 0.05 for another one; the resolved spec has the number.
+             * @default null
+             * @example 0.01
              */
-            tolerance: number;
+            tolerance: number | null;
             /**
              * Pinned
              * @description The segments that were chosen, in the order of their steps. Set by the platform in the resolved spec; refused in

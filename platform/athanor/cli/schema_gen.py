@@ -494,7 +494,7 @@ class ReplaySpec(TypedDict):
     job: str
     segments: NotRequired[int]
     from_start: NotRequired[bool]
-    tolerance: NotRequired[float]
+    tolerance: NotRequired[float | None]
     pinned: NotRequired[list[PinnedSegment] | None]
 
 
