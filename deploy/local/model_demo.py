@@ -1,4 +1,4 @@
-"""`make model-demo`: from raw conversations to a model in production that is evaluated, signed and documented.
+"""`make model-demo`: from raw conversations to a model in production: evaluated, replayed, signed and documented.
 
 Each step is a command of `athanor` on the local stack, printed before it runs, and promises are tried: the report finds
 the planted row, a requirement that is not met moves no alias, a folder with one altered bit is refused.
@@ -57,6 +57,7 @@ class _Demo:
     def run(self) -> None:
         """Run all steps."""
         base = self._base_model()
+        self._replay()
         self._report_on_raw_data()
         self._adapt(base)
         self._evaluate_and_promote()
@@ -66,8 +67,13 @@ class _Demo:
     def _base_model(self) -> str:
         self._heading("a base model: the adapters need one")
         data = {"source": "builtin:python-stdlib"}
-        self._train("base", {"model": {"preset": "llama-1m"}, "data": data, "steps": 40}, BASE, "latest")
+        training = {"model": {"preset": "llama-1m"}, "data": data, "steps": 40}
+        self._train("base", training, BASE, "latest", checkpoint={"every_steps": 10, "keep_last": 4})
         return f"model:{BASE}@latest"
+
+    def _replay(self) -> None:
+        self._heading("a replay: steps of the base model, computed again, are equal to its checkpoints in all bits")
+        self._do("verify", "--replay", "1", self._name("base"), "--wait")
 
     def _report_on_raw_data(self) -> None:
         self._heading("raw conversations, one of which has no answer: the data report finds it")
@@ -155,9 +161,9 @@ class _Demo:
         self._do("dataset", "add", self._name(name), str(path), "--no-prepare", *options)
         return self._name(name)
 
-    def _train(self, name: str, training: dict[str, Any], model: str, alias: str) -> None:
+    def _train(self, name: str, training: dict[str, Any], model: str, alias: str, **spec: Any) -> None:
         sizes = {"sequence_length": SEQUENCE_LENGTH, "tokens_per_step": 4 * SEQUENCE_LENGTH}
-        self._submit(name, {"training": {**sizes, **training}, "output": {"register": model, "alias": alias}})
+        self._submit(name, {"training": {**sizes, **training}, "output": {"register": model, "alias": alias}, **spec})
 
     def _submit(self, name: str, spec: dict[str, Any]) -> None:
         path = self._scratch / f"{name}.yaml"

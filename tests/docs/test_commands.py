@@ -251,6 +251,7 @@ def test_every_block_of_shell_is_marked_and_every_exception_is_needed() -> None:
                 "follow-events",
                 "lineage",
                 "registry-of-models",
+                "replay",
                 "retry-requests",
                 "sign-and-verify",
                 "submit-from-a-pipeline",
@@ -432,6 +433,12 @@ def test_the_commands_of_the_registry(stack: Stack, reader: Reader) -> None:
     assert "candidate=1" in shown["athanor model list"]
     assert (reader.folder / "DIR" / "model.safetensors").exists()
     assert "named by alias production" in shown["athanor model delete support-bot 1 --preview"]
+
+
+def test_the_commands_of_replays(stack: Stack, reader: Reader) -> None:
+    (reader.folder / "train.yaml").write_text(example_with("version: 1\nname: replayable"))
+    shown = reader.follow_page("docs/how-to/replay.md")
+    assert shown["athanor verify replayable"].count("equal") == 2
 
 
 def test_the_commands_of_deletion(stack: Stack, reader: Reader) -> None:

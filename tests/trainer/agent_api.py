@@ -35,6 +35,7 @@ class AgentApi:
     released: list[dict] = field(default_factory=list)
     profiles: list[dict] = field(default_factory=list)
     evaluations: list[dict] = field(default_factory=list)
+    replays: list[dict] = field(default_factory=list)
     ends: list[dict] = field(default_factory=list)
     heartbeats: list[dict] = field(default_factory=list)
     joins: dict[int, JoinRequest] = field(default_factory=dict)
@@ -134,6 +135,9 @@ class AgentApi:
             return self._register("/datasets", content["manifest"])
         if path == "/evaluations":
             self.evaluations.append(content)
+            return 201, {}
+        if path == "/replays":
+            self.replays.append(content)
             return 201, {}
         if path == "/end":
             self.ends.append(content)

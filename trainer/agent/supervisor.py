@@ -431,6 +431,7 @@ class Supervisor:
                 model_folder=model_folder,
                 base_folder=base,
                 secrets=keys.secrets,
+                replayed_key=keys.replayed,
                 largest_micro_batch=largest_micro_batch,
                 profile=self._config.profile,
                 node=self._config.node.name,

@@ -20,6 +20,7 @@ from trainer.contract.manifest import (
     ProfileManifest,
 )
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest
+from trainer.contract.replay import ReplayResult
 from trainer.contract.rollback import Rollback, RollbackReply, RollbackRequest
 from trainer.contract.run import (
     AttemptEnd,
@@ -132,6 +133,10 @@ class PlatformClient:
     def register_evaluation(self, results: EvaluationResults) -> None:
         """Register the results of an evaluation job."""
         self._request_with_retries("POST", "/evaluations", results)
+
+    def register_replay(self, result: ReplayResult) -> None:
+        """Register the result of a segment of a replay."""
+        self._request_with_retries("POST", "/replays", result)
 
     def claim_preparation(self, request: PreparationRequest) -> PreparationReply:
         """Ask to prepare a data set, or renew that."""

@@ -18,6 +18,7 @@ from trainer.contract.manifest import (
     find_best,
 )
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest
+from trainer.contract.replay import ReplayResult
 from trainer.contract.rollback import Rollback, RollbackRequest
 from trainer.contract.run import (
     AttemptEnd,
@@ -172,6 +173,10 @@ class LocalPlatform:
     def register_evaluation(self, results: EvaluationResults) -> None:
         """Write `evaluation.json` in the output folder."""
         (self.output / "evaluation.json").write_text(results.model_dump_json(indent=2))
+
+    def register_replay(self, result: ReplayResult) -> None:
+        """Write the result in the output folder."""
+        (self.output / f"replay-{result.number}.json").write_text(result.model_dump_json(indent=2))
 
     def claim_preparation(self, request: PreparationRequest) -> PreparationReply:
         """Return that this run prepares its data: nobody else does."""

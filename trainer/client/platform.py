@@ -12,6 +12,7 @@ from trainer.contract.manifest import (
     ProfileManifest,
 )
 from trainer.contract.node_rendezvous import JoinReply, JoinRequest
+from trainer.contract.replay import ReplayResult
 from trainer.contract.rollback import Rollback, RollbackRequest
 from trainer.contract.run import (
     AttemptEnd,
@@ -97,6 +98,10 @@ class Platform(Protocol):
 
     def register_evaluation(self, results: EvaluationResults) -> None:
         """Register the results of an evaluation job."""
+        ...
+
+    def register_replay(self, result: ReplayResult) -> None:
+        """Register the result of a segment of a replay."""
         ...
 
     def claim_preparation(self, request: PreparationRequest) -> PreparationReply:

@@ -243,6 +243,17 @@ AGENT_EVENTS: Mapping[str, EventType] = {
             "is_hang": "Whether the ranks of the node are restarted: nothing that may take long explains it.",
         },
     ),
+    "replay.segment": EventType(
+        "A segment of a finished job was computed again, and compared with the stored checkpoint.",
+        {
+            "number": "Number of the segment, from 0.",
+            "first_step": "Steps done at its start.",
+            "last_step": "Steps done at its end.",
+            "verdict": "`equal`, `within_tolerance`, `differs` or `not_comparable`.",
+            "because": _BECAUSE,
+            "seconds": "Time of the replay, in seconds.",
+        },
+    ),
     REPLICAS_COMPARED: EventType(
         "Replicas differed without a majority, the run went back and took the same steps again: the rank that first "
         "computed something else before was wrong. Its node gets an incident.",

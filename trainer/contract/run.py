@@ -12,6 +12,7 @@ from trainer.contract.checkpoint_interval import SLOT_HOURS_BETWEEN_FAILURES
 from trainer.contract.data import PrepareSpec
 from trainer.contract.evaluation import EvaluationJobSpec
 from trainer.contract.manifest import CheckpointId, CheckpointManifest, DatasetManifest, Sha256, StoredFile
+from trainer.contract.replay import Replay
 from trainer.contract.rollback import Rollback
 from trainer.contract.system import SystemSample
 from trainer.contract.telemetry import TelemetrySpec
@@ -48,7 +49,8 @@ class RunConfig(OneTask, WireModel):
     """Reply of GET /run.
 
     `prefix`: the only part of the object store that this attempt may write to. Exactly one of `training` and `prepare`
-    (which only prepares data) is set; with `evaluation`, the model of `training` is evaluated instead of trained.
+    (which only prepares data) is set; with `evaluation`, the model of `training` is evaluated instead of trained;
+    with `replay`, segments of a finished job with this `training` are computed again, and compared.
     `outbound_allow`: exemptions by an administrator from the rule that addresses
     chosen by users must be public (`trainer.contract.addresses`); None (standalone runs) exempts everything.
     `cache_scope`: the team, which has its own part of a node's cache; empty: the entire cache. `best`: the checkpoint
@@ -67,6 +69,7 @@ class RunConfig(OneTask, WireModel):
     training: TrainingSpec | None
     prepare: PrepareSpec | None = None
     evaluation: EvaluationJobSpec | None = None
+    replay: Replay | None = None
     checkpoint: CheckpointPolicy
     dataset: DatasetSource
     more_datasets: list[DatasetSource] = []
@@ -87,17 +90,30 @@ class RunConfig(OneTask, WireModel):
     deadline: datetime | None = None
 
     @model_serializer(mode="wrap")
-    def _move_evaluated(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write the `training` of an evaluation job as `evaluated`: trainers before it would train the model."""
+    def _move_training(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write the `training` of an evaluation or a replay under another name: trainers before it would train."""
         found: dict[str, Any] = serialize(self)
-        return found if self.evaluation is None else {**found, "evaluated": found["training"], "training": None}
+        name = self._name_of_training
+        return found if name == "training" else {**found, name: found["training"], "training": None}
 
     @model_validator(mode="before")
     @classmethod
-    def _read_evaluated(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("evaluated") is not None:
-            return {**data, "training": data["evaluated"]}
+    def _read_training(cls, data: Any) -> Any:
+        for name in ("evaluated", "replayed"):
+            if isinstance(data, dict) and data.get(name) is not None:
+                return {**data, "training": data[name]}
         return data
+
+    @property
+    def _name_of_training(self) -> str:
+        if self.replay is not None:
+            return "replayed"
+        return "training" if self.evaluation is None else "evaluated"
+
+    @property
+    def trains(self) -> bool:
+        """Return whether the run makes a model: it neither evaluates one nor replays another run."""
+        return self.training is not None and self.evaluation is None and self.replay is None
 
     @property
     def expendable_nodes(self) -> int:
@@ -108,7 +124,7 @@ class RunConfig(OneTask, WireModel):
     def makes_shadows(self) -> bool:
         """Return whether ranks copy their state to memory, from which a restart in place continues."""
         is_restarted = bool(self.max_restarts_in_place or self.spare_nodes) or self.min_nodes is not None
-        return self.checkpoint.shadow_every_steps != "none" and is_restarted and self.evaluation is None
+        return self.checkpoint.shadow_every_steps != "none" and is_restarted and self.trains
 
     @property
     def is_replicated(self) -> bool:
@@ -131,13 +147,15 @@ class DataKeys(WireModel):
     """Reply of GET /keys: Tink streaming keysets (JSON, base64) and secrets.
 
     `dataset`: of the first data set. `more_datasets`: of a mixture's other data sets, by id. `base`: of the job that
-    trained the base model. `secrets`: the team's secrets that the spec names, by name.
+    trained the base model. `replayed`: of the job that is replayed. `secrets`: the team's
+    secrets that the spec names, by name.
     """
 
     job: Annotated[str, Field(repr=False)]
     dataset: Annotated[str, Field(repr=False)]
     more_datasets: Annotated[dict[str, str], Field(repr=False)] = {}
     base: Annotated[str, Field(repr=False)] = ""
+    replayed: Annotated[str, Field(repr=False)] = ""
     secrets: Annotated[dict[str, str], Field(repr=False)] = {}
 
     def of_dataset(self, dataset_id: str) -> str:

@@ -2,14 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from trainer.checkpoint.shadow import ShadowCheckpoints
-from trainer.checkpoint.state import live_shards
+from trainer.checkpoint.state import Shard, live_shards
 from trainer.checkpoint.writer import CheckpointWriter, Identity
 from trainer.client.platform import Platform
 from trainer.contract.encryption import Encryptor
@@ -37,6 +37,7 @@ from trainer.parallel.layout import ParamLayout
 from trainer.parallel.mesh import Mesh
 from trainer.parallel.overlap import has_fused_matmuls
 from trainer.parallel.parallelize import ParallelModel, freeze, parallelize_model, set_trained
+from trainer.parallel.weights import Weights
 from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
 from trainer.storage.base import Storage
@@ -91,8 +92,12 @@ class TrainState:
         return self.resumed.step
 
 
-def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
-    """Build this rank's state; a collective. Raises TrainerError for a spec that these ranks cannot run."""
+Restore = Callable[[RunConfig, ShadowCheckpoints, Sequence[Shard], Weights, Storage, Encryptor, str, Reporter], Resumed]
+
+
+def build(assignment: Assignment, mesh: Mesh, reporter: Reporter, restore: Restore = resume) -> TrainState:
+    """Build this rank's state, and `restore` that to continue from; a collective. Raises TrainerError for a spec that
+    these ranks cannot run."""
     run, training = assignment.run, assignment.training
     platform, storage = assignment.connection.connect(run)
     encryptor = Encryptor(assignment.job_key)
@@ -137,7 +142,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> TrainState:
     identity = Identity(hashlib.sha256(training.model_dump_json().encode()).hexdigest(), corpus.fingerprint)
     shards = live_shards(model.weights, optimizer)
     shadows = ShadowCheckpoints(assignment, mesh, identity, model.weights, shards, reporter)
-    resumed = resume(run, shadows, shards, model.weights, storage, encryptor, corpus.fingerprint, reporter)
+    resumed = restore(run, shadows, shards, model.weights, storage, encryptor, corpus.fingerprint, reporter)
     if not resumed.is_restored:
         with reporter.phase("weights", heartbeat_phase="model"):
             set_trained(model.weights, training, load_shard)

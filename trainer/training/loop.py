@@ -37,20 +37,11 @@ def train(state: TrainState) -> EndClass:
     """
     training, reporter = state.training, state.reporter
     monitor = Monitor(state)
-    pair_figures = 0 if training.preference is None else len(PREFERENCE_FIGURES)
-    pipe = StatsPipe(state.mesh.device, state.mesh.world_size, len(monitor.layers.names), pair_figures)
     profiler = StepProfiler(state.assignment)
-    steps = StepTaker(
-        monitor, pipe, partial(compute_step, state, monitor, profiler), state.mesh.device,
-        data_ranks(state, monitor, profiler),
-    )  # fmt: skip
+    steps = make_step_taker(state, monitor, profiler)
     stopping, done = False, state.first_step
     policy = state.assignment.run.checkpoint
-    if training.compile:
-        with state.reporter.phase("compile"):
-            warm_up(state)
-    elif training.batch_size_schedule.sequences_at(state.first_step) < training.batch_size_schedule.full:
-        warm_up(state)
+    warm_up_if_needed(state)
     if state.first_step == 0:
         run_evaluation(state, monitor, 0)
     reporter.enter_phase("training")
@@ -109,6 +100,16 @@ def train(state: TrainState) -> EndClass:
         )  # fmt: skip
     state.final = FinalState(done, monitor.latest)
     return EndClass.COMPLETED
+
+
+def make_step_taker(state: TrainState, monitor: Monitor, profiler: StepProfiler) -> StepTaker:
+    """Return what takes the steps of a run."""
+    pair_figures = 0 if state.training.preference is None else len(PREFERENCE_FIGURES)
+    pipe = StatsPipe(state.mesh.device, state.mesh.world_size, len(monitor.layers.names), pair_figures)
+    return StepTaker(
+        monitor, pipe, partial(compute_step, state, monitor, profiler), state.mesh.device,
+        data_ranks(state, monitor, profiler),
+    )  # fmt: skip
 
 
 def compute_step(
@@ -227,6 +228,16 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
     """Copy without waiting: the copy of a tensor that is not pinned, or of a single number, waits for a GPU until all
     that was launched before is computed."""
     return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values
+
+
+def warm_up_if_needed(state: TrainState) -> None:
+    """Call `warm_up` for a model that is compiled, and before a batch size ramp."""
+    schedule = state.training.batch_size_schedule
+    if state.training.compile:
+        with state.reporter.phase("compile"):
+            warm_up(state)
+    elif schedule.sequences_at(state.first_step) < schedule.full:
+        warm_up(state)
 
 
 def warm_up(state: TrainState) -> None:

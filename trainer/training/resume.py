@@ -2,7 +2,8 @@
 that it was given, or from the start."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isclose, isfinite
 
@@ -11,6 +12,7 @@ from trainer.checkpoint.reader import load
 from trainer.checkpoint.shadow import ShadowCheckpoints
 from trainer.checkpoint.state import Shard
 from trainer.contract.encryption import DecryptionError, Encryptor, check_manifest
+from trainer.contract.manifest import CheckpointManifest
 from trainer.contract.run import EndClass, RunConfig
 from trainer.errors import TrainerError
 from trainer.parallel.weights import Weights
@@ -76,14 +78,26 @@ def resume(
     begin = time.monotonic()
     with reporter.phase("load", heartbeat_phase="load"):
         check_manifest(stored, encryptor, job_id=run.job_id)
-        try:
+        with names_damage(stored):
             load(stored, shards, weights, storage, encryptor, dataset_fingerprint)
-        except (DecryptionError, MissingObject) as error:
-            raise TrainerError(
-                EndClass.CHECKPOINT_DAMAGED, f"the checkpoint of step {stored.step} is damaged: {error}"
-            ) from error
         weights.sync_compute_copies()
     reporter.event("checkpoint.restored", step=stored.step, tier="stored", seconds=time.monotonic() - begin, ranks="")
+    return resumed_from(stored)
+
+
+@contextmanager
+def names_damage(stored: CheckpointManifest) -> Iterator[None]:
+    """Raise TrainerError (CHECKPOINT_DAMAGED) for a part of a stored checkpoint that is damaged or missing."""
+    try:
+        yield
+    except (DecryptionError, MissingObject) as error:
+        raise TrainerError(
+            EndClass.CHECKPOINT_DAMAGED, f"the checkpoint of step {stored.step} is damaged: {error}"
+        ) from error
+
+
+def resumed_from(stored: CheckpointManifest) -> Resumed:
+    """Return what was known when a checkpoint was stored."""
     progress = Progress.model_validate_json(stored.progress) if stored.progress else Progress()
     known = {"last_saved": stored.step, "metrics": stored.metrics}
     return Resumed(stored.data_position, progress=progress.model_copy(update=known))

@@ -32,6 +32,7 @@ from trainer.training.loop import train
 from trainer.training.measurements import highest
 from trainer.training.numa import bind_to_gpu
 from trainer.training.preflight import Preflight, StoreTarget, check_fitness
+from trainer.training.replay_job import run_replay_job
 from trainer.training.versions import compare_versions, versions_here
 
 
@@ -115,6 +116,10 @@ def _run_preflight(assignment: Assignment, mesh: Mesh, nodes: list[str], reporte
 def _train_and_export(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> EndClass:
     if assignment.run.evaluation is not None:
         end_class = run_evaluation_job(assignment, mesh, reporter)
+        leave()
+        return end_class
+    if assignment.run.replay is not None:
+        end_class = run_replay_job(assignment, mesh, reporter)
         leave()
         return end_class
     state = build(assignment, mesh, reporter)

@@ -1700,6 +1700,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}/replays": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the results of replays
+         * @description Returns the results of all replays of a job, and those of the job itself if it is a replay, the newest replay first. A segment that is still to be computed is not listed.
+         */
+        get: operations["jobs_replays"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}/system": {
         parameters: {
             query?: never;
@@ -6727,7 +6747,8 @@ export interface components {
         };
         /**
          * JobSpec
-         * @description A job: it either trains a model, or prepares data that other jobs train on, or evaluates a trained model.
+         * @description A job: it either trains a model, or prepares data that other jobs train on, or evaluates a trained model, or
+         *     replays a finished job.
          */
         JobSpecRequest: {
             /**
@@ -6883,19 +6904,19 @@ export interface components {
              */
             telemetry: components["schemas"]["TelemetrySpec"];
             /**
-             * @description What to train, on which data, and how. Give one of `training`, `prepare` and `evaluation`.
+             * @description What to train, on which data, and how. Give one of `training`, `prepare`, `evaluation` and `replay`.
              * @default null
              */
             training: components["schemas"]["TrainingSpec"] | null;
             /**
-             * @description Data to tokenize and store, without training. Takes one process on each node. Give one of `training`, `prepare`
-             *     and `evaluation`.
+             * @description Data to tokenize and store, without training. Takes one process on each node. Give one of `training`, `prepare`,
+             *     `evaluation` and `replay`.
              * @default null
              */
             prepare: components["schemas"]["PrepareSpec"] | null;
             /**
-             * @description A trained model to evaluate. Give one of `training`, `prepare` and `evaluation`. The resolved spec also has a
-             *     `training` of one step, by which the model is loaded; nothing is trained.
+             * @description A trained model to evaluate. Give one of `training`, `prepare`, `evaluation` and `replay`. The resolved spec also
+             *     has a `training` of one step, by which the model is loaded; nothing is trained.
              * @default null
              * @example {
              *       "model": "model:support-bot@candidate",
@@ -6910,6 +6931,16 @@ export interface components {
              *     }
              */
             evaluation: components["schemas"]["EvaluationJobSpec"] | null;
+            /**
+             * @description A finished training job to verify. Give one of `training`, `prepare`, `evaluation` and `replay`. The resolved
+             *     spec also has the `training` of that job; nothing is stored but the results.
+             * @default null
+             * @example {
+             *       "job": "job_01JGZ6W8Q4T0V5N2X3Y7ABCDEF",
+             *       "segments": 2
+             *     }
+             */
+            replay: components["schemas"]["ReplaySpec"] | null;
         };
         /** @enum {string} */
         JobStatusEnum: "queued" | "admitted" | "dispatching" | "starting" | "running" | "pausing" | "paused" | "stopping" | "succeeded" | "failed" | "cancelled" | "expired";
@@ -7085,7 +7116,7 @@ export interface components {
             source_id: string;
             /** @description Id of the node that was made from it. */
             target_id: string;
-            /** @description `prepared_from` a data set; `trained_on` a data set, or its tokenised form that was usable while the job ran; `prepares` a data set; `evaluated_on` a data set; `report_on` a data set; `reports_on` a data set, of the job that makes the report; `base`, the model that training started from; `evaluates` a model; `forked_from` a job; `made_by` a job; `version_of` an export; `alias_of` a version; `download_of` an export or a checkpoint. */
+            /** @description `prepared_from` a data set; `trained_on` a data set, or its tokenised form that was usable while the job ran; `prepares` a data set; `evaluated_on` a data set; `replayed_on` a data set; `report_on` a data set; `reports_on` a data set, of the job that makes the report; `base`, the model that training started from; `evaluates` a model; `forked_from` a job; `replays` a job; `made_by` a job; `version_of` an export; `alias_of` a version; `download_of` an export or a checkpoint. */
             relation: components["schemas"]["RelationEnum"];
             /** @description What the spec named a base model by, such as `model:bot@production`; empty if by its id. */
             reference: string;
@@ -9240,6 +9271,36 @@ export interface components {
         };
         /** @enum {string} */
         PeriodEnum: "day" | "month" | "quarter";
+        /**
+         * PinnedSegment
+         * @description A segment of a replay: the steps between two stored checkpoints of the replayed job.
+         */
+        PinnedSegment: {
+            /**
+             * Start
+             * @description Id of the checkpoint to begin with. Without it, the segment begins before the first step.
+             * @example ckp_01JGZ6W8Q4T0V5N2X3Y7ABCDEF
+             */
+            start: string | null;
+            /**
+             * End
+             * @description Id of the checkpoint to compare with.
+             * @example ckp_01JGZ6W8Q4T0V5N2X3Y7ABCDEG
+             */
+            end: string;
+            /**
+             * First Step
+             * @description Number of steps that are done at `start`.
+             * @example 100
+             */
+            first_step: number;
+            /**
+             * Last Step
+             * @description Number of steps that are done at `end`.
+             * @example 200
+             */
+            last_step: number;
+        };
         /** @enum {string} */
         PipelineScheduleEnum: "gpipe" | "1f1b" | "interleaved_1f1b" | "interleaved_zero_bubble" | "zbv_zero_bubble" | "dualpipe_v" | "looped_bfs";
         /** @description What a submission would do now. */
@@ -10364,13 +10425,112 @@ export interface components {
             used_by: components["schemas"]["Dependent"][];
         };
         /** @enum {string} */
-        RelationEnum: "prepared_from" | "trained_on" | "prepares" | "evaluated_on" | "report_on" | "reports_on" | "base" | "evaluates" | "forked_from" | "made_by" | "version_of" | "alias_of" | "download_of";
+        RelationEnum: "prepared_from" | "trained_on" | "prepares" | "evaluated_on" | "replayed_on" | "report_on" | "reports_on" | "base" | "evaluates" | "forked_from" | "replays" | "made_by" | "version_of" | "alias_of" | "download_of";
         /** @description Whether a recorded cycle would be decided the same way. */
         Replay: {
             /** @description Whether the same was decided. */
             same: boolean;
             /** @description Ids of the jobs that were decided differently. */
             differing: string[];
+        };
+        /**
+         * ReplaySpec
+         * @description Segments of a finished training job to compute again from its stored checkpoints. Each result is compared with
+         *     the next stored checkpoint. `resources` like those of that job compare all bits.
+         */
+        ReplaySpec: {
+            /**
+             * Job
+             * @description Id of the job to replay: of the same team, ended, and with two intact stored checkpoints, or one with
+             *     `from_start`.
+             * @example job_01JGZ6W8Q4T0V5N2X3Y7ABCDEF
+             */
+            job: string;
+            /**
+             * Segments
+             * @description Number of segments to replay, each from a checkpoint to the next one. They are chosen at random when the replay
+             *     is submitted; all, if there are fewer.
+             * @default 1
+             */
+            segments: number;
+            /**
+             * From Start
+             * @description Whether the steps before the first stored checkpoint may be chosen too. Of a job that retains only its last
+             *     checkpoints, these are most of its steps.
+             * @default false
+             */
+            from_start: boolean;
+            /**
+             * Tolerance
+             * @description Largest difference of a tensor, where equal bits cannot be expected (another mesh, accelerator or version of
+             *     torch, or a GPU without `training.deterministic`): the norm of the difference, relative to that of what the steps of
+             *     the segment changed in a parameter, and to the tensor itself for the state of the optimizer. Without it 0.001 for a
+             *     job with `training.precision` fp32, and 0.05 for another one; the resolved spec has the number.
+             * @default null
+             * @example 0.01
+             */
+            tolerance: number | null;
+            /**
+             * Pinned
+             * @description The segments that were chosen, in the order of their steps. Set by the platform in the resolved spec; refused in
+             *     a submitted one.
+             * @default null
+             * @example [
+             *       {
+             *         "end": "ckp_2",
+             *         "first_step": 100,
+             *         "last_step": 200,
+             *         "start": "ckp_1"
+             *       }
+             *     ]
+             */
+            pinned: components["schemas"]["PinnedSegment"][] | null;
+        };
+        /** @description The result of a segment of a replay. */
+        ReplayedSegment: {
+            /** @description The job that computed it again. */
+            replay: components["schemas"]["Named"];
+            /** @description The job that was replayed. */
+            replayed: components["schemas"]["Named"];
+            /** @description Number of the segment in the replay, from 0. */
+            number: number;
+            /** @description Id of the checkpoint that it begins with. Empty for one that begins before the first step. */
+            start: string;
+            /** @description Id of the checkpoint that the result was compared with. */
+            end: string;
+            /** @description Steps done at `start`. */
+            first_step: number;
+            /** @description Steps done at `end`. */
+            last_step: number;
+            /** @description `equal`: all bits are; `within_tolerance`: equal bits could not be expected (`is_exact`), and no tensor differs by more than the tolerance; `differs`; or `not_comparable`: a checkpoint cannot be read. */
+            verdict: components["schemas"]["VerdictEnum"];
+            /** @description Whether equal bits could be expected: the same mesh, micro-batches, accelerator and version of torch, and on a GPU `training.deterministic`. */
+            is_exact: boolean;
+            /**
+             * Format: double
+             * @description `replay.tolerance` of the spec. It counts unless `is_exact`.
+             */
+            tolerance: number;
+            /** @description Number of tensors that were compared. */
+            tensors: number;
+            /** @description Number of those of which not all bits are equal. */
+            differing: number;
+            /** @description The ten tensors with the largest difference. */
+            differences: components["schemas"]["TensorDifference"][];
+            /** @description Why it differs or cannot be compared, or why equal bits could not be expected. */
+            because: string;
+            /**
+             * Format: date-time
+             * @description Time at which it was registered, ISO 8601 in UTC.
+             */
+            created_at: string;
+        };
+        /** @description One page of a list of ReplayedSegment objects. */
+        ReplayedSegmentPage: {
+            /** @description Objects of this page. */
+            items: components["schemas"]["ReplayedSegment"][];
+            /** @description Send it as `cursor` for the next page. Null on the last page. */
+            next_cursor: string | null;
         };
         /**
          * Report
@@ -11680,6 +11840,21 @@ export interface components {
              */
             attn_scale: number;
         };
+        /** @description A tensor of the replayed state that differs from the stored one. */
+        TensorDifference: {
+            /** @description Name in the checkpoint: `model/` and a parameter, or another part of the state, such as `exp_avg/`. */
+            name: string;
+            /**
+             * Format: double
+             * @description Largest difference of an element. Null if one is not finite.
+             */
+            largest: number | null;
+            /**
+             * Format: double
+             * @description Norm of the difference: of a parameter relative to that of what the steps of the segment changed in it, of other state relative to the stored tensor. Null if that is 0, or the difference is not finite.
+             */
+            relative: number | null;
+        };
         /** @description Where the time of a job went, from its submission to its end or to now. */
         Timeline: {
             /** @description All of the time, in order and without gaps. Of more than 400 spans the shortest join a neighbour. */
@@ -12255,6 +12430,8 @@ export interface components {
             /** @description Role on the whole platform: `none`, `auditor` (sees every team's queue, quotas, budgets, costs and the audit trail) or `platform_admin`. */
             platform_role: components["schemas"]["PlatformRoleEnum"];
         };
+        /** @enum {string} */
+        VerdictEnum: "equal" | "within_tolerance" | "differs" | "not_comparable";
         /** @description A version of a model: the export of a job. It never changes. */
         Version: {
             /** @description Number of the version within its model, from 1. */
@@ -26110,6 +26287,146 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ProfilePage"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    jobs_replays: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One page of a list of ReplayedSegment objects. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReplayedSegmentPage"];
                 };
             };
             /** @description The body is not what its Content-Type says. */

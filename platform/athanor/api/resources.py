@@ -41,6 +41,7 @@ RESOURCES = (
     _resource(
         "Checkpoints", rf"checkpoints(?!.*/deletion)|{_JOB}/checkpoints", "States that a job saved to resume from."
     ),
+    _resource("Replays", rf"{_JOB}/replays", "Segments of finished jobs, computed again and compared."),
     _resource(
         "Artifacts",
         rf"artifacts(?!.*/deletion)|{_JOB}/artifacts",

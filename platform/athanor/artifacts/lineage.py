@@ -30,6 +30,7 @@ from athanor.artifacts.models import (
     ModelAlias,
     ModelVersion,
     PreparedDataset,
+    ReplayedSegment,
 )
 from athanor.core.errors import FieldProblem, Invalid, NotFound
 from athanor.jobs.models import Attempt, DatasetUse, Job, JobEvent
@@ -65,11 +66,13 @@ class Relation(StrEnum):
     TRAINED_ON = "trained_on"
     PREPARES = "prepares"
     EVALUATED_ON = "evaluated_on"
+    REPLAYED_ON = "replayed_on"
     REPORT_ON = "report_on"
     REPORTS_ON = "reports_on"
     BASE = "base"
     EVALUATES = "evaluates"
     FORKED_FROM = "forked_from"
+    REPLAYS = "replays"
     MADE_BY = "made_by"
     VERSION_OF = "version_of"
     ALIAS_OF = "alias_of"
@@ -316,6 +319,16 @@ class _Reader:
                     Edge(origin, fork, Relation.FORKED_FROM),
                 )
 
+        yield from self._replayed(nodes)
+
+    def _replayed(self, nodes: list[Node]) -> Found:
+        """Yield the jobs that jobs replay."""
+        replays = {node.id: replay["job"] for node in nodes if (replay := node.row.resolved_spec.get("replay"))}
+        found = {job.id: _job(job) for job in self._jobs(pk__in=set(replays.values()))} if replays else {}
+        for replay, replayed in replays.items():
+            if replayed in found:
+                yield found[replayed], Edge(replayed, replay, Relation.REPLAYS)
+
     def _bases(self, nodes: list[Node]) -> Found:
         bases = {node.id: base for node in nodes if (base := _base(node.row.resolved_spec))}
         models = [base.removeprefix("model:") for base in bases.values() if base.startswith("model:")]
@@ -349,6 +362,8 @@ class _Reader:
                 yield _report(report), Edge(report.job_id, report.id, Relation.MADE_BY)
         for fork in self._jobs(forked_from__in=ids):
             yield _job(fork), Edge(str(fork.forked_from_id), fork.id, Relation.FORKED_FROM)
+        for replay in self._jobs(pk__in=ReplayedSegment.objects.filter(replayed__in=ids).values("job")):
+            yield _job(replay), Edge(replay.resolved_spec["replay"]["job"], replay.id, Relation.REPLAYS)
         stored = Q(retired_at=None) | Q(deletion__isnull=False)
         for checkpoint in self._checkpoints(stored, job__in=ids):
             yield _checkpoint(checkpoint), Edge(checkpoint.job_id, checkpoint.id, Relation.MADE_BY)
@@ -514,6 +529,8 @@ def _state(deletion: Deletion | None, stored: str) -> str:
 def _use(job: Job) -> Relation:
     if job.resolved_spec["training"] is None:
         return Relation.REPORTS_ON if (job.resolved_spec["prepare"] or {}).get("report") else Relation.PREPARES
+    if job.resolved_spec.get("replay"):
+        return Relation.REPLAYED_ON
     return Relation.EVALUATED_ON if job.resolved_spec.get("evaluation") else Relation.TRAINED_ON
 
 

@@ -468,6 +468,46 @@ class EvaluationResult(models.Model):
         return f"{self.name}.{self.metric} of {self.artifact_id or self.base}"
 
 
+class ReplayedSegment(models.Model):
+    """The result of a segment of a replay: steps of a finished job, computed again. It never changes.
+
+    `job`: the replay. `start` and `end`: ids of the checkpoints of `replayed` between which its steps are; `start` is
+    empty for a segment that begins before the first step. Other fields are those of `trainer.contract.replay`.
+    """
+
+    class Verdict(models.TextChoices):
+        EQUAL = "equal"
+        WITHIN_TOLERANCE = "within_tolerance"
+        DIFFERS = "differs"
+        NOT_COMPARABLE = "not_comparable"
+
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
+    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="+")
+    attempt = models.ForeignKey(Attempt, on_delete=models.PROTECT, related_name="+")
+    replayed = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="+")
+    number = models.PositiveIntegerField()
+    start = models.CharField(max_length=40, blank=True)
+    end = models.CharField(max_length=40)
+    first_step = models.PositiveIntegerField()
+    last_step = models.PositiveIntegerField()
+    verdict = models.CharField(max_length=20, choices=Verdict.choices)
+    is_exact = models.BooleanField()
+    tolerance = models.FloatField()
+    tensors = models.PositiveIntegerField()
+    differing = models.PositiveIntegerField()
+    differences = models.JSONField(default=list)
+    because = models.TextField(blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["job", "number"], name="one_result_of_a_segment_per_replay")
+        ]
+
+    def __str__(self) -> str:
+        return f"steps {self.first_step} to {self.last_step} of {self.replayed_id}: {self.verdict}"
+
+
 class JobStorage(models.Model):
     """Objects under a job's prefix that no manifest names (artifacts/unreferenced.py).
 

@@ -17,6 +17,7 @@ from athanor.core.errors import Conflict, NotFound
 from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.states import ATTEMPT_LIVE, Desired, JobStatus
+from athanor.specs.v1 import is_training
 from trainer.contract.encryption import authenticate
 from trainer.contract.manifest import ProfileManifest
 from trainer.contract.run import ProfileRequest
@@ -95,9 +96,10 @@ def profiles_of(job: Job) -> QuerySet[Profile]:
 
 
 def _check_trains(job: Job) -> None:
-    if job.resolved_spec["training"] is None or job.resolved_spec.get("evaluation"):
+    if not is_training(job.resolved_spec):
         does = "evaluates a model" if job.resolved_spec.get("evaluation") else "only prepares data"
-        raise Conflict("nothing_to_profile", f"{job.id} {does} and takes no steps", remedy="profile a run")
+        does = "replays another job" if job.resolved_spec.get("replay") else does
+        raise Conflict("nothing_to_profile", f"{job.id} {does} and trains no model", remedy="profile a run")
     if job.status not in TRAINING or job.desired != Desired.RUN.value:
         state = job.status if job.status not in TRAINING else f"{job.status}, and asked to {job.desired}"
         raise Conflict("job_not_running", f"{job.id} is {state}", remedy="ask while it is running")

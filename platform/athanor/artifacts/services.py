@@ -247,7 +247,8 @@ def check_may_write(attempt: Attempt, keys_asked: list[str]) -> None:
 def check_may_read(attempt: Attempt, keys_asked: list[str]) -> None:
     """Raise Forbidden for keys that the attempt may not read, and Invalid for a bucket no longer granted.
 
-    It may read its own job's objects, and those of the data sets and the base model that the job names.
+    It may read its own job's objects, those of the data sets and the base model that the job names, and those of the
+    checkpoints that it replays.
     """
     prefix = job_prefix(attempt.job_id)
     foreign = [key for key in keys_asked if not buckets.is_below_any(key, [prefix])]
@@ -265,11 +266,23 @@ def check_may_read(attempt: Attempt, keys_asked: list[str]) -> None:
     elif base:
         model = Artifact.objects.filter(pk=base.removeprefix("model:"), job__team_id=attempt.job.team_id).first()
         granted |= {part["key"] for file in model.manifest["files"] for part in file["parts"]} if model else set()
+    for row in replayed_checkpoints(attempt.job).values():
+        granted |= {part["key"] for file in row.manifest["files"] for part in file["parts"]}
     for key in foreign:
         if buckets.is_below_any(key, prefixes):
             datasets.check_bucket(attempt.job.team, key)
         elif key not in granted:
             raise Forbidden("outside_prefix", f"{key!r} is not this job's", remedy="read your own job's objects")
+
+
+def replayed_checkpoints(job: Job) -> dict[str, Checkpoint]:
+    """Return the checkpoints of the segments that a job replays, by id; none for another job."""
+    replay = job.resolved_spec.get("replay")
+    if not replay:
+        return {}
+    ids = {segment[name] for segment in replay["pinned"] for name in ("start", "end") if segment[name]}
+    rows = Checkpoint.objects.filter(pk__in=ids, job=replay["job"], job__team_id=job.team_id)
+    return {row.id: row for row in rows}
 
 
 def opened_parts(row: Checkpoint | Artifact, path: str) -> Iterator[bytes]:

@@ -28,6 +28,7 @@ from athanor.cli import (
     projects,
     quotas,
     registry,
+    replays,
     signatures,
     signing_keys,
     simulate,
@@ -100,6 +101,7 @@ app.add_typer(
     help="Checkpoints: list, mark as damaged or intact, retire.",
     no_args_is_help=True,
 )
+app.command("verify")(replays.verify)
 app.command("lineage")(lineage.lineage)
 registry.app.command("document")(model_documentation.document)
 registry.app.command("sign")(models.sign)

@@ -219,6 +219,13 @@ class MlflowSpec(TypedDict):
     run_name: NotRequired[str | None]
 
 
+class PinnedSegment(TypedDict):
+    start: str | None
+    end: str
+    first_step: int
+    last_step: int
+
+
 ProfileStatusEnum: TypeAlias = Literal['requested', 'ready', 'failed']
 
 
@@ -481,6 +488,14 @@ class Profile(TypedDict):
     requested_by: str
     created_at: str
     finished_at: str | None
+
+
+class ReplaySpec(TypedDict):
+    job: str
+    segments: NotRequired[int]
+    from_start: NotRequired[bool]
+    tolerance: NotRequired[float | None]
+    pinned: NotRequired[list[PinnedSegment] | None]
 
 
 class TelemetrySpec(TypedDict):
@@ -834,3 +849,4 @@ class JobSpecRequest(TypedDict):
     training: NotRequired[TrainingSpec | None]
     prepare: NotRequired[PrepareSpec | None]
     evaluation: NotRequired[EvaluationJobSpec | None]
+    replay: NotRequired[ReplaySpec | None]

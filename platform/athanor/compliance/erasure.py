@@ -35,6 +35,7 @@ from athanor.artifacts.models import (
     PreparedDataset,
     Profile,
     RegisteredModel,
+    ReplayedSegment,
     TeamKey,
 )
 from athanor.artifacts.services import job_prefix
@@ -199,6 +200,7 @@ def _scrub(job: Job) -> None:
     for model in OF_ATTEMPTS:
         model._default_manager.filter(attempt__in=attempts).delete()
     EvaluationResult.objects.filter(Q(job=job) | Q(artifact__job=job)).delete()  # of and by the job, before both
+    ReplayedSegment.objects.filter(Q(job=job) | Q(replayed=job)).delete()
     ModelVersion.objects.filter(artifact__job=job).delete()  # with their aliases, before their artifacts
     for model in OF_JOBS:
         model._default_manager.filter(job=job).delete()

@@ -12,7 +12,7 @@ from django.utils import timezone
 from pydantic import ValidationError
 
 from athanor.accounts.failures import run_isolated
-from athanor.artifacts import data_reports, datasets, keys, profiles, registry, storage
+from athanor.artifacts import data_reports, datasets, keys, profiles, registry, replays, storage
 from athanor.artifacts import services as artifacts
 from athanor.artifacts.models import Artifact, Checkpoint, EvaluationResult
 from athanor.backends.base import Cause
@@ -121,6 +121,8 @@ def _missing_result(attempt: Attempt) -> str:
     spec = spec_of(attempt.job)
     if spec.evaluation is not None:
         return "" if EvaluationResult.objects.filter(job=attempt.job).exists() else "result"
+    if spec.replay is not None:
+        return "" if replays.is_complete(attempt.job, spec.replay) else "result"
     if spec.training is not None:
         found = Artifact.objects.filter(attempt=attempt, kind=Artifact.Kind.MODEL).exists()
         return "" if found else "model"

@@ -7,6 +7,7 @@ from athanor.backends.plan import LaunchPlan, backend_name
 from athanor.specs.v1 import JobSpec
 from trainer.contract import environment as names
 from trainer.contract.manifest import CheckpointManifest
+from trainer.contract.replay import Replay
 from trainer.contract.rollback import Rollback
 from trainer.contract.run import BaseModelSource, DatasetSource, RunConfig
 from trainer.contract.training import ProcessLayout
@@ -66,6 +67,7 @@ def run_config(
     resume: CheckpointManifest | None,
     best: CheckpointManifest | None,
     rollbacks: list[Rollback],
+    replay: Replay | None,
     slot_hours_between_failures: float,
     launched_at: datetime,
     outbound_allow: str,
@@ -81,6 +83,7 @@ def run_config(
         training=spec.training,
         prepare=spec.prepare,
         evaluation=spec.evaluation,
+        replay=replay,
         checkpoint=spec.checkpoint,
         dataset=datasets[0],
         more_datasets=datasets[1:],

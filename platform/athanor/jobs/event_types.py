@@ -168,6 +168,17 @@ PLATFORM_EVENTS: Mapping[str, PlatformEventType] = {
         },
         _ATTEMPT,
     ),
+    "replay.registered": PlatformEventType(
+        "The result of a segment of a replay was stored.",
+        {
+            "replayed": "Id of the job that was replayed.",
+            "first_step": "Steps done at the start of the segment.",
+            "last_step": "Steps done at its end.",
+            "verdict": "`equal`, `within_tolerance`, `differs` or `not_comparable`.",
+            "because": _WHY,
+        },
+        _ATTEMPT,
+    ),
     "model.alias_moved": PlatformEventType(
         "An alias of a registered model was pointed to a version that the job made.",
         {

@@ -98,7 +98,7 @@ def estimate(spec: JobSpec, pool: PoolShape, *, with_smallest_micro_batches: boo
     return Estimate(
         num_parameters=training.model.resolve().num_parameters(vocab),
         processes=spec.resources.world_size,
-        tokens_total=0 if spec.evaluation is not None else training.tokens_before(training.steps),
+        tokens_total=training.tokens_before(training.steps) if spec.trains else 0,
         memory_bytes_per_process=device,
         pool_memory_bytes_per_process=available,
         host_bytes_per_process=device if on_host else PROCESS_BYTES + max(each.host + each.saves for each in memories),
@@ -267,7 +267,7 @@ def warnings(spec: JobSpec, pool: PoolShape) -> list[FieldProblem]:
     if slow:
         found.append(FieldProblem("/training/precision", "slow_precision", slow))
     policy = spec.checkpoint
-    saves = spec.training is not None and spec.evaluation is None and policy.every_minutes is None
+    saves = spec.trains and policy.every_minutes is None
     if saves and spec.training is not None and policy.every_steps > spec.training.steps:
         found.append(
             FieldProblem(
@@ -276,7 +276,7 @@ def warnings(spec: JobSpec, pool: PoolShape) -> list[FieldProblem]:
                 f"every {policy.every_steps} steps in a run of {spec.training.steps}: a fault starts over",
             )
         )
-    if spec.training is not None and spec.evaluation is None and isinstance(policy.shadow_every_steps, int):
+    if spec.trains and isinstance(policy.shadow_every_steps, int):
         found += _shadows_too_large(estimate(spec, pool, with_smallest_micro_batches=True), spec, pool)
     return found
 

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AwareDatetime, Field, field_validator, model_validator
@@ -10,6 +10,7 @@ from pydantic import AwareDatetime, Field, field_validator, model_validator
 from trainer.contract.base import CheckedModel, FieldConflict, Pattern, SpecModel
 from trainer.contract.data import PrepareSpec
 from trainer.contract.evaluation import EvaluationJobSpec
+from trainer.contract.replay import MAX_SEGMENTS
 from trainer.contract.telemetry import TelemetrySpec
 from trainer.contract.training import CheckpointPolicy, OneTask, ProcessLayout, TrainingSpec
 from trainer.contract.units import DURATION, SIZE
@@ -39,6 +40,7 @@ Alias = Annotated[
     Pattern(ALIAS_PATTERN, "lower-case letters, digits and -, beginning with a letter"),
 ]
 SECONDS_PER_DAY = 86_400
+TASKS = ("training", "prepare", "evaluation", "replay")
 
 
 class Resources(ProcessLayout):
@@ -157,8 +159,51 @@ with warnings.catch_warnings():
                 yield FieldConflict("alias", "alias needs register, the name of the model", ("register",))
 
 
+class PinnedSegment(SpecModel):
+    """A segment of a replay: the steps between two stored checkpoints of the replayed job."""
+
+    start: Annotated[Annotated[str, Field(max_length=40)] | None, Field(examples=["ckp_01JGZ6W8Q4T0V5N2X3Y7ABCDEF"])]
+    """Id of the checkpoint to begin with. Without it, the segment begins before the first step."""
+    end: Annotated[str, Field(max_length=40, examples=["ckp_01JGZ6W8Q4T0V5N2X3Y7ABCDEG"])]
+    """Id of the checkpoint to compare with."""
+    first_step: Annotated[int, Field(ge=0, examples=[100])]
+    """Number of steps that are done at `start`."""
+    last_step: Annotated[int, Field(ge=1, examples=[200])]
+    """Number of steps that are done at `end`."""
+
+
+class ReplaySpec(SpecModel):
+    """Segments of a finished training job to compute again from its stored checkpoints. Each result is compared with
+    the next stored checkpoint. `resources` like those of that job compare all bits."""
+
+    job: Annotated[JobId, Field(examples=["job_01JGZ6W8Q4T0V5N2X3Y7ABCDEF"])]
+    """Id of the job to replay: of the same team, ended, and with two intact stored checkpoints, or one with
+    `from_start`."""
+    segments: Annotated[int, Field(ge=1, le=MAX_SEGMENTS)] = 1
+    """Number of segments to replay, each from a checkpoint to the next one. They are chosen at random when the replay
+    is submitted; all, if there are fewer."""
+    from_start: bool = False
+    """Whether the steps before the first stored checkpoint may be chosen too. Of a job that retains only its last
+    checkpoints, these are most of its steps."""
+    tolerance: Annotated[Annotated[float, Field(ge=0, le=1)] | None, Field(examples=[0.01])] = None
+    """Largest difference of a tensor, where equal bits cannot be expected (another mesh, accelerator or version of
+    torch, or a GPU without `training.deterministic`): the norm of the difference, relative to that of what the steps of
+    the segment changed in a parameter, and to the tensor itself for the state of the optimizer. Without it 0.001 for a
+    job with `training.precision` fp32, and 0.05 for another one; the resolved spec has the number."""
+    pinned: Annotated[
+        list[PinnedSegment] | None,
+        Field(
+            examples=[[{"start": "ckp_1", "end": "ckp_2", "first_step": 100, "last_step": 200}]],
+            exclude_if=lambda value: value is None,
+        ),
+    ] = None
+    """The segments that were chosen, in the order of their steps. Set by the platform in the resolved spec; refused in
+    a submitted one."""
+
+
 class JobSpec(OneTask, CheckedModel):
-    """A job: it either trains a model, or prepares data that other jobs train on, or evaluates a trained model."""
+    """A job: it either trains a model, or prepares data that other jobs train on, or evaluates a trained model, or
+    replays a finished job."""
 
     version: Literal[1] = 1
     """Version of this format. There is only version 1."""
@@ -213,10 +258,10 @@ class JobSpec(OneTask, CheckedModel):
     telemetry: TelemetrySpec = TelemetrySpec()
     """Further destinations of the run's metrics. Ignored with `prepare`."""
     training: TrainingSpec | None = None
-    """What to train, on which data, and how. Give one of `training`, `prepare` and `evaluation`."""
+    """What to train, on which data, and how. Give one of `training`, `prepare`, `evaluation` and `replay`."""
     prepare: PrepareSpec | None = None
-    """Data to tokenize and store, without training. Takes one process on each node. Give one of `training`, `prepare`
-    and `evaluation`."""
+    """Data to tokenize and store, without training. Takes one process on each node. Give one of `training`, `prepare`,
+    `evaluation` and `replay`."""
     evaluation: Annotated[
         EvaluationJobSpec | None,
         Field(
@@ -230,8 +275,17 @@ class JobSpec(OneTask, CheckedModel):
             exclude_if=lambda value: value is None,
         ),
     ] = None
-    """A trained model to evaluate. Give one of `training`, `prepare` and `evaluation`. The resolved spec also has a
-    `training` of one step, by which the model is loaded; nothing is trained."""
+    """A trained model to evaluate. Give one of `training`, `prepare`, `evaluation` and `replay`. The resolved spec also
+    has a `training` of one step, by which the model is loaded; nothing is trained."""
+    replay: Annotated[
+        ReplaySpec | None,
+        Field(
+            examples=[{"job": "job_01JGZ6W8Q4T0V5N2X3Y7ABCDEF", "segments": 2}],
+            exclude_if=lambda value: value is None,
+        ),
+    ] = None
+    """A finished training job to verify. Give one of `training`, `prepare`, `evaluation` and `replay`. The resolved
+    spec also has the `training` of that job; nothing is stored but the results."""
 
     @field_validator("telemetry")
     @classmethod
@@ -250,19 +304,32 @@ class JobSpec(OneTask, CheckedModel):
         return self
 
     def _conflicts(self) -> Iterator[FieldConflict]:
-        given = [name for name in ("training", "prepare", "evaluation") if getattr(self, name) is not None]
-        if self.evaluation is not None and self.training is not None and self.evaluation.is_loaded_by(self.training):
+        given = [name for name in TASKS if getattr(self, name) is not None]
+        if self.replay is not None and self.replay.pinned is not None and self.training is not None:
+            given.remove("training")  # as below
+        elif self.evaluation is not None and self.training is not None and self.evaluation.is_loaded_by(self.training):
             given.remove("training")  # a resolved spec has it
         if len(given) != 1:
             found = f"; it has {' and '.join(given)}" if given else ""
-            yield FieldConflict("", f"give exactly one of training, prepare and evaluation{found}")
-        task = "prepare" if self.prepare is not None else "evaluation"
-        if self.output.register is not None and (self.prepare is not None or self.evaluation is not None):
+            yield FieldConflict("", f"give exactly one of training, prepare, evaluation and replay{found}")
+        task = next((name for name in TASKS[1:] if getattr(self, name) is not None), None)
+        if self.output.register is not None and task is not None:
             yield FieldConflict("output", f"{task} makes no model to register; leave output out", (task,))
         nodes = self.resources.nodes + self.resources.spare_nodes
         if self.prepare is not None and self.prepare.report is not None and nodes > 1:
             message = f"prepare.report is made by one node, not {nodes}; leave resources.nodes and spare_nodes out"
             yield FieldConflict("resources.nodes", message, ("prepare.report", "resources.spare_nodes"))
+
+    @property
+    def trains(self) -> bool:
+        """Return whether the job makes a model."""
+        return self.training is not None and self.evaluation is None and self.replay is None
+
+
+def is_training(resolved: dict[str, Any]) -> bool:
+    """Return whether the job of a resolved spec makes a model: it has a `training` that is not only loaded."""
+    tasks_beside = resolved.get("evaluation") or resolved.get("replay")
+    return resolved.get("training") is not None and not tasks_beside
 
 
 PRIORITY_VALUES: dict[str, int] = {"low": -10, "normal": 0, "high": 10}

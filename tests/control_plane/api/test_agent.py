@@ -84,7 +84,7 @@ def test_an_attempt_is_told_its_run_and_its_keys(agent: AgentClient, attempt: At
     assert config.dataset.origin == "builtin"
     assert config.resume is None
     answer = agent("GET", "keys").json()
-    assert set(answer) == {"job", "dataset", "more_datasets", "base", "secrets"}
+    assert set(answer) == {"job", "dataset", "more_datasets", "base", "replayed", "secrets"}
     assert answer["job"] != answer["dataset"]
     assert answer == agent("GET", "keys").json()
 

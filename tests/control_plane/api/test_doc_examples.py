@@ -34,7 +34,7 @@ from trainer.contract.training import TrainingSpec
 pytestmark = pytest.mark.django_db
 COMMAND = re.compile(r"^[ ]*(?:\$ )?((?:athanor|make|curl|python|\S*/python|torchrun) .*)$")
 # What an example names and a new installation does not have: its errors are the right ones.
-NOT_HERE = {"dataset_missing", "base_not_found", "unknown_secret"}
+NOT_HERE = {"dataset_missing", "base_not_found", "unknown_secret", "unknown_job"}
 # As in docs/operations/slurm.md.
 SERVER_PART = {
     "kind": "slurm",
@@ -190,7 +190,7 @@ def _wholes(fragment: dict[str, Any]) -> list[dict[str, Any]]:
     wholes = []
     if set(fragment) <= set(JobSpec.model_fields):
         inner = {**base["training"], **fragment.get("training", {})}
-        task = {} if {"prepare", "evaluation"} & fragment.keys() else {"training": inner}
+        task = {} if {"prepare", "evaluation", "replay"} & fragment.keys() else {"training": inner}
         rest = {name: part for name, part in base.items() if name != "training"}
         wholes.append({**rest, **fragment, "resources": base["resources"], **task})
     if set(fragment) <= set(TrainingSpec.model_fields):

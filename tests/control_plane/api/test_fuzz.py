@@ -79,7 +79,7 @@ SUBMISSION = {  # rules between fields; what a spec names; what its pool has
     "dataset_empty", "no_text_field", "base_not_found", "unknown_cluster", "cluster_disabled", "unknown_accelerator",
     "address_not_allowed", "destination_not_allowed", "does_not_fit", "too_many_nodes", "too_much_memory",
     "too_many_processes", "no_use_for_spares", "wrong_mesh", "too_few_sequences",
-    "not_fewer_nodes", "does_not_train",
+    "not_fewer_nodes", "does_not_train", "set_by_the_platform",
 }  # fmt: skip
 RULES_OF_ALERTS = {"required", "not_used", "side"}  # what each measure needs
 REFUSALS: dict[str, set[str]] = {

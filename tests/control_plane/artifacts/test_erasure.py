@@ -25,6 +25,7 @@ from athanor.artifacts.models import (
     ModelAlias,
     ModelVersion,
     RegisteredModel,
+    ReplayedSegment,
     TeamKey,
     TeamSecret,
 )
@@ -137,6 +138,10 @@ def test_an_erased_team_cannot_be_read_even_with_copies_of_its_objects(
         team=team, job=job, attempt=drive.attempt_of(job), artifact=Artifact.objects.get(job=job), name="facts",
         metric="accuracy", source="dataset:facts", value=0.5, n=1, tokens=1,
     )  # fmt: skip
+    ReplayedSegment.objects.create(
+        team=team, job=job, attempt=drive.attempt_of(job), replayed=job, number=0, end="ckp_1", first_step=0,
+        last_step=1, verdict="equal", is_exact=True, tolerance=0.05, tensors=1, differing=0,
+    )  # fmt: skip
     events = AuditEvent.objects.count()
     deletion = operator.send("DELETE", f"teams/{team.id}?permanently=true").json()
     assert (erasure.run_due(), erasure.run_due()) == (1, 0)
@@ -144,7 +149,7 @@ def test_an_erased_team_cannot_be_read_even_with_copies_of_its_objects(
     assert objects_of(job) == []
     for table in (
         TeamKey, DataKey, TeamSecret, Webhook, Delivery, Dataset, Artifact, Checkpoint, JobEvent, LogChunk,
-        RegisteredModel, ModelVersion, ModelAlias, EvaluationResult,
+        RegisteredModel, ModelVersion, ModelAlias, EvaluationResult, ReplayedSegment,
     ):  # fmt: skip
         assert not table._default_manager.exists(), table
     assert not Membership.objects.filter(team=team).exists()

@@ -20,6 +20,7 @@ urlpatterns = [
     path("rollbacks", views.RollbacksView.as_view()),
     path("artifacts", views.ArtifactsView.as_view()),
     path("evaluations", views.EvaluationsView.as_view()),
+    path("replays", views.ReplaysView.as_view()),
     path("datasets", views.DatasetsView.as_view()),
     path("preparations:claim", views.ClaimPreparationView.as_view()),
     path("preparations:release", views.ReleasePreparationView.as_view()),

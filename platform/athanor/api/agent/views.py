@@ -19,6 +19,7 @@ from athanor.artifacts import (
     keys,
     preparations,
     profiles,
+    replays,
     services,
     storage,
     team_secrets,
@@ -40,6 +41,7 @@ from trainer.contract.manifest import (
     ProfileManifest,
 )
 from trainer.contract.node_rendezvous import JoinRequest
+from trainer.contract.replay import ReplayResult
 from trainer.contract.rollback import RollbackReply, RollbackRequest
 from trainer.contract.run import (
     AttemptEnd,
@@ -120,15 +122,18 @@ class KeysView(AgentView):
     """Requests to `/keys`."""
 
     def get(self, request: Request) -> Response:
-        """Return the data keys of the job, its data sets and its base model, and its secrets."""
+        """Return the data keys of the job, its data sets, its base model and the job that it replays, and its
+        secrets."""
         job = self.attempt(request).job
         first, *others = job.dataset_ids
-        owner = base_models.owner_of(job.team, spec_of(job).training)
+        spec = spec_of(job)
+        owner = base_models.owner_of(job.team, spec.training)
         answer = DataKeys(
             job=keys.data_key(job.id, job.team),
             dataset=keys.data_key(first, job.team),
             more_datasets={dataset_id: keys.data_key(dataset_id, job.team) for dataset_id in others},
             base=keys.data_key(owner, job.team) if owner else "",
+            replayed=keys.data_key(spec.replay.job, job.team) if spec.replay else "",
             secrets=team_secrets.deliver(job),
         )
         return Response(answer.model_dump(mode="json"))
@@ -246,6 +251,15 @@ class EvaluationsView(AgentView):
         """Register the results of an evaluation job."""
         rows = evaluations.register(self.attempt(request), parse_message(request, EvaluationResults))
         return Response({"results": len(rows)}, status=201)
+
+
+class ReplaysView(AgentView):
+    """Requests to `/replays`."""
+
+    def post(self, request: Request) -> Response:
+        """Register the result of a segment of a replay."""
+        row = replays.register(self.attempt(request), parse_message(request, ReplayResult))
+        return Response({"number": row.number}, status=201)
 
 
 class DatasetsView(AgentView):

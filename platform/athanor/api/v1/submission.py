@@ -5,7 +5,7 @@ from typing import Any
 from athanor.accounts.models import Team
 from athanor.accounts.selectors import Principal
 from athanor.api.access import team_to_write
-from athanor.artifacts import base_models, data_policy, datasets, team_secrets
+from athanor.artifacts import base_models, data_policy, datasets, replays, team_secrets
 from athanor.artifacts.models import Dataset
 from athanor.clusters.selectors import pool_for
 from athanor.core.errors import FieldProblem, Invalid
@@ -47,13 +47,18 @@ def validate_submission(principal: Principal, team: Team, written: Any, forked_f
     except Invalid as error:
         problems += error.problems
     try:
-        data = datasets.resolve_all(team, spec.data, task)
+        if spec.replay is not None:
+            named = jobs_of_team(principal, team, [spec.replay.job]).get(spec.replay.job)
+            spec, data = replays.resolve(team, spec, spec.replay, named)
+        else:
+            data = datasets.resolve_all(team, spec.data, task)
         problems += data_policy.problems_of(team, spec, data, found.values())
-        spec = _with_data(spec, datasets.with_detected_formats(spec.data, data, task))
+        if spec.replay is None:
+            spec = _with_data(spec, datasets.with_detected_formats(spec.data, data, task))
     except Invalid as error:
         problems += error.problems
     try:
-        if spec.training is not None:
+        if spec.training is not None and spec.replay is None:
             spec = spec.model_copy(update={"training": base_models.look_up(team, spec.training)})
     except Invalid as error:
         problems += error.problems

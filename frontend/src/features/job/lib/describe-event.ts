@@ -170,6 +170,12 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(`Evaluation ${word("name")} computed on ${number("n") ?? "?"} items in ${duration(number("seconds"))}`);
     case "evaluation.registered":
       return described(`${number("results") ?? "?"} results of the evaluation stored with the model`, "good");
+    case "replay.segment":
+      return described(`Steps ${number("first_step") ?? "?"} to ${number("last_step") ?? "?"} replayed: ${word("verdict")}`);
+    case "replay.registered": {
+      const isGood = word("verdict") === "equal" || word("verdict") === "within_tolerance";
+      return described(`Result of the replay stored: ${word("verdict")}`, isGood ? "good" : "bad");
+    }
     case "export.best":
       return described(`The model is that of step ${step ?? "?"}, which had the lowest held-out loss`);
     case "export.finished":

@@ -20,6 +20,7 @@ from athanor.jobs.reasons import explain
 from athanor.jobs.selectors import attempts_of, timeline_of
 from athanor.jobs.states import AttemptStatus, Desired, Health, JobStatus
 from athanor.jobs.timeline import total
+from athanor.specs.v1 import is_training
 from athanor.telemetry.models import Progress
 from trainer.contract.optimisation import batch_size_schedule
 
@@ -421,12 +422,12 @@ class ForkSerializer(RequestSerializer):
 
 
 def serialize_progress(job: Job) -> dict[str, Any] | None:
-    """Return the progress of a job, None without one or for a job that only prepares data or evaluates a model."""
+    """Return the progress of a job, None without one or for a job that makes no model."""
     progress = _progress(job)
     if progress is None:
         return None
     training = job.resolved_spec["training"]
-    if training is None or job.resolved_spec.get("evaluation"):
+    if not is_training(job.resolved_spec):
         return None
     length = training["sequence_length"]
     schedule = batch_size_schedule(training["tokens_per_step"], length, training.get("batch_ramp"))
