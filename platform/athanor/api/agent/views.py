@@ -123,12 +123,11 @@ class KeysView(AgentView):
         """Return the data keys of the job, its data sets and its base model, and its secrets."""
         job = self.attempt(request).job
         first, *others = job.dataset_ids
-        owner = base_models.owner_of(job.team, spec_of(job).training)
         answer = DataKeys(
             job=keys.data_key(job.id, job.team),
             dataset=keys.data_key(first, job.team),
             more_datasets={dataset_id: keys.data_key(dataset_id, job.team) for dataset_id in others},
-            base=keys.data_key(owner, job.team) if owner else "",
+            base=base_models.key_of(job.team, spec_of(job).training),
             secrets=team_secrets.deliver(job),
         )
         return Response(answer.model_dump(mode="json"))

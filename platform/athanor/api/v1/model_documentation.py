@@ -45,4 +45,4 @@ class ModelBomView(APIView):
 
 
 def _version(request: Request, model_id: str, number: int) -> ModelVersion:
-    return models.version_of(models.model_of(get_principal(request), model_id), number)
+    return models.version_of(models.own_model_of(get_principal(request), model_id), number)
