@@ -157,7 +157,7 @@ def preview(model: RegisteredModel, number: int | None = None) -> RegistryPrevie
     Raise NotFound for a version that does not exist.
     """
     versions = ModelVersion.objects.filter(model=model).select_related("model", "artifact")
-    versions = versions.annotate(attempt_number=registry_selectors.ATTEMPT_NUMBER)
+    versions = registry_selectors.with_attempt_numbers(versions)
     chosen = list((versions if number is None else versions.filter(number=number)).order_by("-number"))
     if number is not None and not chosen:
         raise NotFound("version", f"{model.name}@{number}")

@@ -9,8 +9,6 @@ from athanor.artifacts.models import Artifact, EvaluationResult, ModelAlias, Mod
 from athanor.core.errors import Conflict, Forbidden, NotFound
 from athanor.jobs.models import Attempt, Job
 
-# Null of a shared version: the job and its attempts are not readable.
-ATTEMPT_NUMBER = Subquery(Attempt.objects.filter(pk=OuterRef("artifact__attempt_id")).values("number"))
 ALIASES = Prefetch("aliases", ModelAlias.objects.select_related("version", "moved_by").order_by("name"))
 
 
@@ -56,13 +54,19 @@ def versions_of(model: RegisteredModel, before: int | None = None) -> QuerySet[M
 
     Those of a shared model come without the evaluations by the team that owns it, which name its data.
     """
-    rows = ModelVersion.objects.filter(model=model).annotate(attempt_number=ATTEMPT_NUMBER)
+    rows = with_attempt_numbers(ModelVersion.objects.filter(model=model))
     if before is not None:
         rows = rows.filter(number__lt=before)
     rows = rows.select_related("model", "artifact", "created_by")
     shown = EvaluationResult.objects.none() if model.is_shared else EvaluationResult.objects.select_related("job")
     results = Prefetch("artifact__evaluations", shown)
     return rows.prefetch_related("aliases", results).order_by("-number")
+
+
+def with_attempt_numbers(rows: QuerySet[ModelVersion]) -> QuerySet[ModelVersion]:
+    """Read the numbers of the attempts that exported the versions: None of a shared one, as its job is not readable."""
+    number = Attempt.objects.filter(pk=OuterRef("artifact__attempt_id")).values("number")
+    return rows.annotate(attempt_number=Subquery(number))  # type: ignore[no-redef] # the model declares it for readers
 
 
 def version_of(model: RegisteredModel, number: int) -> ModelVersion:

@@ -245,7 +245,8 @@ def check_may_write(attempt: Attempt, keys_asked: list[str]) -> None:
 
 
 def check_may_read(attempt: Attempt, keys_asked: list[str]) -> None:
-    """Raise Forbidden for keys that the attempt may not read, and Invalid for a bucket no longer granted.
+    """Raise Forbidden for keys that the attempt may not read, Invalid for a bucket that is no longer granted, and
+    Conflict for a base model that is no longer shared.
 
     It may read its own job's objects, and those of the data sets and the base model that the job names.
     """
@@ -266,7 +267,13 @@ def check_may_read(attempt: Attempt, keys_asked: list[str]) -> None:
         identifier, team_id = base.removeprefix("model:"), attempt.job.team_id
         own = Artifact.objects.filter(pk=identifier, job__team_id=team_id).first()
         model = own or grants.artifact_for([team_id], identifier)
-        granted |= {part["key"] for file in model.manifest["files"] for part in file["parts"]} if model else set()
+        if model is None:
+            detail = (
+                f"{base}, the base model of {attempt.job_id}, is no longer shared with team {attempt.job.team.name}"
+            )
+            remedy = "have the team that owns it share it again, or start from another model, then submit the job again"
+            raise Conflict("base_not_found", detail, remedy=remedy)
+        granted |= {part["key"] for file in model.manifest["files"] for part in file["parts"]}
     for key in foreign:
         if buckets.is_below_any(key, prefixes):
             datasets.check_bucket(attempt.job.team, key)

@@ -36,8 +36,8 @@ def lineage(
     reference: Annotated[
         str,
         typer.Argument(
-            help="An id (job_..., art_..., ckp_..., dset_..., prep_..., rep_...), model:NAME@ALIAS, model:NAME@NUMBER, "
-            "dataset:NAME, or the name of a job.",
+            help="An id (job_..., art_..., ckp_..., dset_..., prep_..., rep_...), model:NAME@ALIAS, model:NAME@NUMBER "
+            "(model:OWNER/NAME@... of a shared model), dataset:NAME, or the name of a job.",
             metavar="OBJECT",
         ),
     ],

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import ProgrammingError, transaction
+from django.db import ProgrammingError, connection, transaction
 
 from athanor.accounts.models import AuditEvent, PlatformRole, Team, User
 from athanor.accounts.roles import Role
-from athanor.artifacts import grants, keys, registry, rotation, storage
+from athanor.artifacts import grants, keys, rotation, storage
 from athanor.artifacts.models import (
     Artifact,
     DataKey,
@@ -22,11 +22,10 @@ from athanor.artifacts.models import (
     RegisteredModel,
 )
 from athanor.compliance import erasure
-from athanor.core import encryption, tenancy
+from athanor.core import tenancy
 from athanor.core.errors import Misconfigured
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.states import JobStatus
-from tests.control_plane import drive
 from tests.control_plane.answers import done, refused
 from tests.control_plane.artifacts.test_base_models import FILES, agent_answer, finished_model, going_on, started
 from tests.control_plane.artifacts.test_registry import registered
@@ -143,7 +142,8 @@ def test_the_team_changes_nothing(shared: dict[str, Any], owner: Api, reader: Ap
     model, artifact = shared["model"]["id"], shared["artifact"]
     refusals = (
         ("PATCH", "", {"card": "mine"}), ("DELETE", "", None), ("POST", "/versions", {"artifact": artifact}),
-        ("DELETE", "/versions/1", None), ("PUT", "/aliases/mine", {"version": 1}), ("DELETE", "/aliases/production", None),
+        ("DELETE", "/versions/1", None), ("PUT", "/aliases/mine", {"version": 1}),
+        ("DELETE", "/aliases/production", None),
         ("GET", "/deletion", None), ("GET", "/versions/1/deletion", None), ("GET", "/evaluations", None),
         ("GET", "/versions/1/documentation", None), ("GET", "/versions/1/bom", None), ("GET", "/grants", None),
         ("PUT", "/grants/green", None), ("DELETE", "/grants/blue", None),
@@ -170,9 +170,15 @@ def test_row_security_lets_it_read_exactly_this(shared: dict[str, Any], other_te
     assert [model._default_manager.count() for model in seen] == [1, 1, 1, 1, 1]
     assert (Job.objects.count(), Attempt.objects.count(), DataKey.objects.count()) == (0, 0, 0)
     for model in (*seen, Artifact):
-        assert list(model._default_manager.select_for_update(of=("self",))) == [], "it may not lock them either"
-        assert model._default_manager.update(pk=1) == 0, model
-        assert model._default_manager.all()._raw_delete("default") == 0, model
+        table = model._meta.db_table
+        with connection.cursor() as cursor:
+            for statement in (
+                f"UPDATE {table} SET id = id",
+                f"DELETE FROM {table}",
+                f"SELECT 1 FROM {table} FOR UPDATE",
+            ):
+                cursor.execute(statement)
+                assert cursor.rowcount == 0, statement
     version = ModelVersion.objects.get()
     with pytest.raises(ProgrammingError, match="row-level security"), transaction.atomic():
         ModelAlias.objects.create(model=version.model, name="mine", version=version, moved_at=version.created_at)
@@ -201,13 +207,10 @@ def test_its_jobs_start_from_the_model_and_get_its_files_alone(shared: dict[str,
     assert graph["cut"] == ["team"]
     of_version = done(reader.send("GET", f"lineage?of={shared['model']['id']}@production"))
     kinds = sorted(node["kind"] for node in of_version["nodes"])
-    assert kinds == ["alias", "job", "model", "version"], "the job is that of the reading team"
+    assert kinds == ["alias", "model", "version"]
 
 
-def test_names_of_both_teams_do_not_collide(
-    shared: dict[str, Any], reader: Api, api_of: Callable, make_user: Callable, other_team: Team, pool: Any,
-    spec: dict[str, Any],
-) -> None:  # fmt: skip
+def test_names_of_both_teams_do_not_collide(shared: dict[str, Any], reader: Api) -> None:
     assert "has no model 'bot'" in reader.send("POST", "jobs", going_on("model:bot@production")).json()["detail"]
     done(reader.send("POST", "models", {"name": "bot"}))
     problem = reader.send("POST", "jobs", going_on("model:blue/bot@production")).json()["errors"][0]["detail"]
@@ -235,7 +238,8 @@ def test_access_ends_with_the_grant_also_for_jobs_that_run(
     assert answer.status_code == 422
     assert "the team that owns it no longer shares it" in answer.json()["errors"][0]["detail"]
     assert agent_answer(attempt, "keys").status_code == 422
-    assert agent_answer(attempt, "storage:presign", {"operation": "get", "keys": [part.key]}).status_code == 403
+    presigned = agent_answer(attempt, "storage:presign", {"operation": "get", "keys": [part.key]})
+    refused(presigned, "base_not_found", "share it again")
     assert reader.send("POST", "jobs", going_on(NAMED)).status_code == 422
     assert reader.send("POST", "jobs", going_on(f"model:{artifact}")).status_code == 422
     graph = done(reader.send("GET", f"lineage?of={attempt.job_id}&direction=up"))
@@ -296,19 +300,21 @@ def test_a_granted_key_of_another_row_does_not_open(
 
 
 def test_results_of_one_team_are_neither_shown_to_the_other_nor_promote_for_it(
-    shared: dict[str, Any], owner: Api, reader: Api, other_team: Team, team: Team, submit: Submit
+    shared: dict[str, Any], owner: Api, reader: Api
 ) -> None:
-    attempt = started(reader, NAMED)
     model, artifact = shared["model"]["id"], shared["artifact"]
-    common = {
-        "attempt": attempt, "job": attempt.job, "artifact_id": artifact, "name": "facts", "metric": "accuracy",
-        "source": "dataset:facts", "n": 1, "tokens": 1, "base": f"model:{artifact}",
-    }  # fmt: skip
-    EvaluationResult.objects.create(team=other_team, value=0.9, **common)
+
+    def evaluated(by: Api) -> None:
+        attempt = started(by, f"model:{artifact}")
+        EvaluationResult.objects.create(
+            attempt=attempt, job=attempt.job, team_id=attempt.job.team_id, artifact_id=artifact, name="facts",
+            metric="accuracy", source="dataset:facts", value=0.9, n=1, tokens=1, base=f"model:{artifact}",
+        )  # fmt: skip
+
+    evaluated(reader)
     gate = {"version": 1, "require": ["accuracy>=0.8"]}
     assert owner.send("PUT", f"models/{model}/aliases/better", gate).json()["code"] == "not_evaluated"
-    EvaluationResult.objects.all().delete()
-    EvaluationResult.objects.create(team=team, value=0.9, **common)
+    evaluated(owner)
     assert done(reader.send("GET", f"models/{model}/versions/1"))["evaluations"] == []
     assert len(done(owner.send("GET", f"models/{model}/versions/1"))["evaluations"]) == 1
 
@@ -323,11 +329,6 @@ def operator(make_user: Callable[..., User]) -> Api:
     return client
 
 
-def end_jobs(team: Team) -> None:
-    """Let no job of a team be unfinished, and no URL of it valid."""
-    Job.objects.filter(team=team).update(status=JobStatus.CANCELLED)
-
-
 def test_erasing_the_owner_destroys_the_keys_that_others_wrap(
     shared: dict[str, Any], reader: Api, operator: Api, team: Team, other_team: Team
 ) -> None:
@@ -336,8 +337,7 @@ def test_erasing_the_owner_destroys_the_keys_that_others_wrap(
         team=other_team, job=attempt.job, attempt=attempt, artifact_id=shared["artifact"], name="facts",
         metric="accuracy", source="x", value=0.5, n=1, tokens=1, base=f"model:{shared['artifact']}",
     )  # fmt: skip
-    wrapped = bytes(GrantedKey.objects.get().wrapped)
-    end_jobs(team)
+    Job.objects.filter(team=team).update(status=JobStatus.CANCELLED)
     deletion = done(operator.send("DELETE", f"teams/{team.id}?permanently=true"))
     assert done(reader.send("GET", "models"))["items"] == [], "hidden from its deletion on"
     assert reader.send("GET", f"artifacts/{shared['artifact']}").status_code == 404
@@ -351,8 +351,6 @@ def test_erasing_the_owner_destroys_the_keys_that_others_wrap(
     assert set(ended.values_list("team_id", flat=True)) == {team.id, other_team.id}
     result.refresh_from_db()
     assert (result.artifact_id, result.base) == (None, f"model:{shared['artifact']}"), "it is the other team's"
-    assert encryption  # the copy in `wrapped` opens with blue's key alone, which a backup of the database holds
-    assert wrapped
 
 
 def test_erasing_the_reader_ends_its_access_and_the_owner_registers_on(
@@ -367,5 +365,3 @@ def test_erasing_the_reader_ends_its_access_and_the_owner_registers_on(
     assert not GrantedKey.objects.exists()
     assert not ModelGrant.objects.exists()
     assert registered(owner, finished_model(submit)[0])["number"] == 3
-    registry.preview(RegisteredModel.objects.get())
-    drive.settle()
