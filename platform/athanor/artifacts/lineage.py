@@ -14,7 +14,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from django.db.models import Count, Max, Q, QuerySet
+from django.db.models import BooleanField, Count, ExpressionWrapper, Max, Q, QuerySet
 from pydantic import ValidationError
 
 from athanor.accounts.models import AuditEvent
@@ -428,6 +428,7 @@ class _Reader:
         own = Q(job__in=Job.objects.filter(team_id__in=self._teams).values("pk"))
         shared = Q(pk__in=ModelVersion.objects.filter(self._shared("model__")).values("artifact_id"))
         rows = Artifact.objects.filter(own | shared, kind=Artifact.Kind.MODEL, **chosen)
+        rows = rows.annotate(is_own=ExpressionWrapper(own, BooleanField()))  # type: ignore[no-redef] # declared to read
         return self._cut(rows.select_related("deletion").order_by("-id"))
 
     def _shared(self, prefix: str) -> Q:
@@ -470,7 +471,8 @@ def _job(row: Job) -> Node:
 
 
 def _artifact(row: Artifact) -> Node:
-    return Node(Kind.MODEL, row.id, row.name, _state(row.deletion, "stored"), row.created_at, row.job_id, row)
+    maker = row.job_id if row.is_own else None
+    return Node(Kind.MODEL, row.id, row.name, _state(row.deletion, "stored"), row.created_at, maker, row)
 
 
 def _checkpoint(row: Checkpoint) -> Node:

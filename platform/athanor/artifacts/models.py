@@ -356,6 +356,8 @@ class Artifact(StoredThing):
     kind = models.CharField(max_length=10, choices=Kind.choices)
     name = models.CharField(max_length=200)
 
+    is_own: bool  # as lineage reads it: whether it is of one of the caller's teams
+
     class Meta:
         constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(

@@ -399,6 +399,7 @@ class Artifact(TypedDict):
     authentic: bool
     metrics: dict[str, float]
     created_at: str
+    team: Named
     kind: ArtifactKindEnum
     name: str
 

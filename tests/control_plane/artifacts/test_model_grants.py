@@ -208,6 +208,7 @@ def test_its_jobs_start_from_the_model_and_get_its_files_alone(shared: dict[str,
     of_version = done(reader.send("GET", f"lineage?of={shared['model']['id']}@production"))
     kinds = sorted(node["kind"] for node in of_version["nodes"])
     assert kinds == ["alias", "model", "version"]
+    assert {node["made_by"] for node in of_version["nodes"]} == {None}
 
 
 def test_names_of_both_teams_do_not_collide(shared: dict[str, Any], reader: Api) -> None:

@@ -27,8 +27,8 @@ from athanor.api.v1.serializers.registry import (
     AliasSerializer,
     AliasTargetSerializer,
     ComparisonSerializer,
-    GrantSerializer,
     ModelChangesSerializer,
+    ModelGrantSerializer,
     ModelSerializer,
     NewModelSerializer,
     NewVersionSerializer,
@@ -244,27 +244,28 @@ class GrantsView(APIView):
     """Requests to `/models/{model_id}/grants`."""
 
     @extend_schema(
-        operation_id="models_grants", responses={200: page_serializer("GrantPage", GrantSerializer), **PROBLEMS}
+        operation_id="models_grants",
+        responses={200: page_serializer("ModelGrantPage", ModelGrantSerializer), **PROBLEMS},
     )
     def get(self, request: Request, model_id: str) -> Response:
         """List who may read a model.
 
         Returns the other teams that the model is shared with, by name."""
         rows = grants.grants_of(models.own_model_of(get_principal(request), model_id))
-        return paginated_response(serialize_many(GrantSerializer, rows))
+        return paginated_response(serialize_many(ModelGrantSerializer, rows))
 
 
 class GrantView(APIView):
     """Requests to `/models/{model_id}/grants/{team_name}`."""
 
-    @extend_schema(operation_id="models_grant", request=None, responses={200: GrantSerializer, **PROBLEMS})
+    @extend_schema(operation_id="models_grant", request=None, responses={200: ModelGrantSerializer, **PROBLEMS})
     def put(self, request: Request, model_id: str, team_name: str) -> Response:
         """Share a model with another team.
 
         Lets the members of the team see the model, download all its versions, also later ones, and start jobs from
         them. Safe to repeat. Recorded in the audit trail of both teams. For administrators of the model's team."""
         model, actor = _managed(request, model_id)
-        return Response(GrantSerializer(grants.grant(model, _team(team_name), actor)).data)
+        return Response(ModelGrantSerializer(grants.grant(model, _team(team_name), actor)).data)
 
     @extend_schema(operation_id="models_grant_end", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, model_id: str, team_name: str) -> Response:

@@ -7,6 +7,11 @@ export const modelsKey = ["models"] as const;
 
 const SHOWN = 200;
 
+/** What a spec names a model by: of a shared one, with the team that owns it. */
+export function referenceOf(model: RegisteredModel): string {
+  return model.is_shared ? `${model.team.name}/${model.name}` : model.name;
+}
+
 const model = (id: string) => `/models/${encodeURIComponent(id)}`;
 const alias = (id: string, name: string) => `${model(id)}/aliases/${encodeURIComponent(name)}`;
 

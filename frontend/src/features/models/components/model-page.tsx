@@ -17,7 +17,7 @@ import { PageSkeleton } from "@/components/page-skeleton";
 import { Panel } from "@/components/panel";
 import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
-import { describe, modelQuery, modelsKey, versionsQuery } from "@/features/models/api/models";
+import { describe, modelQuery, modelsKey, referenceOf, versionsQuery } from "@/features/models/api/models";
 import { AliasDialog } from "@/features/models/components/alias-dialog";
 import { DeleteVersionDialog } from "@/features/models/components/delete-version-dialog";
 import { EvaluationsPanel } from "@/features/models/components/evaluations-panel";
@@ -46,11 +46,14 @@ function columns(model: RegisteredModel, onMove: OnVersion, onDelete: OnVersion)
     },
     {
       name: "Job",
-      cell: (version) => (
-        <Anchor component={Link} to={`/jobs/${version.job.id}`} size="sm">
-          {version.job.name}
-        </Anchor>
-      ),
+      cell: (version) =>
+        model.is_shared ? (
+          version.job.name
+        ) : (
+          <Anchor component={Link} to={`/jobs/${version.job.id}`} size="sm">
+            {version.job.name}
+          </Anchor>
+        ),
     },
     { name: "Step", end: true, cell: (version) => count(version.step) },
     { name: "Size", end: true, cell: (version) => bytes(version.size_bytes) },
@@ -75,7 +78,12 @@ function columns(model: RegisteredModel, onMove: OnVersion, onDelete: OnVersion)
         </>
       ),
     },
-    {
+    ...(model.is_shared ? [] : [actions(model, onMove, onDelete)]),
+  ];
+}
+
+function actions(model: RegisteredModel, onMove: OnVersion, onDelete: OnVersion): Column<ModelVersion> {
+  return {
       name: "(Actions)",
       end: true,
       cell: (version) => (
@@ -99,8 +107,7 @@ function columns(model: RegisteredModel, onMove: OnVersion, onDelete: OnVersion)
           </Button>
         </Group>
       ),
-    },
-  ];
+    };
 }
 
 function Versions({ model }: { model: RegisteredModel }) {
@@ -154,7 +161,7 @@ function Card({ model }: { model: RegisteredModel }) {
   );
   const send = (event: SubmitEvent<HTMLFormElement>) => save.mutate(fieldsOf(event)("card"));
   return (
-    <Panel title="Model card" tools={editing ? null : edit}>
+    <Panel title="Model card" tools={editing || model.is_shared ? null : edit}>
       {editing ? (
         <form onSubmit={send}>
           <Stack>
@@ -199,13 +206,13 @@ export function ModelPage() {
     return <PageSkeleton title="Model" error={read.error} onRetry={() => void read.refetch()} />;
   }
   const [alias] = model.aliases;
-  const reference = alias ? `model:${model.name}@${alias.name}` : "";
+  const reference = alias ? `model:${referenceOf(model)}@${alias.name}` : "";
   return (
     <Page
       title={model.name}
       lead={
         <Group gap="xs">
-          {model.team.name}
+          {model.is_shared ? `shared by team ${model.team.name}` : model.team.name}
           {model.tags.length > 0 ? <span>{model.tags.join(", ")}</span> : null}
           {reference ? (
             <>
@@ -218,7 +225,7 @@ export function ModelPage() {
     >
       {read.error ? <ProblemNotice error={read.error} onRetry={() => void read.refetch()} /> : null}
       <Versions model={model} />
-      <EvaluationsPanel model={model} />
+      {model.is_shared ? null : <EvaluationsPanel model={model} />}
       <LineagePanel model={model} versions={versions.data?.items ?? []} />
       <Card model={model} />
     </Page>

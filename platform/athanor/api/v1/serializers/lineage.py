@@ -40,7 +40,9 @@ class LineageNodeSerializer(serializers.Serializer[Node]):
         allow_null=True,
         help_text="Time of its creation; of an alias that of its last move, of downloads that of the newest.",
     )
-    made_by = serializers.CharField(allow_null=True, help_text="Id of the job that made it; null for other kinds.")
+    made_by = serializers.CharField(
+        allow_null=True, help_text="Id of the job that made it; null for other kinds, and for models of other teams."
+    )
 
 
 class LineageEdgeSerializer(serializers.Serializer[Edge]):

@@ -59,7 +59,7 @@ class ModelSerializer(serializers.Serializer[RegisteredModel]):
     created_at = serializers.DateTimeField()
 
 
-class GrantSerializer(serializers.Serializer[ModelGrant]):
+class ModelGrantSerializer(serializers.Serializer[ModelGrant]):
     """Read access to all versions of a model for another team."""
 
     team = NamedSerializer(help_text="The team that may read the model.")
@@ -251,7 +251,7 @@ class RegistryPreviewSerializer(serializers.Serializer[RegistryPreview]):
     used_by = DependentSerializer(
         many=True, help_text="Finished jobs that started from one of them. Their records stay. At most 20 are listed."
     )
-    grants = GrantSerializer(
+    grants = ModelGrantSerializer(
         many=True,
         help_text="Other teams that can read the model. Deleting the model ends that, and they lose a deleted version; "
         "their jobs do not prevent it.",
