@@ -7153,7 +7153,7 @@ export interface components {
              * @description Time of its creation; of an alias that of its last move, of downloads that of the newest.
              */
             time: string | null;
-            /** @description Id of the job that made it; null for other kinds. */
+            /** @description Id of the job that made it; null for other kinds, and for models of other teams. */
             made_by: string | null;
         };
         /** @enum {string} */
@@ -29765,6 +29765,7 @@ export interface operations {
             path: {
                 /** @description Id of the model. */
                 model_id: string;
+                /** @description Name or id of the team. */
                 team_name: string;
             };
             cookie?: never;
@@ -29906,6 +29907,7 @@ export interface operations {
             path: {
                 /** @description Id of the model. */
                 model_id: string;
+                /** @description Name or id of the team. */
                 team_name: string;
             };
             cookie?: never;

@@ -50,7 +50,7 @@ def show(model: ModelName, team: TeamName = None, as_json: AsJson = False) -> No
         print_json({**found, "versions": versions})
         return
     console.print(f"{escape(found['name'])} of team {escape(found['team']['name'])}  {found['id']}")
-    if found["is_shared"]:
+    if found.get("is_shared"):
         console.print(f"shared for reading, as [bold]model:{escape(_name(found))}@ALIAS[/bold]", soft_wrap=True)
     elif grants := list(client.pages(f"/models/{found['id']}/grants")):
         console.print(f"shared with: {escape(', '.join(grant['team']['name'] for grant in grants))}", soft_wrap=True)
@@ -294,7 +294,7 @@ def find_model(client: Client, text: str, team: str | None = None) -> Any:
     is_id = text.startswith("mdl_")
     rows = client.pages("/models", team=owner or team, name=None if is_id else name)
     is_any = is_id or owner or team
-    return find_row((row for row in rows if is_any or not row["is_shared"]), name, ["name"], "model", LISTING)
+    return find_row((row for row in rows if is_any or not row.get("is_shared")), name, ["name"], "model", LISTING)
 
 
 def find_version(client: Client, reference: str, team: str | None = None) -> Any:
@@ -315,14 +315,14 @@ def find_version(client: Client, reference: str, team: str | None = None) -> Any
 
 def _named(client: Client, name: str, team: str | None) -> Any:
     """Return the model of this name in the team, None if there is none. Raises CliError for several."""
-    rows = [row for row in client.pages("/models", name=name) if not row["is_shared"]]
+    rows = [row for row in client.pages("/models", name=name) if not row.get("is_shared")]
     found = [row for row in rows if team in (None, row["team"]["name"], row["team"]["id"])]
     return find_row(found, name, ["name"], "model", LISTING) if found else None
 
 
 def _name(row: dict[str, Any]) -> str:
     """Return what a spec names a model by: of a shared one, with the team that owns it."""
-    return f"{row['team']['name']}/{row['name']}" if row["is_shared"] else str(row["name"])
+    return f"{row['team']['name']}/{row['name']}" if row.get("is_shared") else str(row["name"])
 
 
 def _aliases(row: dict[str, Any]) -> str:

@@ -49,7 +49,7 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
         "model_id": version.model_id,
         "version_number": str(version.number),
         "alias": "production",
-        "team_name": grants.grant(model, Team.objects.create(name="green"), job.created_by).team.name,
+        "team_name": grants.grant(model, Team.objects.create(name="readers"), job.created_by).team.name,
         "checkpoint_id": Checkpoint.objects.create(generation=0, **stored).id,
         "team_id": job.team_id,
         "dataset_id": Dataset.objects.create(team=job.team, name="books", origin=Dataset.Origin.SEALED).id,

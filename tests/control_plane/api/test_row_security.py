@@ -78,6 +78,18 @@ def test_nothing_can_be_written_for_another_team(foreign: dict[str, str], other_
         JobEvent.objects.create(job=job, seq=99, type="x", time=job.created_at, actor="x")
 
 
+def test_a_team_is_included_within_a_block_alone_also_if_it_fails(
+    foreign: dict[str, str], team: Team, other_team: Team
+) -> None:
+    tenancy.restrict([other_team.id])
+    with tenancy.including([team.id]):
+        assert Job.objects.count() == 1
+    assert Job.objects.count() == 0
+    with pytest.raises(ProgrammingError), tenancy.including([team.id]), connection.cursor() as cursor:
+        cursor.execute("SELECT no_such_column FROM jobs_job")
+    assert Job.objects.count() == 0
+
+
 def test_a_view_that_forgets_the_team_still_finds_nothing(
     monkeypatch: pytest.MonkeyPatch, foreign: dict[str, str], api_of: Callable, make_user: Callable, other_team: Team
 ) -> None:

@@ -11,6 +11,7 @@ from django.db import ProgrammingError, connection, transaction
 from athanor.accounts.models import AuditEvent, PlatformRole, Team, User
 from athanor.accounts.roles import Role
 from athanor.artifacts import grants, keys, rotation, storage
+from athanor.artifacts.evaluations import trained_on_ids
 from athanor.artifacts.models import (
     Artifact,
     DataKey,
@@ -199,6 +200,9 @@ def test_its_jobs_start_from_the_model_and_get_its_files_alone(shared: dict[str,
     for operation, key in (("get", other), ("put", part.key)):
         answer = agent_answer(attempt, "storage:presign", {"operation": operation, "keys": [key]})
         assert answer.json()["code"] == "outside_prefix"
+    model = grants.artifact_for([attempt.job.team_id], shared["artifact"])
+    assert model is not None
+    assert trained_on_ids(attempt.job, model) is None, "what it was trained on is not on record for this team"
     graph = done(reader.send("GET", f"lineage?of={attempt.job_id}&direction=up"))
     assert {(node["kind"], node["state"]) for node in graph["nodes"] if node["kind"] == "model"} == {
         ("model", "stored")
@@ -339,6 +343,7 @@ def test_erasing_the_owner_destroys_the_keys_that_others_wrap(
         metric="accuracy", source="x", value=0.5, n=1, tokens=1, base=f"model:{shared['artifact']}",
     )  # fmt: skip
     Job.objects.filter(team=team).update(status=JobStatus.CANCELLED)
+    assert done(operator.send("GET", f"teams/{team.id}/deletion"))["contents"]["model_grants"] == 1
     deletion = done(operator.send("DELETE", f"teams/{team.id}?permanently=true"))
     assert done(reader.send("GET", "models"))["items"] == [], "hidden from its deletion on"
     assert reader.send("GET", f"artifacts/{shared['artifact']}").status_code == 404

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.db.models import Q
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -322,8 +323,8 @@ def _managed(request: Request, model_id: str) -> tuple[RegisteredModel, User]:
 
 
 def _team(name: str) -> Team:
-    """Return the team with this name, which is visible to everyone, or raise NotFound."""
-    team = Team.objects.filter(name=name, deleted_at=None).first()
+    """Return the team with this name or id, which is visible to everyone, or raise NotFound."""
+    team = Team.objects.filter(Q(name=name) | Q(pk=name), deleted_at=None).first()
     if team is None:
         raise NotFound("team", name)
     return team
