@@ -4,7 +4,7 @@ import { describe, expect, it } from "vitest";
 import type { ComparedResult, Comparison, Lineage, LineageEdge, LineageNode, ModelVersion, RegisteredModel } from "@/api/types";
 import { ModelPage } from "@/features/models/components/model-page";
 import { ModelsPage } from "@/features/models/components/models-page";
-import { page } from "@/testing/documents";
+import { page, session } from "@/testing/documents";
 import { render } from "@/testing/render";
 import { server } from "@/testing/server";
 
@@ -99,7 +99,11 @@ const EVALUATIONS: Comparison = {
   ],
 };
 
-function open(model = MODEL) {
+const GRANT = { team: { id: "team_2", name: "blue" }, granted_by: "ada", created_at: TIME };
+
+function open(model = MODEL, role: "viewer" | "admin" = "viewer") {
+  server.answer("GET /session", session({ teams: [{ id: "team_1", name: "red", role }] }));
+  server.answer("GET /models/{model_id}/grants", page(GRANT));
   server.answer("GET /lineage", LINEAGE);
   server.answer("GET /models/{model_id}", model);
   server.answer("GET /models/{model_id}/evaluations", EVALUATIONS);
@@ -192,12 +196,35 @@ describe("model page", () => {
     server.answer("GET /models/{model_id}/versions/{version_number}/deletion", {
       ...preview,
       aliases: MODEL.aliases,
-      grants: [{ team: { id: "team_2", name: "blue" }, granted_by: "ada", created_at: TIME }],
+      grants: [GRANT],
     });
     await user.click(await screen.findByRole("button", { name: "Delete version 1 of bot" }));
     expect(await screen.findByText(/while an alias names it: production/)).toBeTruthy();
     expect(screen.getByText(/These teams read it, and lose it, also for their jobs: blue/)).toBeTruthy();
     expect(screen.getByRole("button", { name: "Delete the version" }).hasAttribute("disabled")).toBe(true);
+  });
+});
+
+describe("sharing of a model", () => {
+  it("is shown to its team, and offered to the administrators alone", async () => {
+    open();
+    const panel = within(await screen.findByRole("region", { name: "Shared with" }));
+    expect(await panel.findByText("blue")).toBeTruthy();
+    expect(panel.queryByRole("button")).toBeNull();
+  });
+
+  it("begins and ends by the name of the team", async () => {
+    server.answer("PUT /models/{model_id}/grants/{team_name}", { ...GRANT, team: { id: "team_3", name: "green" } });
+    server.answer("DELETE /models/{model_id}/grants/{team_name}", null);
+    const { user } = open(MODEL, "admin");
+    await user.type(await screen.findByRole("textbox", { name: "Team" }), "green");
+    await user.click(screen.getByRole("button", { name: "Share" }));
+    expect(await screen.findByText("green can read bot.")).toBeTruthy();
+    expect(server.calls("PUT /models/{model_id}/grants/{team_name}")[0]?.path).toContain("/grants/green");
+    await user.click(screen.getByRole("button", { name: "Stop sharing with blue" }));
+    await user.click(await screen.findByRole("button", { name: "Stop sharing" }));
+    expect(await screen.findByText("bot is no longer shared with blue.")).toBeTruthy();
+    expect(server.calls("DELETE /models/{model_id}/grants/{team_name}")[0]?.path).toContain("/grants/blue");
   });
 });
 
@@ -214,6 +241,7 @@ describe("page of a model that another team shares", () => {
     expect(screen.queryByRole("button", { name: /Move an alias|Delete version|Edit/ })).toBeNull();
     expect(screen.queryByRole("table", { name: "Evaluations" })).toBeNull();
     expect(server.calls("GET /models/{model_id}/evaluations")).toEqual([]);
+    expect(screen.queryByRole("region", { name: "Shared with" })).toBeNull();
   });
 });
 

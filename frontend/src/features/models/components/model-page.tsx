@@ -22,6 +22,7 @@ import { AliasDialog } from "@/features/models/components/alias-dialog";
 import { DeleteVersionDialog } from "@/features/models/components/delete-version-dialog";
 import { EvaluationsPanel } from "@/features/models/components/evaluations-panel";
 import { LineagePanel } from "@/features/models/components/lineage-panel";
+import { SharingPanel } from "@/features/models/components/sharing-panel";
 import { bytes, count } from "@/lib/format";
 import { fieldsOf } from "@/lib/form";
 
@@ -227,6 +228,7 @@ export function ModelPage() {
       <Versions model={model} />
       {model.is_shared ? null : <EvaluationsPanel model={model} />}
       <LineagePanel model={model} versions={versions.data?.items ?? []} />
+      {model.is_shared ? null : <SharingPanel model={model} />}
       <Card model={model} />
     </Page>
   );
