@@ -2,15 +2,14 @@
 
 from typing import Any
 
-from django.db.models import Q
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from athanor.accounts.models import Team, User
+from athanor.accounts.models import User
 from athanor.accounts.roles import Permission
-from athanor.accounts.selectors import Principal
+from athanor.accounts.selectors import Principal, any_team
 from athanor.api.access import check, check_may_write, get_principal, team_named
 from athanor.api.bodies import parse_body
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
@@ -40,7 +39,7 @@ from athanor.artifacts import evaluations, grants, registry, selectors
 from athanor.artifacts import registry_selectors as models
 from athanor.artifacts.evaluations import Requirement
 from athanor.artifacts.models import Artifact, RegisteredModel
-from athanor.core.errors import FieldProblem, Invalid, NotFound
+from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs.selectors import job_of
 
 MAX_COMPARED = 100  # versions
@@ -266,7 +265,7 @@ class GrantView(APIView):
         Lets the members of the team see the model, download all its versions, also later ones, and start jobs from
         them. Safe to repeat. Recorded in the audit trail of both teams. For administrators of the model's team."""
         model, actor = _managed(request, model_id)
-        return Response(ModelGrantSerializer(grants.grant(model, _team(team_name), actor)).data)
+        return Response(ModelGrantSerializer(grants.grant(model, any_team(team_name), actor)).data)
 
     @extend_schema(operation_id="models_grant_end", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, model_id: str, team_name: str) -> Response:
@@ -276,7 +275,7 @@ class GrantView(APIView):
         trained from it stays theirs, and an attempt that has loaded it continues. Recorded in the audit trail of both
         teams. For administrators of the model's team."""
         model, actor = _managed(request, model_id)
-        grants.revoke(model, _team(team_name), actor)
+        grants.revoke(model, any_team(team_name), actor)
         return Response(status=204)
 
 
@@ -320,14 +319,6 @@ def _managed(request: Request, model_id: str) -> tuple[RegisteredModel, User]:
     row = models.own_model_of(principal, model_id)
     check(principal, Permission.MANAGE, row.team_id)
     return row, principal.user
-
-
-def _team(name: str) -> Team:
-    """Return the team with this name or id, which is visible to everyone, or raise NotFound."""
-    team = Team.objects.filter(Q(name=name) | Q(pk=name), deleted_at=None).first()
-    if team is None:
-        raise NotFound("team", name)
-    return team
 
 
 def _chosen(principal: Principal, artifact_id: str | None, job_id: str | None) -> Artifact:
