@@ -2085,7 +2085,7 @@ export interface paths {
         };
         /**
          * Compare the evaluations of a model
-         * @description Returns the results of its newest 100 versions, each with the difference to one version and whether it is significant.
+         * @description Returns the results of its newest 100 versions, each with the difference to one version and whether it is significant: those by its team, of a shared model those by your teams.
          */
         get: operations["models_evaluations"];
         put?: never;

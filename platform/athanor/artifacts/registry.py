@@ -158,6 +158,7 @@ def preview(model: RegisteredModel, number: int | None = None) -> RegistryPrevie
     """
     versions = ModelVersion.objects.filter(model=model).select_related("model", "artifact")
     versions = registry_selectors.with_attempt_numbers(versions)
+    versions = versions.prefetch_related(registry_selectors.results_by([model.team_id]))
     chosen = list((versions if number is None else versions.filter(number=number)).order_by("-number"))
     if number is not None and not chosen:
         raise NotFound("version", f"{model.name}@{number}")
@@ -208,7 +209,8 @@ def _lock_artifact(artifact: Artifact) -> None:
 
 
 def _version(model: RegisteredModel, number: int) -> ModelVersion:
-    found = ModelVersion.objects.filter(model=model, number=number).select_related("model", "artifact").first()
+    rows = ModelVersion.objects.filter(model=model, number=number).select_related("model", "artifact")
+    found = rows.prefetch_related(registry_selectors.results_by([model.team_id])).first()
     if found is None:
         detail = f"model {model.name!r} has no version {number}"
         raise Invalid("unknown_version", detail, remedy=f"`athanor model show {model.name}` lists its versions")

@@ -1,5 +1,7 @@
 """Queries of registered models and their versions, limited to the teams of the caller and what is shared with them."""
 
+from collections.abc import Collection
+
 from django.db.models import BooleanField, Count, ExpressionWrapper, OuterRef, Prefetch, Q, QuerySet, Subquery
 
 from athanor.accounts.models import Team
@@ -49,18 +51,24 @@ def own_model_of(principal: Principal, model_id: str) -> RegisteredModel:
     return row
 
 
-def versions_of(model: RegisteredModel, before: int | None = None) -> QuerySet[ModelVersion]:
+def versions_of(principal: Principal, model: RegisteredModel, before: int | None = None) -> QuerySet[ModelVersion]:
     """Return the versions of a model, newest first; with `before`, those with a lower number.
 
-    Those of a shared model come without the evaluations by the team that owns it, which name its data.
+    They come with the results of evaluations by the model's team; those of a shared model with results by the
+    principal's teams, since the others name data of its owner.
     """
     rows = with_attempt_numbers(ModelVersion.objects.filter(model=model))
     if before is not None:
         rows = rows.filter(number__lt=before)
     rows = rows.select_related("model", "artifact", "created_by")
-    shown = EvaluationResult.objects.none() if model.is_shared else EvaluationResult.objects.select_related("job")
-    results = Prefetch("artifact__evaluations", shown)
-    return rows.prefetch_related("aliases", results).order_by("-number")
+    evaluated_by = principal.team_ids if model.is_shared else [model.team_id]
+    return rows.prefetch_related("aliases", results_by(evaluated_by)).order_by("-number")
+
+
+def results_by(team_ids: Collection[str]) -> "Prefetch[str]":
+    """Read the results of evaluations of versions by these teams, for `ModelVersion.evaluations`."""
+    rows = EvaluationResult.objects.filter(team_id__in=list(team_ids)).select_related("job").order_by("pk")
+    return Prefetch("artifact__evaluations", rows, to_attr="results")
 
 
 def with_attempt_numbers(rows: QuerySet[ModelVersion]) -> QuerySet[ModelVersion]:
@@ -69,17 +77,19 @@ def with_attempt_numbers(rows: QuerySet[ModelVersion]) -> QuerySet[ModelVersion]
     return rows.annotate(attempt_number=Subquery(number))  # type: ignore[no-redef] # the model declares it for readers
 
 
-def version_of(model: RegisteredModel, number: int) -> ModelVersion:
+def version_of(principal: Principal, model: RegisteredModel, number: int) -> ModelVersion:
     """Return a version of a model, or raise NotFound."""
-    row = versions_of(model).filter(number=number).first()
+    row = versions_of(principal, model).filter(number=number).first()
     if row is None:
         raise NotFound("version", f"{model.name}@{number}")
     return row
 
 
-def version_named(model: RegisteredModel, which: str, *, is_optional: bool = False) -> ModelVersion | None:
+def version_named(
+    principal: Principal, model: RegisteredModel, which: str, *, is_optional: bool = False
+) -> ModelVersion | None:
     """Return the version with this alias or number. Raise NotFound; with `is_optional`, return None instead."""
-    rows = versions_of(model)
+    rows = versions_of(principal, model)
     if which.isascii() and which.isdecimal():
         found = rows.filter(number=int(which)).first() if len(which) < 10 else None
     else:

@@ -200,7 +200,7 @@ def show_evaluations(
         print_json(compared)
         return
     if not compared["items"]:
-        console.print(f"No evaluations. Run a job with `evaluation.model: model:{escape(found['name'])}@ALIAS`.")
+        console.print(f"No evaluations. Run a job with `evaluation.model: model:{escape(_name(found))}@ALIAS`.")
         return
     difference = "difference" if compared["against"] is None else f"difference to {compared['against']}"
     table = columns("evaluation", "metric", "version", "aliases", "value", "95 % interval", "n", difference, "job")

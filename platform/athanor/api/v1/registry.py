@@ -146,9 +146,10 @@ class VersionsView(APIView):
         """List the versions of a model.
 
         Returns its versions, newest first."""
-        row = models.model_of(get_principal(request), model_id)
+        principal = get_principal(request)
+        row = models.model_of(principal, model_id)
         limit = LIMIT.read(request)
-        found = list(models.versions_of(row, read_position(request))[: limit + 1])
+        found = list(models.versions_of(principal, row, read_position(request))[: limit + 1])
         next_cursor = str(found[limit - 1].number) if len(found) > limit else None
         return paginated_response(serialize_many(VersionSerializer, found[:limit]), next_cursor)
 
@@ -171,7 +172,7 @@ class VersionsView(APIView):
 
         def make() -> Response:
             version, is_new = registry.register(model, artifact, principal.user, asked.get("alias", ""))
-            shown = VersionSerializer(models.version_of(model, version.number)).data
+            shown = VersionSerializer(models.version_of(principal, model, version.number)).data
             return Response(shown, status=201 if is_new else 200)
 
         return run_idempotently(request, make)
@@ -185,8 +186,9 @@ class VersionView(APIView):
         """Show a version.
 
         Returns a version of a model. Its files are downloaded by `POST /artifacts/{artifact_id}:download`."""
-        model = models.model_of(get_principal(request), model_id)
-        return Response(VersionSerializer(models.version_of(model, version_number)).data)
+        principal = get_principal(request)
+        model = models.model_of(principal, model_id)
+        return Response(VersionSerializer(models.version_of(principal, model, version_number)).data)
 
     @extend_schema(operation_id="models_version_delete", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, model_id: str, version_number: int) -> Response:
@@ -232,11 +234,12 @@ class EvaluationsView(APIView):
         """Compare the evaluations of a model.
 
         Returns the results of its newest 100 versions, each with the difference to one version and whether it is
-        significant."""
-        model = models.own_model_of(get_principal(request), model_id)
+        significant: those by its team, of a shared model those by your teams."""
+        principal = get_principal(request)
+        model = models.model_of(principal, model_id)
         named = request.query_params.get("against", "")
-        against = models.version_named(model, named or "production", is_optional=not named)
-        versions = models.versions_of(model)[:MAX_COMPARED]
+        against = models.version_named(principal, model, named or "production", is_optional=not named)
+        versions = models.versions_of(principal, model)[:MAX_COMPARED]
         return Response(ComparisonSerializer(evaluations.compare(versions, against)).data)
 
 

@@ -239,8 +239,6 @@ describe("page of a model that another team shares", () => {
     expect(await screen.findByText(/leads to a model of another team/)).toBeTruthy();
     expect(screen.queryByText(/There may be more/)).toBeNull();
     expect(screen.queryByRole("button", { name: /Move an alias|Delete version|Edit/ })).toBeNull();
-    expect(screen.queryByRole("table", { name: "Evaluations" })).toBeNull();
-    expect(server.calls("GET /models/{model_id}/evaluations")).toEqual([]);
     expect(screen.queryByRole("region", { name: "Shared with" })).toBeNull();
   });
 });

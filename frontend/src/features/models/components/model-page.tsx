@@ -226,7 +226,7 @@ export function ModelPage() {
     >
       {read.error ? <ProblemNotice error={read.error} onRetry={() => void read.refetch()} /> : null}
       <Versions model={model} />
-      {model.is_shared ? null : <EvaluationsPanel model={model} />}
+      <EvaluationsPanel model={model} />
       <LineagePanel model={model} versions={versions.data?.items ?? []} />
       {model.is_shared ? null : <SharingPanel model={model} />}
       <Card model={model} />
