@@ -62,9 +62,9 @@ def model(server, answer) -> Any:
     artifact = {
         "id": "art_1", "job": "job_1", "kind": "model", "name": "tiny", "step": 5, "created_at": "2026-01-02T03:04:05Z",
         "size_bytes": len(WEIGHTS) + 2, "files": [{"path": f["path"], "size": f["size"]} for f in files], "metrics": {},
+        "team": {"id": "team_1", "name": "red"},
     }  # fmt: skip
     server.answer("GET /api/v1/jobs/job_1/artifacts", answer({"items": [artifact], "next_cursor": None}))
-    server.answer("GET /api/v1/jobs/job_1", answer({"id": "job_1", "team": {"id": "team_1", "name": "red"}}))
     signing_key = new_private_key()
     server.answer("POST /api/v1/artifacts/art_1:sign", answer(signature(files, signing_key)))
     server.answer("GET /api/v1/teams/team_1/signing-keys", answer(listed_keys(signing_key)))

@@ -55,6 +55,14 @@ def test_the_tree_is_indented_and_says_what_was_cut(athanor: Any) -> None:
     ]
     assert "--depth 20" in shown.stderr
     assert "--limit" not in shown.stderr
+    assert "another team" not in shown.stderr
+
+
+def test_a_lineage_that_ends_at_another_team_names_no_limit(athanor: Any, server: Any, answer: Any) -> None:
+    server.answer("GET /api/v1/lineage", answer({**FOUND, "cut": ["team"]}))
+    shown = athanor("lineage", "art_2")
+    assert "It leads to a model of another team." in shown.stderr
+    assert "There may be more" not in shown.stderr
 
 
 @pytest.mark.parametrize(("option", "missing"), [("--up", "Used for"), ("--down", "Made of")])

@@ -19,7 +19,10 @@ MODEL = {
     "id": "mdl_1", "team": {"id": "team_1", "name": "red"}, "name": "bot", "card": "# Bot\x1b[31m", "tags": ["chat"],
     "versions": 1, "last_version": 1, "created_by": "ada", "created_at": "2026-01-01T00:00:00Z",
     "aliases": [{"name": "production", "version": 1, "moved_by": "ada", "moved_at": "2026-01-01T00:00:00Z"}],
+    "is_shared": False,
 }  # fmt: skip
+SHARED = {**MODEL, "id": "mdl_2", "team": {"id": "team_2", "name": "blue"}, "is_shared": True}
+GRANT = {"team": {"id": "team_3", "name": "green"}, "granted_by": "ada", "created_at": "2026-01-01T00:00:00Z"}
 JOB = "job_01KAN1T7Q3E8V5M2R9C4X6Y0ZB"
 
 
@@ -27,6 +30,7 @@ JOB = "job_01KAN1T7Q3E8V5M2R9C4X6Y0ZB"
 def stored(server: Any, answer: Any) -> None:
     server.answer("GET /api/v1/models", answer({"items": [MODEL], "next_cursor": None}))
     server.answer("GET /api/v1/models/mdl_1/versions", answer({"items": [VERSION], "next_cursor": None}))
+    server.answer("GET /api/v1/models/mdl_1/grants", answer({"items": [GRANT], "next_cursor": None}))
     server.answer("GET /api/v1/models/mdl_1/versions/1", answer(VERSION))
 
 
@@ -43,11 +47,12 @@ def stored(server: Any, answer: Any) -> None:
         ),
         (["describe", "bot", "--tag", "a", "--tag", "b"], "PATCH models/mdl_1", {"tags": ["a", "b"]}),
         (["describe", "bot", "--no-tags"], "PATCH models/mdl_1", {"tags": []}),
+        (["share", "bot", "green"], "PUT models/mdl_1/grants/green", {}),
     ],
 )
 def test_what_is_sent(command: list[str], request_line: str, body: Any, athanor: Any, server: Any, answer: Any) -> None:
     method, path = request_line.split()
-    server.answer(f"{method} /api/v1/{path}", answer({**MODEL, **VERSION, "version": 1}))
+    server.answer(f"{method} /api/v1/{path}", answer({**MODEL, **VERSION, **GRANT, "version": 1}))
     done = athanor("model", *command)
     assert done.returncode == 0, done.stderr
     (sent,) = [each for each in server.seen if each.method != "GET"]
@@ -71,6 +76,7 @@ def test_what_is_shown(athanor: Any) -> None:
     shown = athanor("model", "show", "bot").stdout
     assert "art_1" in shown
     assert "# Bot" in shown
+    assert "shared with: green" in shown
     assert "\x1b[31m" not in shown
     assert json.loads(athanor("model", "show", "bot", "--json").stdout)["versions"][0]["number"] == 1
 
@@ -79,16 +85,44 @@ def test_a_deletion_shows_what_depends_on_it_and_asks(athanor: Any, server: Any,
     job = {"id": "job_2", "name": "later", "status": "running"}
     found = {
         "model": VERSION["model"], "versions": [VERSION], "aliases": MODEL["aliases"], "blocked_by": [job],
-        "used_by": [{**job, "name": "earlier", "status": "succeeded"}],
+        "used_by": [{**job, "name": "earlier", "status": "succeeded"}], "grants": [GRANT],
     }  # fmt: skip
     server.answer("GET /api/v1/models/mdl_1/versions/1/deletion", answer(found))
     server.answer("DELETE /api/v1/models/mdl_1/versions/1", answer(None, status=204))
     shown = athanor("model", "delete", "bot", "1", "--preview").stdout
-    for words in ("art_1 of tune[1]", "named by alias production", "base model of later", "base model of earlier"):
+    for words in (
+        "art_1 of tune[1]",
+        "named by alias production",
+        "base model of later",
+        "base model of earlier",
+        "shared with team green",
+    ):
         assert words in shown
     assert athanor("model", "delete", "bot", "1", given="n\n").returncode == 1
     assert not [each for each in server.seen if each.method == "DELETE"]
     assert "bot@1 is deleted" in athanor("model", "delete", "bot", "1", "--yes").stdout
+
+
+def test_a_shared_model_is_named_with_its_team_and_hides_no_other(athanor: Any, server: Any, answer: Any) -> None:
+    server.answer("GET /api/v1/models", answer({"items": [SHARED, MODEL], "next_cursor": None}))
+    assert "blue/bot" in athanor("model", "list").stdout
+    assert "mdl_1" in athanor("model", "show", "bot").stdout, "of the two, one's own"
+    server.answer("GET /api/v1/models", answer({"items": [SHARED], "next_cursor": None}))
+    server.answer("GET /api/v1/models/mdl_2/versions", answer({"items": [{**VERSION, "attempt": None}]}))
+    server.answer("GET /api/v1/models/mdl_2/versions/1", answer(VERSION))
+    shown = athanor("model", "show", "blue/bot").stdout
+    assert "as model:blue/bot@ALIAS" in shown
+    assert "art_1" in shown
+    assert "team=blue&name=bot" in next(each.path for each in server.seen[::-1] if "/models?" in each.path)
+    server.answer("GET /api/v1/artifacts/art_1", answer({"code": "gone"}, status=404))
+    assert athanor("download", "model:blue/bot@production").returncode != 0
+    assert server.seen[-1].path == "/api/v1/artifacts/art_1"
+    assert athanor("model", "show", "bot").returncode != 0
+
+
+def test_sharing_ends(athanor: Any, server: Any, answer: Any) -> None:
+    server.answer("DELETE /api/v1/models/mdl_1/grants/green", answer(None, status=204))
+    assert "no longer shared with green" in athanor("model", "share", "bot", "green", "--remove").stdout
 
 
 @pytest.mark.parametrize(

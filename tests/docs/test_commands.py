@@ -429,7 +429,10 @@ def test_the_commands_of_the_registry(stack: Stack, reader: Reader) -> None:
     (reader.folder / "evaluate.yaml").write_text(example_with("version: 1\nname: evaluate-support-bot"))
     shown = reader.follow_page("docs/how-to/evaluate-and-promote.md")
     assert "accuracy_normalised" in shown["athanor model evaluations support-bot"]
+    Administrator(stack.credentials).call("POST", "teams", {"name": "blue"})
     shown = reader.follow_page("docs/how-to/registry-of-models.md")
+    assert "blue can read it as model:" in shown["athanor model share support-bot blue"]
+    assert "no longer shared with blue" in shown["athanor model share support-bot blue --remove"]
     assert "candidate=1" in shown["athanor model list"]
     assert (reader.folder / "DIR" / "model.safetensors").exists()
     assert "named by alias production" in shown["athanor model delete support-bot 1 --preview"]

@@ -380,20 +380,29 @@ def test_a_forged_manifest_is_refused_before_a_step_is_trained(
 
 
 class Refusing(AgentApi):
-    """A platform that finds the manifest of the newest checkpoint forged."""
+    """A platform that refuses to say what to run, with `code`."""
+
+    code = ""
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
         if path == "/run":
-            return 409, {"code": "manifest_not_authentic", "detail": "the manifest of ckpt_1 is not the registered one"}
+            return 409, {"code": self.code, "detail": "the manifest of ckpt_1 is not the registered one"}
         return super().answer(method, path, body)
 
 
-def test_a_manifest_that_the_platform_refuses_ends_the_attempt_with_its_reason(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("code", "end_class"),
+    [("manifest_not_authentic", EndClass.STORAGE_ERROR), ("base_not_found", EndClass.BAD_SPEC)],
+)
+def test_what_the_platform_refuses_ends_the_attempt_with_its_reason(
+    code: str, end_class: EndClass, tmp_path: Path
+) -> None:
     run, keys, objects = platform_run(tiny_training())
     with Refusing(run, keys, objects) as api:
-        assert supervisor_for(api, tmp_path).run() is EndClass.STORAGE_ERROR
+        api.code = code
+        assert supervisor_for(api, tmp_path).run() is end_class
         (end,) = api.ends
-        assert end["end_class"] == "storage_error"
+        assert end["end_class"] == end_class.value
         assert "the manifest of ckpt_1 is not the registered one" in end["message"]
 
 

@@ -50,6 +50,7 @@ _LOST = "preparation_lost"  # code of the problem
 _END_CLASSES = {
     "manifest_not_authentic": EndClass.STORAGE_ERROR,
     "no_intact_checkpoint": EndClass.CHECKPOINT_DAMAGED,
+    "base_not_found": EndClass.BAD_SPEC,
 }
 
 
@@ -60,7 +61,7 @@ class PlatformClient:
     raise httpx.HTTPError for any other failure. All other calls retry connection errors, 429 and 5xx, with growing
     pauses of at most 10 s, and raise TrainerError: PLATFORM_UNREACHABLE when `retry_seconds` have passed; for any other
     4xx, without a retry, STORAGE_ERROR if a manifest is not authentic, CHECKPOINT_DAMAGED if no checkpoint can be read,
-    else INTERNAL_ERROR.
+    BAD_SPEC if the base model is not shared with the team any more, else INTERNAL_ERROR.
     """
 
     def __init__(self, base_url: str, token: str, *, retry_seconds: float = 300.0) -> None:

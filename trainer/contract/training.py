@@ -45,10 +45,11 @@ class ModelSpec(CheckedModel):
     base: Annotated[
         Annotated[str, Field(min_length=1, max_length=1000)] | None, Field(examples=["model:llama-1m-baseline"])
     ] = None
-    """Trained model to start from: `model:NAME` (the newest model of the team with this name), `model:art_...` (one
-    model by its id), or `s3://bucket/prefix` with a model in Hugging Face's layout, in a bucket that an administrator
-    has granted to the team. In a standalone run, a folder. Shape and tokenizer come with it. What it refers to is fixed
-    when the job is submitted."""
+    """Trained model to start from: `model:NAME` (the newest model of the team with this name), `model:NAME@ALIAS` or
+    `model:NAME@NUMBER` (a registered version), `model:OWNER/NAME@ALIAS` (one of a model that team OWNER shares),
+    `model:art_...` (one model by its id), or `s3://bucket/prefix` with a model in Hugging Face's layout, in a bucket
+    that an administrator has granted to the team. In a standalone run, a folder. Shape and tokenizer come with it. What
+    it refers to is fixed when the job is submitted."""
     weights: Annotated[Literal["base", "random"], Field(exclude_if=lambda value: value == "base")] = "base"
     """What training with a `base` starts from: `base` its weights; `random` a new model, which takes over the tokenizer
     and, unless `preset` or `shape` sets a different one, the shape."""

@@ -225,7 +225,7 @@ export interface paths {
         };
         /**
          * Show an artifact
-         * @description Returns the artifact with its files. Its content is downloaded by `POST /artifacts/{artifact_id}:download` or as an archive.
+         * @description Returns the artifact with its files, also that of a version that another team shares. Its content is downloaded by `POST /artifacts/{artifact_id}:download` or as an archive.
          */
         get: operations["artifacts_show"];
         put?: never;
@@ -1969,7 +1969,7 @@ export interface paths {
         };
         /**
          * Show the lineage of an object
-         * @description Returns data sets, jobs, checkpoints, models, versions and aliases of your teams that the object was made of or that were made from it, deleted ones included, and how they are related. Downloads are included for those who may read the audit trail of the team.
+         * @description Returns data sets, jobs, checkpoints, models, versions and aliases of your teams that the object was made of or that were made from it, deleted ones included, and how they are related. Of a model that another team shares it shows the version, its aliases and its export, not what they were made of. Downloads are included for those who may read the audit trail of the team.
          */
         get: operations["lineage_show"];
         put?: never;
@@ -2009,7 +2009,7 @@ export interface paths {
         };
         /**
          * List models
-         * @description Returns the registered models of your teams, newest first.
+         * @description Returns the registered models of your teams and those that other teams share with them, newest first.
          */
         get: operations["models_list"];
         put?: never;
@@ -2033,7 +2033,7 @@ export interface paths {
         };
         /**
          * Show a model
-         * @description Returns a model of one of your teams with its card and aliases.
+         * @description Returns a model of one of your teams, or one that is shared with them, with its card and aliases.
          */
         get: operations["models_show"];
         put?: never;
@@ -2105,12 +2105,56 @@ export interface paths {
         };
         /**
          * Compare the evaluations of a model
-         * @description Returns the results of its newest 100 versions, each with the difference to one version and whether it is significant.
+         * @description Returns the results of its newest 100 versions, each with the difference to one version and whether it is significant: those by its team, of a shared model those by your teams.
          */
         get: operations["models_evaluations"];
         put?: never;
         post?: never;
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/models/{model_id}/grants": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List who may read a model
+         * @description Returns the other teams that the model is shared with, by name.
+         */
+        get: operations["models_grants"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/models/{model_id}/grants/{team_name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Share a model with another team
+         * @description Lets the members of the team see the model, download all its versions, also later ones, and start jobs from them. Safe to repeat. Recorded in the audit trail of both teams. For administrators of the model's team.
+         */
+        put: operations["models_grant"];
+        post?: never;
+        /**
+         * Stop sharing a model with a team
+         * @description Its members no longer see the model, and no attempt of their jobs starts from it. What they have downloaded or trained from it stays theirs, and an attempt that has loaded it continues. Recorded in the audit trail of both teams. For administrators of the model's team.
+         */
+        delete: operations["models_grant_end"];
         options?: never;
         head?: never;
         patch?: never;
@@ -3429,7 +3473,7 @@ export interface paths {
         };
         /**
          * List the signing keys of a team
-         * @description Returns all keys, newest first, also retired and revoked ones. There is none before the first signature.
+         * @description Returns all keys, newest first, also retired and revoked ones. There is none before the first signature. Those of a team that shares a model with yours are listed too, to verify what you download.
          */
         get: operations["signing_keys_list"];
         put?: never;
@@ -4018,6 +4062,8 @@ export interface components {
              * @description Time of creation, ISO 8601 in UTC.
              */
             created_at: string;
+            /** @description The team of its job: another team than yours if it is the version of a shared model. */
+            team: components["schemas"]["Named"];
             /** @description `model`, `log` or `profile`. */
             kind: components["schemas"]["ArtifactKindEnum"];
             /** @description Name of the artifact. */
@@ -4827,7 +4873,7 @@ export interface components {
             highest?: number[];
         };
         /** @enum {string} */
-        CutEnum: "nodes" | "depth";
+        CutEnum: "nodes" | "depth" | "team";
         /** @description Rows with the same problem. */
         DataFinding: {
             /** @description Kind of the finding, such as `near_duplicate`. */
@@ -7107,7 +7153,7 @@ export interface components {
             nodes: components["schemas"]["LineageNode"][];
             /** @description How the nodes are related. */
             edges: components["schemas"]["LineageEdge"][];
-            /** @description Limits because of which the lineage may be incomplete: `nodes`, `depth`. Empty if it is complete. */
+            /** @description Why the lineage may be incomplete: the limits `nodes` and `depth`; `team`: it does not show what a model of another team was made of. Empty if it is complete. */
             cut: components["schemas"]["CutEnum"][];
         };
         /** @description How one node was made from another: the target is RELATION the source. */
@@ -7127,9 +7173,9 @@ export interface components {
             id: string;
             /** @description `dataset`; `prepared`, a tokenised data set; `report`, a data report; `job`; `checkpoint`; `model`, the export of a job; `version` and `alias` of a registered model; `download`, all downloads by one account; `external`, a base model in a bucket of another owner. */
             kind: components["schemas"]["LineageNodeKindEnum"];
-            /** @description Name of the object, for people. Empty for a job of a team that is not yours. */
+            /** @description Name of the object, for people. Empty for a job or model of a team that is not yours (`hidden`). */
             name: string;
-            /** @description Status of a job. Of stored objects `stored`, or of checkpoints `intact`, `damaged`, `diverged` or `retired`; `discarded` of a tokenised data set that no further job uses; `deleted` within the undo window, `purged` after it. Of versions `registered` or `deleted`. `builtin`, `external` of data that is not stored. `current` of aliases, `recorded` of downloads, `hidden` of a job of a team that is not yours. */
+            /** @description Status of a job. Of stored objects `stored`, or of checkpoints `intact`, `damaged`, `diverged` or `retired`; `discarded` of a tokenised data set that no further job uses; `deleted` within the undo window, `purged` after it. Of versions `registered` or `deleted`. `builtin`, `external` of data that is not stored. `current` of aliases, `recorded` of downloads, `hidden` of a job of a team that is not yours, and of a base model that its team no longer shares with yours. */
             state: string;
             /** @description SHA-256, hexadecimal: of a job that of its spec, of a data report that of its content, of other stored objects that of their manifest, which contains the digests of all stored parts. Null where nothing is on record. */
             digest: string | null;
@@ -7138,7 +7184,7 @@ export interface components {
              * @description Time of its creation; of an alias that of its last move, of downloads that of the newest.
              */
             time: string | null;
-            /** @description Id of the job that made it; null for other kinds. */
+            /** @description Id of the job that made it; null for other kinds, and for models of other teams. */
             made_by: string | null;
         };
         /** @enum {string} */
@@ -7736,11 +7782,32 @@ export interface components {
             aliases: components["schemas"]["Alias"][];
             /** @description Username of the person or service account that created it. Null if the account is gone. */
             created_by?: string | null;
+            /** @description Whether it belongs to another team (`team`), which shares it with one of yours: it can be read, downloaded and used as a base, and not changed. */
+            is_shared: boolean;
             /**
              * Format: date-time
              * @description Time of creation, ISO 8601 in UTC.
              */
             created_at: string;
+        };
+        /** @description Read access to all versions of a model for another team. */
+        ModelGrant: {
+            /** @description The team that may read the model. */
+            team: components["schemas"]["Named"];
+            /** @description Username of the administrator who shared it. Null if the account is gone. */
+            granted_by?: string | null;
+            /**
+             * Format: date-time
+             * @description Time of creation, ISO 8601 in UTC.
+             */
+            created_at: string;
+        };
+        /** @description One page of a list of ModelGrant objects. */
+        ModelGrantPage: {
+            /** @description Objects of this page. */
+            items: components["schemas"]["ModelGrant"][];
+            /** @description Send it as `cursor` for the next page. Null on the last page. */
+            next_cursor: string | null;
         };
         /** @description One page of a list of Model objects. */
         ModelPage: {
@@ -8020,10 +8087,11 @@ export interface components {
             shape: components["schemas"]["ModelShape"] | null;
             /**
              * Base
-             * @description Trained model to start from: `model:NAME` (the newest model of the team with this name), `model:art_...` (one
-             *     model by its id), or `s3://bucket/prefix` with a model in Hugging Face's layout, in a bucket that an administrator
-             *     has granted to the team. In a standalone run, a folder. Shape and tokenizer come with it. What it refers to is fixed
-             *     when the job is submitted.
+             * @description Trained model to start from: `model:NAME` (the newest model of the team with this name), `model:NAME@ALIAS` or
+             *     `model:NAME@NUMBER` (a registered version), `model:OWNER/NAME@ALIAS` (one of a model that team OWNER shares),
+             *     `model:art_...` (one model by its id), or `s3://bucket/prefix` with a model in Hugging Face's layout, in a bucket
+             *     that an administrator has granted to the team. In a standalone run, a folder. Shape and tokenizer come with it. What
+             *     it refers to is fixed when the job is submitted.
              * @default null
              * @example model:llama-1m-baseline
              */
@@ -10423,6 +10491,8 @@ export interface components {
             blocked_by: components["schemas"]["Dependent"][];
             /** @description Finished jobs that started from one of them. Their records stay. At most 20 are listed. */
             used_by: components["schemas"]["Dependent"][];
+            /** @description Other teams that can read the model. Deleting the model ends that, and they lose a deleted version; their jobs do not prevent it. */
+            grants: components["schemas"]["ModelGrant"][];
         };
         /** @enum {string} */
         RelationEnum: "prepared_from" | "trained_on" | "prepares" | "evaluated_on" | "replayed_on" | "report_on" | "reports_on" | "base" | "evaluates" | "forked_from" | "replays" | "made_by" | "version_of" | "alias_of" | "download_of";
@@ -12438,10 +12508,10 @@ export interface components {
             number: number;
             /** @description The model. */
             model: components["schemas"]["Named"];
-            /** @description The job that made it. */
+            /** @description The job that made it, with its name at that time. */
             job: components["schemas"]["Named"];
-            /** @description Number of the job's attempt that exported it. */
-            attempt: number;
+            /** @description Number of the job's attempt that exported it. Null if the model is shared by another team. */
+            attempt: number | null;
             /** @description Optimizer step of the exported weights. */
             step: number;
             /** @description Id of the artifact, for `POST /artifacts/{artifact_id}:download`. */
@@ -29745,6 +29815,428 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["Comparison"];
                 };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    models_grants: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the model. */
+                model_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One page of a list of ModelGrant objects. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelGrantPage"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    models_grant: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the model. */
+                model_id: string;
+                /** @description Name or id of the team. */
+                team_name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Read access to all versions of a model for another team. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelGrant"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    models_grant_end: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the model. */
+                model_id: string;
+                /** @description Name or id of the team. */
+                team_name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No response body. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description The body is not what its Content-Type says. */
             400: {

@@ -89,6 +89,7 @@ export type FullDelivery = Schemas["FullDelivery"];
 export type BulkResult = Schemas["BulkResult"];
 export type RegistryPreview = Schemas["RegistryPreview"];
 export type RegisteredModel = Schemas["Model"];
+export type ModelGrant = Schemas["ModelGrant"];
 export type ModelVersion = Schemas["Version"];
 export type Comparison = Schemas["Comparison"];
 export type ComparedResult = Schemas["ComparedResult"];

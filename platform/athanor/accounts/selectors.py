@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from athanor.accounts.models import ApiToken, Invitation, Membership, Team, User
@@ -97,6 +97,15 @@ def team_of(principal: Principal, team_id: str) -> Team:
     team = teams_of(principal).filter(pk=team_id).first()
     if team is None:
         raise NotFound("team", team_id)
+    return team
+
+
+def any_team(name: str) -> Team:
+    """Return the team with this name or id, also one that the caller does not belong to, or raise NotFound. Names of
+    teams are visible to everyone."""
+    team = Team.objects.filter(Q(name=name) | Q(pk=name), deleted_at=None).first()
+    if team is None:
+        raise NotFound("team", name)
     return team
 
 

@@ -40,6 +40,7 @@ PATH_PARAMETERS = {
     "passkey_id": "Id of the passkey.",
     "pool_id": "Id of the pool, as `GET /prices` lists it.",
     "pool_name": "Name of the pool within its cluster.",
+    "team_name": "Name or id of the team.",
     "project_id": "Id of the project.",
     "secret_id": "Id of the secret.",
     "series_id": "Id of the series.",

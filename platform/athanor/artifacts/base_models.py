@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from athanor.accounts.models import Team
-from athanor.artifacts import datasets, manifests, registry_selectors, services, storage
+from athanor.artifacts import datasets, grants, keys, manifests, registry_selectors, services, storage
 from athanor.artifacts.models import Artifact
 from athanor.core.errors import FieldProblem, Invalid, NotFound
 from trainer.contract.hugging_face import (
@@ -43,7 +43,8 @@ def look_up(team: Team, training: TrainingSpec) -> TrainingSpec:
         return _filled(training, uri, lambda name: storage.get(uri + name))
     raise _refused(
         "base_not_found",
-        f"{base!r} is no model of the platform: give model:NAME@ALIAS, model:NAME, model:art_... or s3://bucket/prefix",
+        f"{base!r} is no model of the platform: give model:NAME@ALIAS, model:OWNER/NAME@ALIAS, model:NAME, "
+        "model:art_... or s3://bucket/prefix",
     )
 
 
@@ -61,30 +62,35 @@ def source_for(team: Team, training: TrainingSpec | None) -> BaseModelSource | N
     return BaseModelSource(name=base, origin="sealed", files=manifests.of_stored(row).files)
 
 
-def owner_of(team: Team, training: TrainingSpec | None) -> str | None:
-    """Return the id of the job that owns the key of the base model; None if it is not encrypted."""
+def key_of(team: Team, training: TrainingSpec | None) -> str:
+    """Return the data key of the base model; empty if it is not encrypted. Raise Invalid if the team may not read it
+    any more."""
     base = training.model.base if training else None
     if base is None or not base.startswith("model:"):
-        return None
-    return _model(team, base.removeprefix("model:")).job_id
+        return ""
+    return keys.data_key_of(_model(team, base.removeprefix("model:")))
 
 
 def _model(team: Team, name: str) -> Artifact:
-    """Return the model of an artifact's id, of a registered version (`NAME@ALIAS`, `NAME@NUMBER`) or of a job's name.
+    """Return the model of an artifact's id, of a registered version (`NAME@ALIAS`, `OWNER/NAME@NUMBER`) or of a job's
+    name.
 
-    Raise Invalid if the team has none.
+    Raise Invalid if the team has none, and none is shared with it.
     """
     if "@" in name:
         try:
-            return registry_selectors.find_version(team, name).artifact
+            name = registry_selectors.find_version(team, name).artifact_id
         except LookupError as error:
             raise _refused("base_not_found", str(error)) from error
     rows = Artifact.objects.filter(job__team=team, kind=Artifact.Kind.MODEL, deletion=None).select_related("job__team")
     found = rows.filter(pk=name).first() or rows.filter(name=name).order_by("-created_at", "-pk").first()
+    found = found or grants.artifact_for([team.id], name)
     if found is None:
+        lost = ", or the team that owns it no longer shares it" if name.startswith("art_") else ""
         raise _refused(
             "base_not_found",
-            f"team {team.name} has no model {name!r}; `athanor list` shows the jobs that may have made one",
+            f"team {team.name} has no model {name!r}{lost}; `athanor list` shows the jobs that may have made one, "
+            "`athanor model list` registered and shared models",
         )
     return found
 

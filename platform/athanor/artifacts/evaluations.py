@@ -15,6 +15,7 @@ from django.db import transaction
 from athanor.accounts.models import Team
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
+from athanor.artifacts import grants
 from athanor.artifacts.lineage import MAX_DEPTH, MAX_LIMIT, Direction, Relation, lineage_of
 from athanor.artifacts.models import Artifact, EvaluationResult, ModelVersion
 from athanor.core.errors import Conflict, FieldProblem, Invalid
@@ -51,7 +52,9 @@ def register(attempt: Attempt, results: EvaluationResults) -> list[EvaluationRes
             )
         _check(spec, results)
         base = spec.training.model.base or ""
-        artifact = Artifact.objects.filter(pk=base.removeprefix("model:"), job__team_id=job.team_id).first()
+        identifier = base.removeprefix("model:")
+        own = Artifact.objects.filter(pk=identifier, job__team_id=job.team_id).first()
+        artifact = own or grants.artifact_for([job.team_id], identifier)
         datasets = dict(zip((task.name for task in spec.evaluation.tasks), job.dataset_ids, strict=True))
         sources = {task.name: task.source for task in spec.evaluation.tasks}
         trained_on = trained_on_ids(job, artifact) if artifact is not None else None
@@ -111,8 +114,8 @@ def _problem(kinds: Mapping[str, str], figure: EvaluationFigure) -> str:
 
 
 def trained_on_ids(job: Job, artifact: Artifact) -> dict[str, list[str]] | None:
-    """Return the jobs, by data set, that trained a model or one that it started from. None if the lineage is too long
-    to be read completely."""
+    """Return the jobs, by data set, that trained a model or one that it started from. None if the lineage cannot be
+    read completely: it is too long, or leads to a model that another team shares."""
     team = Team.objects.get(pk=job.team_id)
     everything_of_team = Principal(job.created_by, (team,), {team.id: frozenset({Permission.VIEW})})
     found = lineage_of(everything_of_team, artifact.id, Direction.UP, MAX_LIMIT, MAX_DEPTH)
@@ -263,7 +266,10 @@ def _result_for(version: ModelVersion, requirement: Requirement, rows: list[Eval
             f"{found[0].name}.{requirement.metric}{requirement.comparison}{requirement.limit:g}",
         )
     wanted = f"{requirement.name}.{requirement.metric}" if requirement.name else requirement.metric
-    others = EvaluationResult.objects.filter(artifact__versions__model=version.model, metric=requirement.metric)
+    model = version.model
+    others = EvaluationResult.objects.filter(
+        team_id=model.team_id, artifact__versions__model=model, metric=requirement.metric
+    )
     if requirement.name:
         others = others.filter(name=requirement.name)
     numbers = sorted(set(others.values_list("artifact__versions__number", flat=True)) - {version.number, None})

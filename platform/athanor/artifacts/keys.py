@@ -4,13 +4,14 @@ A wrapped key and the key above it are read in one statement, so that they alway
 both. New values are wrapped under the lock of the team key's row, which the end of a rotation takes too.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from django.db import transaction
 from django.db.models import OuterRef, Subquery
 
 from athanor.accounts.models import Team
-from athanor.artifacts.models import DataKey, TeamKey
+from athanor.artifacts.models import DataKey, GrantedKey, StoredThing, TeamKey
 from athanor.core import encryption
 from athanor.core.errors import Gone
 from trainer.contract.encryption import Encryptor, new_keyset
@@ -35,6 +36,23 @@ def encryptor(owner: str, team: Team) -> Encryptor:
     return Encryptor(data_key(owner, team))
 
 
+def data_key_of(row: StoredThing) -> str:
+    """Return the keyset of a checkpoint or artifact: its job's, or, of a shared one, the copy for the reading team."""
+    if row.granted is not None:
+        return opened(row.granted, granted_owner(row.granted))
+    return data_key(row.job_id, row.job.team)
+
+
+def encryptor_of(row: StoredThing) -> Encryptor:
+    """Return the cipher of a checkpoint or artifact."""
+    return Encryptor(data_key_of(row))
+
+
+def granted_owner(row: GrantedKey) -> str:
+    """Return the associated data of a granted key: moved to another grant or version, it does not decrypt."""
+    return f"granted-key:{row.grant_id}:{row.version_id}"
+
+
 def locked_team_keyset(team: Team) -> str:
     """Return the team's keyset for wrapping, locked in the caller's transaction; create it on first use.
 
@@ -42,11 +60,23 @@ def locked_team_keyset(team: Team) -> str:
     """
     if Team.objects.filter(pk=team.pk).exclude(deleted_at=None).exists():
         raise Gone("team_deleted", f"team {team.name} is deleted", remedy="nothing new is stored for it")
+    create_team_key(team)
+    row = TeamKey.objects.select_for_update(no_key=True).get(team=team)
+    return encryption.unwrap_by_master(row.wrapped, team.id)
+
+
+def create_team_key(team: Team) -> None:
+    """Create the team's key if it has none."""
     if not TeamKey.objects.filter(team=team).exists():
         wrapped = encryption.wrap_by_master(encryption.new_wrapping_keyset(), team.id)
         TeamKey.objects.get_or_create(team=team, defaults={"wrapped": wrapped})
-    row = TeamKey.objects.select_for_update(no_key=True).get(team=team)
-    return encryption.unwrap_by_master(row.wrapped, team.id)
+
+
+def locked_team_keysets(team_ids: Iterable[str]) -> dict[str, str]:
+    """Return the keysets of several teams for wrapping, locked in the caller's transaction, without teams that have
+    none. The order of the locks is the same for all callers, so that none waits for another in a circle."""
+    rows = TeamKey.objects.select_for_update(no_key=True).filter(team_id__in=list(team_ids)).order_by("pk")
+    return {row.team_id: encryption.unwrap_by_master(row.wrapped, row.team_id) for row in rows}
 
 
 def opened(row: Any, owner: str) -> str:

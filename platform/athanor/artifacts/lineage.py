@@ -3,7 +3,7 @@
 Nodes are data sets, their tokenised forms and data reports, jobs, checkpoints, exported models, registered versions,
 aliases and downloads; an edge reads "target RELATION source", as in "art_1 made_by job_1". Nothing is stored for it.
 The graph is read breadth first, one level after the other; how many statements a level needs does not depend on its
-size.
+size. It ends at what other teams share: a version, its aliases and its export, not the job that made it.
 """
 
 import hashlib
@@ -14,12 +14,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from django.db.models import Count, Max, Q, QuerySet
+from django.db.models import BooleanField, Count, ExpressionWrapper, Max, Q, QuerySet
 from pydantic import ValidationError
 
 from athanor.accounts.models import AuditEvent
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
+from athanor.artifacts import grants
 from athanor.artifacts.manifests import OF_ARTIFACTS
 from athanor.artifacts.models import (
     Artifact,
@@ -92,6 +93,7 @@ class Cut(StrEnum):
 
     NODES = "nodes"
     DEPTH = "depth"
+    TEAM = "team"  # what a model of another team was made of
 
 
 @dataclass(frozen=True)
@@ -157,8 +159,7 @@ def lineage_of(principal: Principal, root_id: str, direction: Direction, limit: 
             graph.nodes |= part.nodes
             graph.edges |= part.edges
             graph.cut |= part.cut
-    if reader.is_cut:
-        graph.cut.add(Cut.NODES)
+    graph.cut |= reader.cut
     return Lineage(root.id, list(graph.nodes.values()), list(graph.edges), sorted(graph.cut))
 
 
@@ -187,11 +188,11 @@ def _walk(root: Node, expand: Callable[[Level], Found], limit: int, depth: int) 
 class _Reader:
     """Reads the neighbours of a level, in the caller's teams only. Each statement returns at most `limit` rows.
 
-    `is_cut`: whether a statement had more.
+    `cut`: NODES if a statement had more, TEAM if something is of another team.
     """
 
     def __init__(self, principal: Principal, limit: int) -> None:
-        self.is_cut = False
+        self.cut: set[Cut] = set()
         self._limit = limit
         self._teams = principal.team_ids
         self._audited_teams = [team for team in self._teams if principal.may(Permission.READ_AUDIT, team)]
@@ -280,6 +281,8 @@ class _Reader:
         for node in made:
             if node.made_by in jobs:
                 yield jobs[node.made_by], Edge(node.made_by, node.id, Relation.MADE_BY)
+            elif node.kind is Kind.MODEL:
+                self.cut.add(Cut.TEAM)
 
     def _sources_of_prepared(self, forms: list[Node]) -> Found:
         """Yield the data sets of tokenised forms, and the jobs that only prepared them.
@@ -337,8 +340,12 @@ class _Reader:
             base = bases.get(node.id, "")
             if base.startswith("s3://"):
                 yield Node(Kind.EXTERNAL, base, base, "external"), Edge(base, node.id, _relation_to_base(node.row))
-            elif base in found:
-                yield found[base], Edge(found[base].id, node.id, _relation_to_base(node.row), _reference(node.row))
+            elif base:
+                identifier = base.removeprefix("model:")
+                if base not in found:  # of another team, which does not share it any more: known by its id alone
+                    self.cut.add(Cut.TEAM)
+                source = found.get(base, Node(Kind.MODEL, identifier, "", "hidden"))
+                yield source, Edge(identifier, node.id, _relation_to_base(node.row), _reference(node.row))
 
     def _products_of_datasets(self, nodes: dict[str, Node]) -> Found:
         for row in self._prepared(dataset__in=nodes):
@@ -433,8 +440,14 @@ class _Reader:
         return self._cut(self._jobs_of_teams().filter(**chosen))
 
     def _artifacts(self, **chosen: Any) -> list[Artifact]:
-        rows = Artifact.objects.filter(job__team_id__in=self._teams, kind=Artifact.Kind.MODEL, **chosen)
+        own = Q(job__in=Job.objects.filter(team_id__in=self._teams).values("pk"))
+        shared = Q(pk__in=ModelVersion.objects.filter(self._shared("model__")).values("artifact_id"))
+        rows = Artifact.objects.filter(own | shared, kind=Artifact.Kind.MODEL, **chosen)
+        rows = rows.annotate(is_own=ExpressionWrapper(own, BooleanField()))  # type: ignore[no-redef] # declared to read
         return self._cut(rows.select_related("deletion").order_by("-id"))
+
+    def _shared(self, prefix: str) -> Q:
+        return grants.is_granted_to(self._teams, prefix)
 
     def _checkpoints(self, *conditions: Q, **chosen: Any) -> list[Checkpoint]:
         rows = Checkpoint.objects.filter(*conditions, job__team_id__in=self._teams, **chosen)
@@ -453,17 +466,18 @@ class _Reader:
         return self._cut(rows.select_related("dataset__deletion").order_by("-id"))
 
     def _versions(self, **chosen: Any) -> list[ModelVersion]:
-        rows = ModelVersion.objects.filter(model__team_id__in=self._teams, **chosen)
+        rows = ModelVersion.objects.filter(Q(model__team_id__in=self._teams) | self._shared("model__"), **chosen)
         return self._cut(rows.select_related("model").order_by("-id"))
 
     def _aliases(self, **chosen: Any) -> list[ModelAlias]:
-        rows = ModelAlias.objects.filter(model__team_id__in=self._teams, **chosen)
+        rows = ModelAlias.objects.filter(Q(model__team_id__in=self._teams) | self._shared("model__"), **chosen)
         return self._cut(rows.select_related("model").order_by("-id"))
 
     def _cut(self, rows: Any) -> list[Any]:
         """Return the rows up to the limit, and note whether there are more."""
         found = list(rows[: self._limit + 1])
-        self.is_cut = self.is_cut or len(found) > self._limit
+        if len(found) > self._limit:
+            self.cut.add(Cut.NODES)
         return found[: self._limit]
 
 
@@ -472,7 +486,8 @@ def _job(row: Job) -> Node:
 
 
 def _artifact(row: Artifact) -> Node:
-    return Node(Kind.MODEL, row.id, row.name, _state(row.deletion, "stored"), row.created_at, row.job_id, row)
+    maker = row.job_id if row.is_own else None
+    return Node(Kind.MODEL, row.id, row.name, _state(row.deletion, "stored"), row.created_at, maker, row)
 
 
 def _checkpoint(row: Checkpoint) -> Node:

@@ -47,7 +47,7 @@ def of_checkpoint(row: Checkpoint) -> CheckpointManifest:
 def of_stored(row: Checkpoint | Artifact, encryptor: Encryptor | None = None) -> Manifest:
     """Return the manifest of a checkpoint or artifact. Raise Conflict as `of_checkpoint` does.
 
-    `encryptor` is the cipher of the row's job, if the caller has it already.
+    `encryptor` is the cipher of the row, if the caller has it already.
     """
     if isinstance(row, Checkpoint):
         return _of_row(row, CheckpointManifest, encryptor, step=row.step, generation=row.generation)
@@ -129,7 +129,7 @@ def _of_row(
     try:
         manifest = kind.model_validate(row.manifest)
         check_manifest(
-            manifest, encryptor or encryptor_of(row.job), job_id=row.job_id, attempt_id=row.attempt_id, **expected
+            manifest, encryptor or keys.encryptor_of(row), job_id=row.job_id, attempt_id=row.attempt_id, **expected
         )
     except ValueError as error:
         raise _not_authentic(row.pk, error) from error

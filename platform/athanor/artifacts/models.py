@@ -273,8 +273,21 @@ class StoredThing(models.Model):
     metrics = models.JSONField(default=dict)
     created_at = models.DateTimeField(auto_now_add=True)
 
+    # The key by which a team reads the artifact of another team, as grants.artifact_for sets it; None for one's own.
+    granted: "GrantedKey | None" = None
+
     class Meta:
         abstract = True
+
+    @property
+    def owner(self) -> Team:
+        """Return the team of its job."""
+        return self.job.team if self.granted is None else self.granted.grant.owner
+
+    @property
+    def reader_id(self) -> str:
+        """Return the id of the team by which the caller reads it: that of its job, or one that it is shared with."""
+        return self.job.team_id if self.granted is None else self.granted.team_id
 
 
 class Checkpoint(StoredThing, LeasedModel):
@@ -343,6 +356,9 @@ class Artifact(StoredThing):
     kind = models.CharField(max_length=10, choices=Kind.choices)
     name = models.CharField(max_length=200)
 
+    is_own: bool  # as lineage reads it: whether it is of one of the caller's teams
+    results: list["EvaluationResult"]  # as registry_selectors.results_by reads them: those of some teams, oldest first
+
     class Meta:
         constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(
@@ -369,6 +385,7 @@ class RegisteredModel(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
     num_versions: int  # as registry_selectors.models_of counts them
+    is_shared: bool  # as registry_selectors.models_of finds it: whether another team has granted the caller access
 
     class Meta:
         constraints: ClassVar[list[models.BaseConstraint]] = [
@@ -401,6 +418,13 @@ class ModelVersion(models.Model):
     def __str__(self) -> str:
         return f"{self.model.name}@{self.number}"
 
+    attempt_number: int | None  # as registry_selectors.versions_of reads it
+
+    @property
+    def made_by(self) -> dict[str, str]:
+        """Return the id and name of the job, as the artifact has them: of a shared version the job cannot be read."""
+        return {"id": self.artifact.job_id, "name": self.artifact.name}
+
     @property
     def alias_names(self) -> list[str]:
         """Return the names of the aliases that name it, sorted."""
@@ -409,8 +433,7 @@ class ModelVersion(models.Model):
     @property
     def evaluations(self) -> list["EvaluationResult"]:
         """Return the newest result of each metric of each evaluation, by their names."""
-        rows = sorted(self.artifact.evaluations.all(), key=lambda row: row.pk)
-        found = {(row.name, row.metric): row for row in rows}
+        found = {(row.name, row.metric): row for row in self.artifact.results}
         return [found[key] for key in sorted(found)]
 
 
@@ -430,6 +453,41 @@ class ModelAlias(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class ModelGrant(models.Model):
+    """Read access to all versions of a model, also later ones, that its team, `owner`, has granted to `team`."""
+
+    model = models.ForeignKey(RegisteredModel, on_delete=models.CASCADE, related_name="grants")
+    owner = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
+    granted_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["model", "team"], name="one_grant_of_a_model_per_team")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.model_id} for {self.team_id}"
+
+
+class GrantedKey(models.Model):
+    """The data key of a version's job, wrapped by the key of `team`, which a grant lets read the version."""
+
+    grant = models.ForeignKey(ModelGrant, on_delete=models.CASCADE, related_name="keys")
+    version = models.ForeignKey(ModelVersion, on_delete=models.CASCADE, related_name="+")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
+    wrapped = models.BinaryField()
+
+    class Meta:
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["grant", "version"], name="one_key_of_a_version_per_grant")
+        ]
+
+    def __str__(self) -> str:
+        return f"key of version {self.version_id} for {self.team_id}"
 
 
 class EvaluationResult(models.Model):

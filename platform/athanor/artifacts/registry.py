@@ -15,9 +15,9 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import Team, User
-from athanor.artifacts import evaluations, manifests
+from athanor.artifacts import evaluations, grants, manifests, registry_selectors
 from athanor.artifacts.evaluations import Requirement
-from athanor.artifacts.models import Artifact, ModelAlias, ModelVersion, RegisteredModel
+from athanor.artifacts.models import Artifact, ModelAlias, ModelGrant, ModelVersion, RegisteredModel
 from athanor.core import task_triggers
 from athanor.core.errors import Conflict, Invalid, NotFound
 from athanor.jobs import events
@@ -32,7 +32,8 @@ class RegistryPreview:
     """What deleting a model or a version would remove, and what depends on it.
 
     `aliases` and `blocked_by` (unfinished jobs that start from a version) prevent it. `used_by`: finished jobs that
-    started from one; their records stay.
+    started from one; their records stay. `grants`: other teams' access, which ends with the model. Jobs of these teams
+    prevent nothing.
     """
 
     model: RegisteredModel
@@ -40,6 +41,7 @@ class RegistryPreview:
     aliases: list[ModelAlias]
     blocked_by: list[Job]
     used_by: list[Job]
+    grants: list[ModelGrant]
 
 
 def create(team: Team, actor: User, *, name: str, card: str = "", tags: Sequence[str] = ()) -> RegisteredModel:
@@ -63,7 +65,7 @@ def change(
 ) -> RegisteredModel:
     """Change a model's card or tags; None leaves a field unchanged. Versions never change."""
     with transaction.atomic():
-        row = _locked(model)
+        row = grants.lock_model(model)
         before = _facts(row)
         row.card = row.card if card is None else card
         row.tags = row.tags if tags is None else sorted(set(tags))
@@ -123,7 +125,7 @@ def point_alias(
     with transaction.atomic():
         version = _version(model, number)
         job = Job.objects.select_for_update(no_key=True).get(pk=version.artifact.job_id)
-        _locked(model)
+        grants.lock_model(model)
         version = _version(model, number)  # it may have been deleted before the lock was taken
         met = evaluations.check_requirements(version, requirements)
         moved = _point(job, version, alias, actor, actor.username, met)
@@ -139,7 +141,7 @@ def remove_alias(model: RegisteredModel, alias: str, actor: User) -> None:
         if found is None:
             raise NotFound("alias", alias)
         job = Job.objects.select_for_update(no_key=True).get(pk=found.version.artifact.job_id)
-        _locked(model)
+        grants.lock_model(model)
         if not ModelAlias.objects.filter(pk=found.pk, version=found.version).delete()[0]:
             detail = f"{model.name}@{alias} was moved meanwhile"
             raise Conflict("alias_moved", detail, remedy="look at the model again, then repeat the request")
@@ -154,18 +156,21 @@ def preview(model: RegisteredModel, number: int | None = None) -> RegistryPrevie
 
     Raise NotFound for a version that does not exist.
     """
-    versions = ModelVersion.objects.filter(model=model).select_related("model", "artifact__job", "artifact__attempt")
+    versions = ModelVersion.objects.filter(model=model).select_related("model", "artifact")
+    versions = registry_selectors.with_attempt_numbers(versions)
+    versions = versions.prefetch_related(registry_selectors.results_by([model.team_id]))
     chosen = list((versions if number is None else versions.filter(number=number)).order_by("-number"))
     if number is not None and not chosen:
         raise NotFound("version", f"{model.name}@{number}")
     bases = [f"model:{version.artifact_id}" for version in chosen]
-    users = Job.objects.filter(resolved_spec__training__model__base__in=bases).order_by("-id")
+    users = Job.objects.filter(team_id=model.team_id, resolved_spec__training__model__base__in=bases).order_by("-id")
     return RegistryPreview(
         model,
         chosen,
         list(ModelAlias.objects.filter(version__in=chosen).select_related("version").order_by("name")),
         list(users.exclude(status__in=FINAL)[:MAX_NAMED_JOBS]),
         list(users.filter(status__in=FINAL)[:MAX_NAMED_JOBS]),
+        list(grants.grants_of(model).select_related("model", "owner")),
     )
 
 
@@ -175,7 +180,7 @@ def delete(model: RegisteredModel, actor: User, number: int | None = None) -> No
     Raise Conflict while an alias names it or an unfinished job starts from it, NotFound for a missing version.
     """
     with transaction.atomic():
-        row = _locked(model)
+        row = grants.lock_model(model)
         found = preview(row, number)
         name = row.name if number is None else f"{row.name}@{number}"
         if found.aliases:
@@ -188,19 +193,12 @@ def delete(model: RegisteredModel, actor: User, number: int | None = None) -> No
             raise Conflict("model_in_use", f"{name} is the base model of {listed}", remedy=remedy)
         artifacts = [version.artifact_id for version in found.versions]
         if number is None:
+            grants.end(found.grants, actor)
             row.delete()
             _audit("model.delete", model, actor, before={**_facts(row), "artifacts": artifacts})
         else:
             found.versions[0].delete()
             _audit("model.version_delete", model, actor, before={"version": number, "artifacts": artifacts})
-
-
-def _locked(model: RegisteredModel) -> RegisteredModel:
-    found = RegisteredModel.objects.select_for_update(no_key=True, of=("self",)).select_related("team", "created_by")
-    row = found.filter(pk=model.pk).first()
-    if row is None:
-        raise NotFound("model", model.pk)
-    return row
 
 
 def _lock_artifact(artifact: Artifact) -> None:
@@ -211,7 +209,8 @@ def _lock_artifact(artifact: Artifact) -> None:
 
 
 def _version(model: RegisteredModel, number: int) -> ModelVersion:
-    found = ModelVersion.objects.filter(model=model, number=number).select_related("model", "artifact").first()
+    rows = ModelVersion.objects.filter(model=model, number=number).select_related("model", "artifact")
+    found = rows.prefetch_related(registry_selectors.results_by([model.team_id])).first()
     if found is None:
         detail = f"model {model.name!r} has no version {number}"
         raise Invalid("unknown_version", detail, remedy=f"`athanor model show {model.name}` lists its versions")
@@ -223,7 +222,7 @@ def _add(job: Job, artifact: Artifact, model: RegisteredModel, actor: User, by: 
 
     `by`: who is named as the actor of the event.
     """
-    row = _locked(model)
+    row = grants.lock_model(model)
     known = ModelVersion.objects.filter(model=row, artifact=artifact).select_related("model").first()
     if known is not None:
         return known, False
@@ -233,6 +232,7 @@ def _add(job: Job, artifact: Artifact, model: RegisteredModel, actor: User, by: 
     version = ModelVersion.objects.create(
         model=row, number=row.last_version, artifact=artifact, digest=digest, created_by=actor
     )
+    grants.wrap_keys(row, [version])
     facts = {"model": row.id, "name": row.name, "version": version.number, "artifact": artifact.id}
     events.append(job, "model.registered", actor=by, message=str(version), data=facts)
     _publish(job)

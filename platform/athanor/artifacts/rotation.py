@@ -12,8 +12,8 @@ from django.db import models, transaction
 
 from athanor.accounts import audit, idempotency, second_factors, sign_on_checks
 from athanor.accounts.models import Team
-from athanor.artifacts import signing_keys, team_secrets
-from athanor.artifacts.models import DataKey, SigningKey, TeamKey, TeamSecret
+from athanor.artifacts import keys, signing_keys, team_secrets
+from athanor.artifacts.models import DataKey, GrantedKey, SigningKey, TeamKey, TeamSecret
 from athanor.core import encryption
 from athanor.core.errors import Misconfigured
 
@@ -24,6 +24,7 @@ WRAPPED: dict[type[models.Model], Callable[[Any], str]] = {
     DataKey: lambda row: str(row.owner),
     TeamSecret: lambda row: team_secrets.owner_of(row.team_id, row.name),
     SigningKey: signing_keys.owner_of,
+    GrantedKey: keys.granted_owner,
 }
 
 

@@ -3,6 +3,7 @@
 from django.db.models import QuerySet
 
 from athanor.accounts.selectors import Principal
+from athanor.artifacts import grants
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset
 from athanor.core.errors import NotFound
 from athanor.jobs.models import Job
@@ -15,7 +16,8 @@ def checkpoints_of(job: Job) -> QuerySet[Checkpoint]:
 
 def artifacts_of(job: Job) -> QuerySet[Artifact]:
     """Return the job's artifacts that are not deleted, by kind, the newest first."""
-    return Artifact.objects.filter(job=job, deletion=None).order_by("kind", "-created_at")
+    rows = Artifact.objects.filter(job=job, deletion=None).select_related("job__team")
+    return rows.order_by("kind", "-created_at")
 
 
 def artifact_of(principal: Principal, artifact_id: str) -> Artifact:
@@ -28,6 +30,20 @@ def artifact_of(principal: Principal, artifact_id: str) -> Artifact:
     if row is None:
         raise NotFound("artifact", artifact_id)
     return row
+
+
+def readable_artifact_of(principal: Principal, artifact_id: str) -> Artifact:
+    """Return an artifact of one of the caller's teams, or one that is shared with one of them, or raise NotFound.
+
+    Of a shared one `granted` is set, and the job cannot be read.
+    """
+    try:
+        return artifact_of(principal, artifact_id)
+    except NotFound:
+        shared = grants.artifact_for(principal.team_ids, artifact_id)
+        if shared is None:
+            raise
+        return shared
 
 
 def checkpoint_of(principal: Principal, checkpoint_id: str) -> Checkpoint:

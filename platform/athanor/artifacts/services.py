@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import User
-from athanor.artifacts import buckets, datasets, deletion_hold, keys, manifests, preparations, storage
+from athanor.artifacts import buckets, datasets, deletion_hold, grants, keys, manifests, preparations, storage
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset
 from athanor.core import task_triggers
 from athanor.core.errors import Conflict, Forbidden, Invalid, NotFound
@@ -245,7 +245,8 @@ def check_may_write(attempt: Attempt, keys_asked: list[str]) -> None:
 
 
 def check_may_read(attempt: Attempt, keys_asked: list[str]) -> None:
-    """Raise Forbidden for keys that the attempt may not read, and Invalid for a bucket no longer granted.
+    """Raise Forbidden for keys that the attempt may not read, Invalid for a bucket that is no longer granted, and
+    Conflict for a base model that is no longer shared.
 
     It may read its own job's objects, those of the data sets and the base model that the job names, and those of the
     checkpoints that it replays.
@@ -264,8 +265,16 @@ def check_may_read(attempt: Attempt, keys_asked: list[str]) -> None:
     if base.startswith("s3://"):
         prefixes.append(base)
     elif base:
-        model = Artifact.objects.filter(pk=base.removeprefix("model:"), job__team_id=attempt.job.team_id).first()
-        granted |= {part["key"] for file in model.manifest["files"] for part in file["parts"]} if model else set()
+        identifier, team_id = base.removeprefix("model:"), attempt.job.team_id
+        own = Artifact.objects.filter(pk=identifier, job__team_id=team_id).first()
+        model = own or grants.artifact_for([team_id], identifier)
+        if model is None:
+            detail = (
+                f"{base}, the base model of {attempt.job_id}, is no longer shared with team {attempt.job.team.name}"
+            )
+            remedy = "have the team that owns it share it again, or start from another model, then submit the job again"
+            raise Conflict("base_not_found", detail, remedy=remedy)
+        granted |= {part["key"] for file in model.manifest["files"] for part in file["parts"]}
     for row in replayed_checkpoints(attempt.job).values():
         granted |= {part["key"] for file in row.manifest["files"] for part in file["parts"]}
     for key in foreign:
@@ -287,7 +296,7 @@ def replayed_checkpoints(job: Job) -> dict[str, Checkpoint]:
 
 def opened_parts(row: Checkpoint | Artifact, path: str) -> Iterator[bytes]:
     """Yield the plaintext of one file part by part; each part is verified before it is yielded."""
-    encryptor = manifests.encryptor_of(row.job)
+    encryptor = keys.encryptor_of(row)
     for file in manifests.of_stored(row).files:
         if file.path == path:
             for part in file.parts:
@@ -297,10 +306,18 @@ def opened_parts(row: Checkpoint | Artifact, path: str) -> Iterator[bytes]:
 
 
 def hand_out(row: Checkpoint | Artifact, user: User) -> None:
-    """Record in the audit trail who gets an object's key or content, before it leaves the platform."""
+    """Record in the audit trail who gets an object's key or content, before it leaves the platform.
+
+    Of a shared artifact, the team that reads it has the same record as of its own, and the owner another.
+    """
     kind = "artifact" if isinstance(row, Artifact) else "checkpoint"
     facts = {"job": row.job_id, "step": row.step}
-    audit.record_alone(f"{kind}.download", actor=user, target=(kind, row.pk), team_id=row.job.team_id, after=facts)
+    target = (kind, row.pk)
+    with transaction.atomic():
+        if row.granted is not None:
+            shared = {**facts, "team": row.granted.team.name}
+            audit.record("artifact.shared_download", actor=user, target=target, team_id=row.owner.id, after=shared)
+        audit.record(f"{kind}.download", actor=user, target=target, team_id=row.reader_id, after=facts)
 
 
 def _fetched(part: StoredPart) -> bytes:

@@ -16,7 +16,7 @@ from athanor.accounts.models import Team, User
 from athanor.accounts.selectors import Principal
 from athanor.artifacts import keys, manifests
 from athanor.artifacts.models import Artifact, SigningKey
-from athanor.core import encryption
+from athanor.core import encryption, tenancy
 from athanor.core.errors import Conflict, NotFound
 from trainer.contract import model_signature
 from trainer.contract.model_signature import ExportRecord
@@ -84,8 +84,8 @@ def sign(artifact: Artifact, user: User) -> dict[str, Any]:
             "SHA-256 of its files",
             remedy="models are signed that were exported since signatures exist: run the job again for one",
         )
-    team = artifact.job.team
-    with transaction.atomic():
+    team = artifact.owner
+    with tenancy.including([team.id]):  # of a shared export: the reader's session sees none of the owner's keys
         key, private_key = _active(team)
         record = ExportRecord(
             team=team.name,

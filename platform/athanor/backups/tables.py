@@ -16,18 +16,20 @@ from athanor.backups.manifest import Table
 from athanor.core import tenancy
 from athanor.core.errors import Misconfigured
 
-POLICY = "of_a_team"
+POLICY, SHARED = "of_a_team", "shared"  # the names of the policies that `tenancy.protect` and `tenancy.readable` make
 NOT_READABLE = """
     SELECT relname FROM pg_class WHERE oid = ANY (%s::regclass[]) AND NOT has_table_privilege(oid, 'SELECT')
 """
-# Tables under row-level security for this role, with another policy than the one that `tenancy.protect` makes.
+# Tables under row-level security for this role, without the policy of `tenancy.protect`, or with another one than that
+# and that of `tenancy.readable`, which only adds rows.
 FILTERED = f"""
     SELECT relation.relname, coalesce(string_agg(policy.polname, ', ' ORDER BY policy.polname), 'none')
     FROM pg_class relation LEFT JOIN pg_policy policy ON policy.polrelid = relation.oid
     WHERE relation.oid = ANY (%s::regclass[]) AND row_security_active(relation.oid)
     GROUP BY relation.relname
-    HAVING count(*) <> 1 OR NOT coalesce(bool_and(policy.polname = '{POLICY}' AND policy.polpermissive
+    HAVING NOT coalesce(bool_or(policy.polname = '{POLICY}'
         AND pg_get_expr(policy.polqual, policy.polrelid) LIKE '%%athanor_sees%%'), false)
+        OR bool_or(policy.polname NOT IN ('{POLICY}', '{SHARED}') OR NOT policy.polpermissive)
     ORDER BY relation.relname
 """  # noqa: S608 - a constant
 COLUMNS = """
@@ -84,7 +86,7 @@ def _require_all_rows() -> None:
             raise Misconfigured(
                 "backup_role_does_not_see_all_rows",
                 f"row-level security may hide rows from the database role {role!r}: tables with other policies than "
-                f"{POLICY}: {'; '.join(filtered)}",
+                f"{POLICY} and {SHARED}: {'; '.join(filtered)}",
                 remedy=f'drop these policies, or as a superuser: ALTER ROLE "{role}" BYPASSRLS',
             )
 

@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 
@@ -112,8 +112,8 @@ class Download:
         must_be_signed = self._pinned is not None or (folder / SIGNATURE_NAME).exists()
         if not must_be_signed and (self._kind != "model" or not self._is_signable(self._ask()[0])):
             return None
-        team = self._client.get(f"/jobs/{self._stored['job']}")["team"]
-        keys, revoked = keys_of_team(self._client, team["id"])
+        artifact = cast(Artifact, self._stored)  # a checkpoint has no signature
+        keys, revoked = keys_of_team(self._client, artifact["team"]["id"])
         signed = verified(folder, keys if self._pinned is None else self._pinned, revoked)
         if signed.record is None or signed.record.artifact != self._id:
             raise CliError(ExitCode.SERVER, f"refused the signature of {self._id}: it is of another model, {signed}")
@@ -228,8 +228,8 @@ def choose_checkpoint(client: Client, job: str, which: str) -> Checkpoint:
 
 
 def choose_artifact(client: Client, reference: str) -> Artifact:
-    """Return an artifact by its id, a registered version by `model:NAME@ALIAS` or `model:NAME@NUMBER`, or the model of
-    a job by the job's id."""
+    """Return an artifact by its id, a registered version by `model:NAME@ALIAS`, `model:NAME@NUMBER` or, of a shared
+    model, `model:OWNER/NAME@ALIAS`, or the model of a job by the job's id."""
     if reference.startswith("model:"):
         reference = find_version(client, reference.removeprefix("model:"))["artifact"]
     if reference.startswith("art_"):

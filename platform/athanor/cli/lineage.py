@@ -38,8 +38,8 @@ def lineage(
     reference: Annotated[
         str,
         typer.Argument(
-            help="An id (job_..., art_..., ckp_..., dset_..., prep_..., rep_...), model:NAME@ALIAS, model:NAME@NUMBER, "
-            "dataset:NAME, or the name of a job.",
+            help="An id (job_..., art_..., ckp_..., dset_..., prep_..., rep_...), model:NAME@ALIAS, model:NAME@NUMBER "
+            "(model:OWNER/NAME@... of a shared model), dataset:NAME, or the name of a job.",
             metavar="OBJECT",
         ),
     ],
@@ -69,9 +69,12 @@ def lineage(
         _show("Made of", _tree(found, nodes, "target_id", "source_id", SOURCES))
     if direction != "up":
         _show("Used for", _tree(found, nodes, "source_id", "target_id", PRODUCTS))
-    if found["cut"]:
-        raised = {"nodes": f"--limit {limit}", "depth": f"--depth {depth}"}
-        note(f"There may be more: cut at {' and '.join(raised[cut] for cut in found['cut'])}.")
+    raised = {"nodes": f"--limit {limit}", "depth": f"--depth {depth}"}
+    limits = [raised[cut] for cut in found["cut"] if cut in raised]
+    if limits:
+        note(f"There may be more: cut at {' and '.join(limits)}.")
+    if "team" in found["cut"]:
+        note("It leads to a model of another team. What that was made of is not shown.")
 
 
 def _identify(client: Client, reference: str) -> str:

@@ -23,8 +23,8 @@ from trainer.contract.model_signature import SignedModel
 Reference = Annotated[
     str,
     typer.Argument(
-        help="A job (its model), an artifact (art_...), or a registered version: model:NAME@ALIAS or "
-        "model:NAME@NUMBER.",
+        help="A job (its model), an artifact (art_...), or a registered version: model:NAME@ALIAS, "
+        "model:NAME@NUMBER or, of a model that another team shares, model:OWNER/NAME@ALIAS.",
         metavar="JOB",
     ),
 ]

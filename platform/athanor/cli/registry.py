@@ -16,14 +16,16 @@ from athanor.cli.times import moment
 
 app = typer.Typer(rich_markup_mode=None)
 LISTING = "athanor model list"
-ModelName = Annotated[str, typer.Argument(help="Name or id of the model.", metavar="MODEL")]
+ModelName = Annotated[
+    str, typer.Argument(help="Name or id of the model, or OWNER/NAME of one that team OWNER shares.", metavar="MODEL")
+]
 TeamName = Annotated[str | None, typer.Option("--team", help="Name of the team; needed if several have the model.")]
 
 
 @app.command("list")
 @reports_errors
 def list_models(team: TeamName = None, as_json: AsJson = False) -> None:
-    """List the registered models of your teams, newest first."""
+    """List the registered models of your teams and, as OWNER/NAME, those that other teams share, newest first."""
     found = list(connect().pages("/models", team=team))
     if as_json:
         print_json(found)
@@ -31,7 +33,7 @@ def list_models(team: TeamName = None, as_json: AsJson = False) -> None:
     table = columns("name", "team", "versions", "aliases", "tags", "created")
     for row in found:
         table.add_row(
-            escape(row["name"]), escape(row["team"]["name"]), str(row["versions"]), escape(_aliases(row)),
+            escape(_name(row)), escape(row["team"]["name"]), str(row["versions"]), escape(_aliases(row)),
             escape(", ".join(row["tags"])), moment(row["created_at"]),
         )  # fmt: skip
     console.print(table if found else "No models. Register one: athanor model register NAME JOB")
@@ -48,12 +50,17 @@ def show(model: ModelName, team: TeamName = None, as_json: AsJson = False) -> No
         print_json({**found, "versions": versions})
         return
     console.print(f"{escape(found['name'])} of team {escape(found['team']['name'])}  {found['id']}")
+    if found.get("is_shared"):
+        console.print(f"shared for reading, as [bold]model:{escape(_name(found))}@ALIAS[/bold]", soft_wrap=True)
+    elif grants := list(client.pages(f"/models/{found['id']}/grants")):
+        console.print(f"shared with: {escape(', '.join(grant['team']['name'] for grant in grants))}", soft_wrap=True)
     if found["tags"]:
         console.print(f"tags: {escape(', '.join(found['tags']))}")
     table = columns("version", "aliases", "job", "attempt", "step", "size", "registered", "by", "artifact")
     for row in versions:
         table.add_row(
-            str(row["number"]), escape(", ".join(row["aliases"])), escape(row["job"]["name"]), str(row["attempt"]),
+            str(row["number"]), escape(", ".join(row["aliases"])), escape(row["job"]["name"]),
+            "" if row["attempt"] is None else str(row["attempt"]),
             str(row["step"]), size(row["size_bytes"]), moment(row["created_at"]), escape(row["created_by"] or ""),
             row["artifact"],
         )  # fmt: skip
@@ -117,6 +124,35 @@ def set_alias(
         console.print(f"{escape(found['name'])}@{escape(alias)} is version {made['version']}")
 
 
+@app.command("share")
+@reports_errors
+def share(
+    model: ModelName,
+    with_team: Annotated[str, typer.Argument(help="Name of the other team.", metavar="TEAM")],
+    remove: Annotated[bool, typer.Option("--remove", help="Stop sharing it with the team.")] = False,
+    team: TeamName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let another team read a model: see, download and start from all versions, also later ones.
+
+    For administrators of the team that owns it.
+    """
+    client = connect()
+    found = find_model(client, model, team)
+    path = f"/models/{found['id']}/grants/{with_team}"
+    if remove:
+        client.delete(path)
+        if not as_json:
+            console.print(f"{escape(found['name'])} is no longer shared with {escape(with_team)}")
+        return
+    made = client.put(path, {})
+    if as_json:
+        print_json(made)
+    else:
+        reference = f"model:{found['team']['name']}/{found['name']}@ALIAS"
+        console.print(f"{escape(made['team']['name'])} can read it as {escape(reference)}", soft_wrap=True)
+
+
 @app.command("promote")
 @reports_errors
 def promote(
@@ -164,7 +200,7 @@ def show_evaluations(
         print_json(compared)
         return
     if not compared["items"]:
-        console.print(f"No evaluations. Run a job with `evaluation.model: model:{escape(found['name'])}@ALIAS`.")
+        console.print(f"No evaluations. Run a job with `evaluation.model: model:{escape(_name(found))}@ALIAS`.")
         return
     difference = "difference" if compared["against"] is None else f"difference to {compared['against']}"
     table = columns("evaluation", "metric", "version", "aliases", "value", "95 % interval", "n", difference, "job")
@@ -252,9 +288,13 @@ def delete(
 
 
 def find_model(client: Client, text: str, team: str | None = None) -> Any:
-    """Return the registered model with this name or id. Raises CliError for none or several."""
-    rows = client.pages("/models", team=team, name=None if text.startswith("mdl_") else text)
-    return find_row(rows, text, ["name"], "model", LISTING)
+    """Return the registered model with this name or id, or, of `OWNER/NAME`, that of team OWNER. Raises CliError for
+    none or several. Shared models are found by their owner or id alone, so that a name means what it did before."""
+    owner, _, name = text.rpartition("/")
+    is_id = text.startswith("mdl_")
+    rows = client.pages("/models", team=owner or team, name=None if is_id else name)
+    is_any = is_id or owner or team
+    return find_row((row for row in rows if is_any or not row.get("is_shared")), name, ["name"], "model", LISTING)
 
 
 def find_version(client: Client, reference: str, team: str | None = None) -> Any:
@@ -275,10 +315,14 @@ def find_version(client: Client, reference: str, team: str | None = None) -> Any
 
 def _named(client: Client, name: str, team: str | None) -> Any:
     """Return the model of this name in the team, None if there is none. Raises CliError for several."""
-    found = [
-        row for row in client.pages("/models", name=name) if team in (None, row["team"]["name"], row["team"]["id"])
-    ]
+    rows = [row for row in client.pages("/models", name=name) if not row.get("is_shared")]
+    found = [row for row in rows if team in (None, row["team"]["name"], row["team"]["id"])]
     return find_row(found, name, ["name"], "model", LISTING) if found else None
+
+
+def _name(row: dict[str, Any]) -> str:
+    """Return what a spec names a model by: of a shared one, with the team that owns it."""
+    return f"{row['team']['name']}/{row['name']}" if row.get("is_shared") else str(row["name"])
 
 
 def _aliases(row: dict[str, Any]) -> str:
@@ -322,6 +366,9 @@ def _show_preview(found: dict[str, Any]) -> None:
         console.print(f"  named by alias {alias['name']}: remove it first", soft_wrap=True, markup=False)
     for job in found["blocked_by"]:
         text = f"  base model of {job['name']} ({job['id']}, {job['status']}): it cannot be deleted yet"
+        console.print(text, soft_wrap=True, markup=False)
+    for grant in found["grants"]:
+        text = f"  shared with team {grant['team']['name']}, which loses it, also for its jobs"
         console.print(text, soft_wrap=True, markup=False)
     for job in found["used_by"]:
         text = f"  base model of {job['name']} ({job['id']}, {job['status']}), the record of which stays"

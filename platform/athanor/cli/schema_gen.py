@@ -406,6 +406,7 @@ class Artifact(TypedDict):
     authentic: bool
     metrics: dict[str, float]
     created_at: str
+    team: Named
     kind: ArtifactKindEnum
     name: str
 

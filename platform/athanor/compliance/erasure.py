@@ -22,7 +22,7 @@ from django.utils import timezone
 from athanor.accounts import audit, members
 from athanor.accounts.models import ApiToken, Invitation, Membership, Team, User
 from athanor.alerts.models import Alert, AlertRule, Mail, Notification
-from athanor.artifacts import deletion_hold, deletions, rotation, storage
+from athanor.artifacts import deletion_hold, deletions, grants, rotation, storage
 from athanor.artifacts.models import (
     Artifact,
     Checkpoint,
@@ -30,6 +30,7 @@ from athanor.artifacts.models import (
     Dataset,
     Deletion,
     EvaluationResult,
+    GrantedKey,
     JobStorage,
     ModelVersion,
     PreparedDataset,
@@ -83,6 +84,7 @@ REMAINS = (
     "keys in the memory of processes that used them, until they are restarted",
     "older versions of objects in a bucket that keeps versions; they cannot be decrypted",
     "data in buckets of others, which the platform only read",
+    "models that the team had shared: what other teams downloaded, and what their jobs trained from them",
 )
 log = logging.getLogger(__name__)
 
@@ -134,6 +136,7 @@ def _begin(row: Deletion) -> Erasure | None:
         made = Erasure.objects.create(
             deletion=locked, team=team, team_name=team.name, keys=destroyed, keys_destroyed_at=locked.purge_started_at
         )
+        grants.end(list(grants.given_or_received(team)), ACTOR)
         facts = {name: value["count"] for name, value in destroyed.items()}
         audit.record("team.keys_destroyed", actor=ACTOR, target=("team", team.id), team_id=team.id, after=facts)
         return made
@@ -147,12 +150,14 @@ def _claim(erasure: Erasure) -> bool:
 
 
 def _destroy_keys(team: Team) -> dict[str, Any]:
-    """Delete all that the master key and the team's key wrap. Returns fingerprints of the wrapped keys."""
+    """Delete all that the master key and the team's key wrap, and copies of its data keys that keys of other teams
+    wrap, for models that it shares. Returns fingerprints of the wrapped keys."""
     tables: dict[str, type[Model]] = {"team_key": TeamKey}
     tables.update({model._meta.model_name or model.__name__.lower(): model for model in rotation.WRAPPED})
     found: dict[str, Any] = {}
     for name, model in tables.items():
-        rows = model._default_manager.filter(team=team)
+        chosen = Q(team=team) | Q(grant__owner=team) if model is GrantedKey else Q(team=team)
+        rows = model._default_manager.filter(chosen)
         prints = [hashlib.sha256(bytes(wrapped)).hexdigest() for wrapped in rows.values_list("wrapped", flat=True)]
         found[name] = {"count": len(prints), "sha256_of_wrapped": sorted(prints)}
         rows.delete()
@@ -199,6 +204,8 @@ def _scrub(job: Job) -> None:
     attempts = Attempt.objects.filter(job=job)
     for model in OF_ATTEMPTS:
         model._default_manager.filter(attempt__in=attempts).delete()
+    shared = EvaluationResult.objects.filter(artifact__job=job).exclude(team_id=job.team_id)
+    shared.update(artifact=None)  # results of other teams, which `base` names
     EvaluationResult.objects.filter(Q(job=job) | Q(artifact__job=job)).delete()  # of and by the job, before both
     ReplayedSegment.objects.filter(Q(job=job) | Q(replayed=job)).delete()
     ModelVersion.objects.filter(artifact__job=job).delete()  # with their aliases, before their artifacts

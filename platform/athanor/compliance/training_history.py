@@ -109,8 +109,8 @@ def history_of(principal: Principal, version: ModelVersion) -> History:
         artifact = Artifact.objects.select_related("job__team").filter(pk=name, job__team=team, deletion=None).first()
         job = f"{runs[-1].job.name} ({runs[-1].job.id})"
         if artifact is None:
-            limit = f"{job} started from {base}, which was trained elsewhere or is deleted: data, compute and energy "
-            return History(runs, [f"{limit}of it are not included."])
+            limit = f"{job} started from {base}, which another team trained or which is deleted: data, compute and "
+            return History(runs, [f"{limit}energy of it are not included."])
         if len(runs) == MAX_RUNS:
             return History(runs, [f"{job} started from {base}: only the newest {MAX_RUNS} jobs are included."])
         runs.append(_run(principal, artifact))

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.core.signals import request_finished
-from django.db import connection
+from django.db import connection, transaction
 from django.db.migrations import RunSQL
 
 ALL = "*"
@@ -54,6 +54,14 @@ def through(table: str, parent: str, column: str) -> RunSQL:
     )
 
 
+def readable(table: str, condition: str) -> RunSQL:
+    """Return the migration operation that lets rows that meet `condition` be read, beside those of `protect`.
+
+    They cannot be locked, changed or deleted by it.
+    """
+    return RunSQL(f"CREATE POLICY shared ON {table} FOR SELECT USING ({condition});", f"DROP POLICY shared ON {table};")
+
+
 def restrict(team_ids: Iterable[str]) -> None:
     """Restrict the session to the rows of these teams until the request ends."""
     _set(",".join(sorted(team_ids)) or NOBODY)
@@ -86,6 +94,23 @@ def unrestricted() -> Iterator[None]:
         yield
     finally:
         _set(before or "")
+
+
+@contextmanager
+def including(team_ids: Iterable[str]) -> Iterator[None]:
+    """Add teams to the session within the block: the caller was just found to be allowed what it does there.
+
+    The block is a transaction, so that an error in it rolls back the setting with the rest.
+    """
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('athanor.teams', true)")
+        now = cursor.fetchone()[0]
+        if now in (None, "", ALL):
+            yield
+            return
+        _set(",".join([now, *sorted(team_ids)]))
+        yield
+        _set(now)
 
 
 def forget(session: Any) -> None:

@@ -10,7 +10,7 @@ from athanor.accounts.models import Team, User
 from athanor.accounts.roles import Role
 from athanor.accounts.services import issue_token
 from athanor.alerts import services as alert_rules
-from athanor.artifacts import registry, signing_keys, team_secrets
+from athanor.artifacts import grants, registry, signing_keys, team_secrets
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, Deletion, ModelAlias, ModelVersion, Profile
 from athanor.budgets.models import Budget, Series
 from athanor.clusters.models import Node
@@ -49,6 +49,7 @@ def foreign(submit: Callable[..., Job]) -> dict[str, str]:
         "model_id": version.model_id,
         "version_number": str(version.number),
         "alias": "production",
+        "team_name": grants.grant(model, Team.objects.create(name="readers"), job.created_by).team.name,
         "checkpoint_id": Checkpoint.objects.create(generation=0, **stored).id,
         "team_id": job.team_id,
         "dataset_id": Dataset.objects.create(team=job.team, name="books", origin=Dataset.Origin.SEALED).id,

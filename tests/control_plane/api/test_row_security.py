@@ -1,5 +1,6 @@
 """Row-level security: what a query without a team filter can read and write."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,15 @@ from django.core.signals import request_finished
 from django.db import ProgrammingError, close_old_connections, connection, models, transaction
 
 from athanor.accounts.models import Team, User
+from athanor.artifacts.models import (
+    Artifact,
+    GrantedKey,
+    ModelAlias,
+    ModelGrant,
+    ModelVersion,
+    RegisteredModel,
+    TeamKey,
+)
 from athanor.core import tenancy
 from athanor.jobs import selectors
 from athanor.jobs.models import Job, JobEvent
@@ -29,6 +39,8 @@ def of_a_team(model: type[models.Model], seen: tuple[type[models.Model], ...] = 
     )
 
 
+# Read by the teams that a registered model is shared with.
+SHARED = {Artifact, GrantedKey, ModelAlias, ModelGrant, ModelVersion, RegisteredModel}
 PROTECTED = [model for model in apps.get_models() if model._meta.app_label not in OPEN_APPS and of_a_team(model)]
 
 
@@ -36,11 +48,14 @@ PROTECTED = [model for model in apps.get_models() if model._meta.app_label not i
 def test_every_table_of_a_teams_work_has_a_policy(model: type[models.Model], db: None) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT relrowsecurity AND relforcerowsecurity, (SELECT count(*) FROM pg_policy WHERE polrelid = c.oid)"
-            " FROM pg_class c WHERE oid = %s::regclass",
+            "SELECT relrowsecurity AND relforcerowsecurity, (SELECT jsonb_object_agg(polname, polcmd) FROM pg_policy"
+            " WHERE polrelid = c.oid) FROM pg_class c WHERE oid = %s::regclass",
             [model._meta.db_table],
         )
-        assert cursor.fetchone() == (True, 1), "protect it in a migration: athanor.core.tenancy"
+        is_protected, policies = cursor.fetchone()
+    expected = {"of_a_team": "*", **({"shared": "r"} if model in SHARED else {})}  # r: of SELECT alone
+    assert is_protected, "protect it in a migration: athanor.core.tenancy"
+    assert {name: str(command) for name, command in json.loads(policies).items()} == expected
 
 
 def test_another_teams_session_sees_and_changes_nothing(foreign: dict[str, str], other_team: Team, team: Team) -> None:
@@ -52,7 +67,8 @@ def test_another_teams_session_sees_and_changes_nothing(foreign: dict[str, str],
     tenancy.restrict([])
     assert Job.objects.count() == 0
     tenancy.restrict([team.id])
-    assert {model: model._default_manager.count() for model in PROTECTED} == rows
+    own = {**rows, TeamKey: 1}  # the other one is that of the team that a model is shared with
+    assert {model: model._default_manager.count() for model in PROTECTED} == own
 
 
 def test_nothing_can_be_written_for_another_team(foreign: dict[str, str], other_team: Team) -> None:
@@ -60,6 +76,18 @@ def test_nothing_can_be_written_for_another_team(foreign: dict[str, str], other_
     tenancy.restrict([other_team.id])
     with pytest.raises(ProgrammingError, match="row-level security"), transaction.atomic():
         JobEvent.objects.create(job=job, seq=99, type="x", time=job.created_at, actor="x")
+
+
+def test_a_team_is_included_within_a_block_alone_also_if_it_fails(
+    foreign: dict[str, str], team: Team, other_team: Team
+) -> None:
+    tenancy.restrict([other_team.id])
+    with tenancy.including([team.id]):
+        assert Job.objects.count() == 1
+    assert Job.objects.count() == 0
+    with pytest.raises(ProgrammingError), tenancy.including([team.id]), connection.cursor() as cursor:
+        cursor.execute("SELECT no_such_column FROM jobs_job")
+    assert Job.objects.count() == 0
 
 
 def test_a_view_that_forgets_the_team_still_finds_nothing(

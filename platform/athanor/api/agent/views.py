@@ -127,12 +127,11 @@ class KeysView(AgentView):
         job = self.attempt(request).job
         first, *others = job.dataset_ids
         spec = spec_of(job)
-        owner = base_models.owner_of(job.team, spec.training)
         answer = DataKeys(
             job=keys.data_key(job.id, job.team),
             dataset=keys.data_key(first, job.team),
             more_datasets={dataset_id: keys.data_key(dataset_id, job.team) for dataset_id in others},
-            base=keys.data_key(owner, job.team) if owner else "",
+            base=base_models.key_of(job.team, spec.training),
             replayed=keys.data_key(spec.replay.job, job.team) if spec.replay else "",
             secrets=team_secrets.deliver(job),
         )

@@ -85,9 +85,10 @@ class ArtifactView(APIView):
     def get(self, request: Request, artifact_id: str) -> Response:
         """Show an artifact.
 
-        Returns the artifact with its files. Its content is downloaded by `POST /artifacts/{artifact_id}:download` or
+        Returns the artifact with its files, also that of a version that another team shares. Its content is downloaded
+        by `POST /artifacts/{artifact_id}:download` or
         as an archive."""
-        return Response(ArtifactSerializer(selectors.artifact_of(get_principal(request), artifact_id)).data)
+        return Response(ArtifactSerializer(selectors.readable_artifact_of(get_principal(request), artifact_id)).data)
 
     @extend_schema(
         operation_id="artifacts_delete",
@@ -120,7 +121,7 @@ class ArtifactDownloadView(APIView):
         `files`; `trainer.contract.encryption` does both. The request is recorded in the audit trail. A token needs the
         scope `artifacts`."""
         principal = get_principal(request)
-        row = selectors.artifact_of(principal, artifact_id)
+        row = selectors.readable_artifact_of(principal, artifact_id)
         return Response({"artifact": ArtifactSerializer(row).data, **_download(principal, row)})
 
 
@@ -163,7 +164,7 @@ class ArtifactArchiveView(APIView):
         cannot be verified the connection is closed, so an incomplete archive is never mistaken for a complete one. The
         request is recorded in the audit trail. A token needs the scope `artifacts`."""
         principal = get_principal(request)
-        row = selectors.artifact_of(principal, artifact_id)
+        row = selectors.readable_artifact_of(principal, artifact_id)
         return _archive(principal, row, row.kind)
 
 
@@ -247,7 +248,7 @@ def _archive(principal: Principal, row: Artifact | Checkpoint, what: str) -> Str
     response = StreamingHttpResponse(
         Download(principal.user, _tar(row, files, signature)), content_type="application/x-tar"
     )
-    response["Content-Disposition"] = f'attachment; filename="{row.job.name}-{what}.tar"'
+    response["Content-Disposition"] = f'attachment; filename="{_name(row)}-{what}.tar"'
     entries = [(file.path, file.size) for file in files]
     if signature is not None:
         entries.append((SIGNATURE_NAME, len(signature)))
@@ -257,7 +258,7 @@ def _archive(principal: Principal, row: Artifact | Checkpoint, what: str) -> Str
 
 
 def _hand_out(principal: Principal, row: Artifact | Checkpoint) -> None:
-    check(principal, Permission.DOWNLOAD, row.job.team_id)
+    check(principal, Permission.DOWNLOAD, row.reader_id)
     services.hand_out(row, principal.user)
 
 
@@ -272,13 +273,18 @@ def _download(principal: Principal, row: Artifact | Checkpoint) -> dict[str, Any
             url, _ = storage.presign("get", part.key)
             parts.append({**part.model_dump(), "url": url})
         files.append({"path": file.path, "size": file.size, "parts": parts})
-    data_key = keys.data_key(row.job_id, row.job.team)
+    data_key = keys.data_key_of(row)
     return {
         "files": files,
         "manifest": manifest.model_dump(mode="json"),
         "data_key": data_key,
         "expires_at": expires_at,
     }
+
+
+def _name(row: Artifact | Checkpoint) -> str:
+    """Return the name of the job; of an artifact that is shared, its own, which is that of the job that exported it."""
+    return row.name if isinstance(row, Artifact) and row.granted is not None else row.job.name
 
 
 def _tar(row: Artifact | Checkpoint, files: list[StoredFile], signature: bytes | None) -> Iterator[bytes]:
@@ -294,6 +300,6 @@ def _tar(row: Artifact | Checkpoint, files: list[StoredFile], signature: bytes |
 
 
 def _tar_header(row: Artifact | Checkpoint, path: str, size: int) -> bytes:
-    header = tarfile.TarInfo(f"{row.job.name}/{path}")
+    header = tarfile.TarInfo(f"{_name(row)}/{path}")
     header.size, header.mtime = size, int(row.created_at.timestamp())
     return header.tobuf(tarfile.GNU_FORMAT)  # ustar ends at 8 GiB a file

@@ -50,7 +50,8 @@ class LineageView(APIView):
         """Show the lineage of an object.
 
         Returns data sets, jobs, checkpoints, models, versions and aliases of your teams that the object was made of or
-        that were made from it, deleted ones included, and how they are related. Downloads are included for those who
+        that were made from it, deleted ones included, and how they are related. Of a model that another team shares it
+        shows the version, its aliases and its export, not what they were made of. Downloads are included for those who
         may read the audit trail of the team."""
         of = request.query_params.get("of", "")
         if not of:

@@ -45,4 +45,5 @@ class ModelBomView(APIView):
 
 
 def _version(request: Request, model_id: str, number: int) -> ModelVersion:
-    return models.version_of(models.model_of(get_principal(request), model_id), number)
+    principal = get_principal(request)
+    return models.version_of(principal, models.own_model_of(principal, model_id), number)

@@ -7,9 +7,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from athanor.accounts.models import User
 from athanor.accounts.roles import Permission
-from athanor.accounts.selectors import Principal
-from athanor.api.access import check_may_write, get_principal, team_named
+from athanor.accounts.selectors import Principal, any_team
+from athanor.api.access import check, check_may_write, get_principal, team_named
 from athanor.api.bodies import parse_body
 from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.pagination import (
@@ -27,13 +28,14 @@ from athanor.api.v1.serializers.registry import (
     AliasTargetSerializer,
     ComparisonSerializer,
     ModelChangesSerializer,
+    ModelGrantSerializer,
     ModelSerializer,
     NewModelSerializer,
     NewVersionSerializer,
     RegistryPreviewSerializer,
     VersionSerializer,
 )
-from athanor.artifacts import evaluations, registry, selectors
+from athanor.artifacts import evaluations, grants, registry, selectors
 from athanor.artifacts import registry_selectors as models
 from athanor.artifacts.evaluations import Requirement
 from athanor.artifacts.models import Artifact, RegisteredModel
@@ -58,7 +60,7 @@ class ModelsView(APIView):
     def get(self, request: Request) -> Response:
         """List models.
 
-        Returns the registered models of your teams, newest first."""
+        Returns the registered models of your teams and those that other teams share with them, newest first."""
         asked = request.query_params
         rows = models.models_of(get_principal(request), team=asked.get("team", ""), name=asked.get("name", ""))
         found, next_cursor = paginate(request, rows)
@@ -92,7 +94,7 @@ class ModelView(APIView):
     def get(self, request: Request, model_id: str) -> Response:
         """Show a model.
 
-        Returns a model of one of your teams with its card and aliases."""
+        Returns a model of one of your teams, or one that is shared with them, with its card and aliases."""
         return Response(ModelSerializer(models.model_of(get_principal(request), model_id)).data)
 
     @extend_schema(
@@ -128,7 +130,7 @@ class ModelDeletionView(APIView):
 
         Returns the versions that deleting would remove, and the aliases and jobs that depend on them. Nothing is
         deleted."""
-        row = models.model_of(get_principal(request), model_id)
+        row = models.own_model_of(get_principal(request), model_id)
         return Response(RegistryPreviewSerializer(registry.preview(row)).data)
 
 
@@ -144,9 +146,10 @@ class VersionsView(APIView):
         """List the versions of a model.
 
         Returns its versions, newest first."""
-        row = models.model_of(get_principal(request), model_id)
+        principal = get_principal(request)
+        row = models.model_of(principal, model_id)
         limit = LIMIT.read(request)
-        found = list(models.versions_of(row, read_position(request))[: limit + 1])
+        found = list(models.versions_of(principal, row, read_position(request))[: limit + 1])
         next_cursor = str(found[limit - 1].number) if len(found) > limit else None
         return paginated_response(serialize_many(VersionSerializer, found[:limit]), next_cursor)
 
@@ -169,7 +172,7 @@ class VersionsView(APIView):
 
         def make() -> Response:
             version, is_new = registry.register(model, artifact, principal.user, asked.get("alias", ""))
-            shown = VersionSerializer(models.version_of(model, version.number)).data
+            shown = VersionSerializer(models.version_of(principal, model, version.number)).data
             return Response(shown, status=201 if is_new else 200)
 
         return run_idempotently(request, make)
@@ -183,8 +186,9 @@ class VersionView(APIView):
         """Show a version.
 
         Returns a version of a model. Its files are downloaded by `POST /artifacts/{artifact_id}:download`."""
-        model = models.model_of(get_principal(request), model_id)
-        return Response(VersionSerializer(models.version_of(model, version_number)).data)
+        principal = get_principal(request)
+        model = models.model_of(principal, model_id)
+        return Response(VersionSerializer(models.version_of(principal, model, version_number)).data)
 
     @extend_schema(operation_id="models_version_delete", responses={204: None, **PROBLEMS})
     def delete(self, request: Request, model_id: str, version_number: int) -> Response:
@@ -207,7 +211,7 @@ class VersionDeletionView(APIView):
         """Preview the deletion of a version.
 
         Returns the aliases and jobs that depend on the version. Nothing is deleted."""
-        row = models.model_of(get_principal(request), model_id)
+        row = models.own_model_of(get_principal(request), model_id)
         return Response(RegistryPreviewSerializer(registry.preview(row, version_number)).data)
 
 
@@ -230,12 +234,52 @@ class EvaluationsView(APIView):
         """Compare the evaluations of a model.
 
         Returns the results of its newest 100 versions, each with the difference to one version and whether it is
-        significant."""
-        model = models.model_of(get_principal(request), model_id)
+        significant: those by its team, of a shared model those by your teams."""
+        principal = get_principal(request)
+        model = models.model_of(principal, model_id)
         named = request.query_params.get("against", "")
-        against = models.version_named(model, named or "production", is_optional=not named)
-        versions = models.versions_of(model)[:MAX_COMPARED]
+        against = models.version_named(principal, model, named or "production", is_optional=not named)
+        versions = models.versions_of(principal, model)[:MAX_COMPARED]
         return Response(ComparisonSerializer(evaluations.compare(versions, against)).data)
+
+
+class GrantsView(APIView):
+    """Requests to `/models/{model_id}/grants`."""
+
+    @extend_schema(
+        operation_id="models_grants",
+        responses={200: page_serializer("ModelGrantPage", ModelGrantSerializer), **PROBLEMS},
+    )
+    def get(self, request: Request, model_id: str) -> Response:
+        """List who may read a model.
+
+        Returns the other teams that the model is shared with, by name."""
+        rows = grants.grants_of(models.own_model_of(get_principal(request), model_id))
+        return paginated_response(serialize_many(ModelGrantSerializer, rows))
+
+
+class GrantView(APIView):
+    """Requests to `/models/{model_id}/grants/{team_name}`."""
+
+    @extend_schema(operation_id="models_grant", request=None, responses={200: ModelGrantSerializer, **PROBLEMS})
+    def put(self, request: Request, model_id: str, team_name: str) -> Response:
+        """Share a model with another team.
+
+        Lets the members of the team see the model, download all its versions, also later ones, and start jobs from
+        them. Safe to repeat. Recorded in the audit trail of both teams. For administrators of the model's team."""
+        model, actor = _managed(request, model_id)
+        return Response(ModelGrantSerializer(grants.grant(model, any_team(team_name), actor)).data)
+
+    @extend_schema(operation_id="models_grant_end", responses={204: None, **PROBLEMS})
+    def delete(self, request: Request, model_id: str, team_name: str) -> Response:
+        """Stop sharing a model with a team.
+
+        Its members no longer see the model, and no attempt of their jobs starts from it. What they have downloaded or
+        trained from it stays theirs, and an attempt that has loaded it continues. Recorded in the audit trail of both
+        teams. For administrators of the model's team."""
+        model, actor = _managed(request, model_id)
+        grants.revoke(model, any_team(team_name), actor)
+        return Response(status=204)
 
 
 class AliasView(APIView):
@@ -268,9 +312,16 @@ class AliasView(APIView):
 
 def _writable(request: Request, model_id: str) -> RegisteredModel:
     principal = get_principal(request)
-    row = models.model_of(principal, model_id)
+    row = models.own_model_of(principal, model_id)
     check_may_write(principal, row.team_id)
     return row
+
+
+def _managed(request: Request, model_id: str) -> tuple[RegisteredModel, User]:
+    principal = get_principal(request)
+    row = models.own_model_of(principal, model_id)
+    check(principal, Permission.MANAGE, row.team_id)
+    return row, principal.user
 
 
 def _chosen(principal: Principal, artifact_id: str | None, job_id: str | None) -> Artifact:

@@ -13,7 +13,8 @@ from athanor.api.idempotency import IDEMPOTENT, run_idempotently
 from athanor.api.pagination import paginated_response, serialize_many
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.api.v1.serializers.signing_keys import RevocationSerializer, SigningKeySerializer
-from athanor.artifacts import selectors, signing_keys
+from athanor.artifacts import grants, selectors, signing_keys
+from athanor.core import tenancy
 
 
 class SigningKeysView(APIView):
@@ -26,8 +27,13 @@ class SigningKeysView(APIView):
     def get(self, request: Request, team_id: str) -> Response:
         """List the signing keys of a team.
 
-        Returns all keys, newest first, also retired and revoked ones. There is none before the first signature."""
-        team = team_for(get_principal(request), Permission.VIEW, team_id)
+        Returns all keys, newest first, also retired and revoked ones. There is none before the first signature. Those
+        of a team that shares a model with yours are listed too, to verify what you download."""
+        principal = get_principal(request)
+        shares = grants.team_that_shares(team_id, principal.team_ids)
+        if shares is not None:
+            tenancy.let_in(shares.id)
+        team = shares or team_for(principal, Permission.VIEW, team_id)
         return paginated_response(serialize_many(SigningKeySerializer, signing_keys.keys_of(team)))
 
 
@@ -94,6 +100,6 @@ class ArtifactSignView(APIView):
         other verifiers of the format check it. Refused with 409 for an export that does not contain these digests. The
         request is recorded in the audit trail. A token needs the scope `artifacts`."""
         principal = get_principal(request)
-        row = selectors.artifact_of(principal, artifact_id)
-        check(principal, Permission.DOWNLOAD, row.job.team_id)
+        row = selectors.readable_artifact_of(principal, artifact_id)
+        check(principal, Permission.DOWNLOAD, row.reader_id)
         return Response(signing_keys.sign(row, principal.user))

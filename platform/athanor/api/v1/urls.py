@@ -130,6 +130,8 @@ urlpatterns = [
         model_documentation.ModelDocumentationView.as_view(),
     ),
     path("models/<id:model_id>/versions/<int:version_number>/bom", model_documentation.ModelBomView.as_view()),
+    path("models/<id:model_id>/grants", registry.GrantsView.as_view()),
+    path("models/<id:model_id>/grants/<name:team_name>", registry.GrantView.as_view()),
     path("models/<id:model_id>/aliases/<alias:alias>", registry.AliasView.as_view()),
     path("alert-rules", alerts.AlertRulesView.as_view()),
     path("alert-rules/<id:alert_rule_id>", alerts.AlertRuleView.as_view()),

@@ -65,6 +65,7 @@ describe("job actions", () => {
       authentic: true,
       metrics: {},
       created_at: "2026-03-01T10:00:00Z",
+      team: { id: "team_1", name: "red" },
       kind: "model" as const,
       name: "model",
     };

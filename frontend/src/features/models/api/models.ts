@@ -1,13 +1,28 @@
 import { queryOptions } from "@tanstack/react-query";
 
 import { request } from "@/api/client";
-import type { Comparison, Lineage, ModelAlias, ModelVersion, Page, RegisteredModel, RegistryPreview } from "@/api/types";
+import type {
+  Comparison,
+  Lineage,
+  ModelAlias,
+  ModelGrant,
+  ModelVersion,
+  Page,
+  RegisteredModel,
+  RegistryPreview,
+} from "@/api/types";
 
 export const modelsKey = ["models"] as const;
 
 const SHOWN = 200;
 
+/** What a spec names a model by: of a shared one, with the team that owns it. */
+export function referenceOf(model: RegisteredModel): string {
+  return model.is_shared ? `${model.team.name}/${model.name}` : model.name;
+}
+
 const model = (id: string) => `/models/${encodeURIComponent(id)}`;
+const grant = (id: string, team: string) => `${model(id)}/grants/${encodeURIComponent(team)}`;
 const alias = (id: string, name: string) => `${model(id)}/aliases/${encodeURIComponent(name)}`;
 
 export function modelsQuery() {
@@ -68,4 +83,20 @@ export function deletionQuery(id: string, number: number) {
 
 export function deleteVersion(id: string, number: number): Promise<void> {
   return request(`${model(id)}/versions/${number}`, { method: "DELETE" });
+}
+
+/** The other teams that may read a model. */
+export function grantsQuery(id: string) {
+  return queryOptions({
+    queryKey: [...modelsKey, id, "grants"],
+    queryFn: ({ signal }) => request<Page<ModelGrant>>(`${model(id)}/grants`, { signal }),
+  });
+}
+
+export function share(id: string, team: string): Promise<ModelGrant> {
+  return request<ModelGrant>(grant(id, team), { method: "PUT" });
+}
+
+export function stopSharing(id: string, team: string): Promise<void> {
+  return request(grant(id, team), { method: "DELETE" });
 }

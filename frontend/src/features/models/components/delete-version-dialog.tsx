@@ -57,6 +57,11 @@ export function DeleteVersionDialog({ model, version, onClose }: DeleteVersionDi
       <Text size="sm">
         There is no undo. The number is not used again. The files stay with the job until they are deleted there.
       </Text>
+      {found && found.grants.length > 0 ? (
+        <Text size="sm">
+          These teams read it, and lose it, also for their jobs: {found.grants.map((one) => one.team.name).join(", ")}.
+        </Text>
+      ) : null}
       {found && found.aliases.length > 0 ? (
         <Text size="sm">
           Not possible while an alias names it: {found.aliases.map((alias) => alias.name).join(", ")}. Move or remove it first.

@@ -9,7 +9,7 @@ import { EmptyState } from "@/components/empty-state";
 import { Panel } from "@/components/panel";
 import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
-import { evaluationsQuery } from "@/features/models/api/models";
+import { evaluationsQuery, referenceOf } from "@/features/models/api/models";
 import { count } from "@/lib/format";
 
 const DIGITS = 4;
@@ -109,7 +109,7 @@ export function EvaluationsPanel({ model }: { model: RegisteredModel }) {
       {found && rows.length === 0 ? (
         <EmptyState title="No evaluations">
           Run a job with <code className="mono">evaluation</code> and the model{" "}
-          <code className="mono">model:{model.name}@ALIAS</code>.
+          <code className="mono">model:{referenceOf(model)}@ALIAS</code>.
         </EmptyState>
       ) : null}
     </Panel>

@@ -126,7 +126,12 @@ export function LineagePanel({ model, versions }: { model: RegisteredModel; vers
               <Half key={side} title={title} branches={lineageTree(read.data, side)} />
             ))
           : null}
-        {read.data && read.data.cut.length > 0 ? (
+        {read.data?.cut.includes("team") ? (
+          <Text size="sm" c="dimmed">
+            It leads to a model of another team. What that was made of is not shown.
+          </Text>
+        ) : null}
+        {read.data?.cut.some((limit) => limit !== "team") ? (
           <Text size="sm" c="dimmed">
             There may be more. Show it with <code className="mono">athanor lineage {version.artifact}</code> and a
             higher --limit or --depth.

@@ -4,7 +4,7 @@ import { describe, expect, it } from "vitest";
 import type { ComparedResult, Comparison, Lineage, LineageEdge, LineageNode, ModelVersion, RegisteredModel } from "@/api/types";
 import { ModelPage } from "@/features/models/components/model-page";
 import { ModelsPage } from "@/features/models/components/models-page";
-import { page } from "@/testing/documents";
+import { page, session } from "@/testing/documents";
 import { render } from "@/testing/render";
 import { server } from "@/testing/server";
 
@@ -19,6 +19,7 @@ const MODEL: RegisteredModel = {
   last_version: 2,
   aliases: [{ name: "production", version: 1, moved_by: "ada", moved_at: TIME }],
   created_by: "ada",
+  is_shared: false,
   created_at: TIME,
 };
 
@@ -98,9 +99,13 @@ const EVALUATIONS: Comparison = {
   ],
 };
 
-function open() {
+const GRANT = { team: { id: "team_2", name: "blue" }, granted_by: "ada", created_at: TIME };
+
+function open(model = MODEL, role: "viewer" | "admin" = "viewer") {
+  server.answer("GET /session", session({ teams: [{ id: "team_1", name: "red", role }] }));
+  server.answer("GET /models/{model_id}/grants", page(GRANT));
   server.answer("GET /lineage", LINEAGE);
-  server.answer("GET /models/{model_id}", MODEL);
+  server.answer("GET /models/{model_id}", model);
   server.answer("GET /models/{model_id}/evaluations", EVALUATIONS);
   server.answer("GET /models/{model_id}/versions", page(version(2, []), version(1, ["production"])));
   return render(<ModelPage />, { at: "/models/mdl_1", path: "/models/:modelId" });
@@ -179,7 +184,7 @@ describe("model page", () => {
   });
 
   it("deletes a version that nothing needs, and says what needs one", async () => {
-    const preview = { model: MODEL, versions: [version(2, [])], aliases: [], blocked_by: [], used_by: [] };
+    const preview = { model: MODEL, versions: [version(2, [])], aliases: [], blocked_by: [], used_by: [], grants: [] };
     server.answer("GET /models/{model_id}/versions/{version_number}/deletion", preview);
     server.answer("DELETE /models/{model_id}/versions/{version_number}", null);
     const { user } = open();
@@ -188,10 +193,53 @@ describe("model page", () => {
     await waitFor(() => expect(yes.hasAttribute("disabled")).toBe(false));
     await user.click(yes);
     expect(await screen.findByText("bot@2 is deleted.")).toBeTruthy();
-    server.answer("GET /models/{model_id}/versions/{version_number}/deletion", { ...preview, aliases: MODEL.aliases });
+    server.answer("GET /models/{model_id}/versions/{version_number}/deletion", {
+      ...preview,
+      aliases: MODEL.aliases,
+      grants: [GRANT],
+    });
     await user.click(await screen.findByRole("button", { name: "Delete version 1 of bot" }));
     expect(await screen.findByText(/while an alias names it: production/)).toBeTruthy();
+    expect(screen.getByText(/These teams read it, and lose it, also for their jobs: blue/)).toBeTruthy();
     expect(screen.getByRole("button", { name: "Delete the version" }).hasAttribute("disabled")).toBe(true);
+  });
+});
+
+describe("sharing of a model", () => {
+  it("is shown to its team, and offered to the administrators alone", async () => {
+    open();
+    const panel = within(await screen.findByRole("region", { name: "Shared with" }));
+    expect(await panel.findByText("blue")).toBeTruthy();
+    expect(panel.queryByRole("button")).toBeNull();
+  });
+
+  it("begins and ends by the name of the team", async () => {
+    server.answer("PUT /models/{model_id}/grants/{team_name}", { ...GRANT, team: { id: "team_3", name: "green" } });
+    server.answer("DELETE /models/{model_id}/grants/{team_name}", null);
+    const { user } = open(MODEL, "admin");
+    await user.type(await screen.findByRole("textbox", { name: "Team" }), "green");
+    await user.click(screen.getByRole("button", { name: "Share" }));
+    expect(await screen.findByText("green can read bot.")).toBeTruthy();
+    expect(server.calls("PUT /models/{model_id}/grants/{team_name}")[0]?.path).toContain("/grants/green");
+    await user.click(screen.getByRole("button", { name: "Stop sharing with blue" }));
+    await user.click(await screen.findByRole("button", { name: "Stop sharing" }));
+    expect(await screen.findByText("bot is no longer shared with blue.")).toBeTruthy();
+    expect(server.calls("DELETE /models/{model_id}/grants/{team_name}")[0]?.path).toContain("/grants/blue");
+  });
+});
+
+describe("page of a model that another team shares", () => {
+  it("shows how to use it, and offers nothing that only its team can do", async () => {
+    open({ ...MODEL, is_shared: true });
+    server.answer("GET /lineage", { ...LINEAGE, cut: ["team"] });
+    const versions = await screen.findByRole("table", { name: "Versions" });
+    expect(screen.getByText("model:red/bot@production")).toBeTruthy();
+    expect(within(versions).getByText("train-2")).toBeTruthy();
+    expect(within(versions).queryByRole("link", { name: "train-2" })).toBeNull();
+    expect(await screen.findByText(/leads to a model of another team/)).toBeTruthy();
+    expect(screen.queryByText(/There may be more/)).toBeNull();
+    expect(screen.queryByRole("button", { name: /Move an alias|Delete version|Edit/ })).toBeNull();
+    expect(screen.queryByRole("region", { name: "Shared with" })).toBeNull();
   });
 });
 
@@ -202,6 +250,14 @@ describe("models page", () => {
     const table = await screen.findByRole("table", { name: "Models" });
     expect(within(table).getByRole("link", { name: "bot" }).getAttribute("href")).toBe("/models/mdl_1");
     expect(within(table).getByText("production: 1")).toBeTruthy();
+  });
+
+  it("names a shared model as specs do", async () => {
+    server.answer("GET /models", page({ ...MODEL, is_shared: true }));
+    render(<ModelsPage />);
+    const table = await screen.findByRole("table", { name: "Models" });
+    expect(within(table).getByRole("link", { name: "red/bot" })).toBeTruthy();
+    expect(within(table).getByText("red (shared with you)")).toBeTruthy();
   });
 
   it("says how to register one when there is none", async () => {

@@ -17,11 +17,12 @@ import { PageSkeleton } from "@/components/page-skeleton";
 import { Panel } from "@/components/panel";
 import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
-import { describe, modelQuery, modelsKey, versionsQuery } from "@/features/models/api/models";
+import { describe, modelQuery, modelsKey, referenceOf, versionsQuery } from "@/features/models/api/models";
 import { AliasDialog } from "@/features/models/components/alias-dialog";
 import { DeleteVersionDialog } from "@/features/models/components/delete-version-dialog";
 import { EvaluationsPanel } from "@/features/models/components/evaluations-panel";
 import { LineagePanel } from "@/features/models/components/lineage-panel";
+import { SharingPanel } from "@/features/models/components/sharing-panel";
 import { bytes, count } from "@/lib/format";
 import { fieldsOf } from "@/lib/form";
 
@@ -46,11 +47,14 @@ function columns(model: RegisteredModel, onMove: OnVersion, onDelete: OnVersion)
     },
     {
       name: "Job",
-      cell: (version) => (
-        <Anchor component={Link} to={`/jobs/${version.job.id}`} size="sm">
-          {version.job.name}
-        </Anchor>
-      ),
+      cell: (version) =>
+        model.is_shared ? (
+          version.job.name
+        ) : (
+          <Anchor component={Link} to={`/jobs/${version.job.id}`} size="sm">
+            {version.job.name}
+          </Anchor>
+        ),
     },
     { name: "Step", end: true, cell: (version) => count(version.step) },
     { name: "Size", end: true, cell: (version) => bytes(version.size_bytes) },
@@ -75,7 +79,12 @@ function columns(model: RegisteredModel, onMove: OnVersion, onDelete: OnVersion)
         </>
       ),
     },
-    {
+    ...(model.is_shared ? [] : [actions(model, onMove, onDelete)]),
+  ];
+}
+
+function actions(model: RegisteredModel, onMove: OnVersion, onDelete: OnVersion): Column<ModelVersion> {
+  return {
       name: "(Actions)",
       end: true,
       cell: (version) => (
@@ -99,8 +108,7 @@ function columns(model: RegisteredModel, onMove: OnVersion, onDelete: OnVersion)
           </Button>
         </Group>
       ),
-    },
-  ];
+    };
 }
 
 function Versions({ model }: { model: RegisteredModel }) {
@@ -154,7 +162,7 @@ function Card({ model }: { model: RegisteredModel }) {
   );
   const send = (event: SubmitEvent<HTMLFormElement>) => save.mutate(fieldsOf(event)("card"));
   return (
-    <Panel title="Model card" tools={editing ? null : edit}>
+    <Panel title="Model card" tools={editing || model.is_shared ? null : edit}>
       {editing ? (
         <form onSubmit={send}>
           <Stack>
@@ -199,13 +207,13 @@ export function ModelPage() {
     return <PageSkeleton title="Model" error={read.error} onRetry={() => void read.refetch()} />;
   }
   const [alias] = model.aliases;
-  const reference = alias ? `model:${model.name}@${alias.name}` : "";
+  const reference = alias ? `model:${referenceOf(model)}@${alias.name}` : "";
   return (
     <Page
       title={model.name}
       lead={
         <Group gap="xs">
-          {model.team.name}
+          {model.is_shared ? `shared by team ${model.team.name}` : model.team.name}
           {model.tags.length > 0 ? <span>{model.tags.join(", ")}</span> : null}
           {reference ? (
             <>
@@ -220,6 +228,7 @@ export function ModelPage() {
       <Versions model={model} />
       <EvaluationsPanel model={model} />
       <LineagePanel model={model} versions={versions.data?.items ?? []} />
+      {model.is_shared ? null : <SharingPanel model={model} />}
       <Card model={model} />
     </Page>
   );

@@ -11,7 +11,7 @@ import { Page } from "@/components/page";
 import { Panel } from "@/components/panel";
 import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
-import { modelsQuery } from "@/features/models/api/models";
+import { modelsQuery, referenceOf } from "@/features/models/api/models";
 import { count } from "@/lib/format";
 
 const COLUMNS: Column<RegisteredModel>[] = [
@@ -19,11 +19,11 @@ const COLUMNS: Column<RegisteredModel>[] = [
     name: "Name",
     cell: (model) => (
       <Anchor component={Link} to={`/models/${model.id}`} size="sm" fw={550}>
-        {model.name}
+        {referenceOf(model)}
       </Anchor>
     ),
   },
-  { name: "Team", cell: (model) => model.team.name },
+  { name: "Team", cell: (model) => (model.is_shared ? `${model.team.name} (shared with you)` : model.team.name) },
   { name: "Versions", end: true, cell: (model) => count(model.versions) },
   {
     name: "Aliases",

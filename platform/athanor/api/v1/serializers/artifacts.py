@@ -6,8 +6,8 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from athanor.api.bodies import RequestSerializer
-from athanor.api.v1.serializers.common import build_serializer
-from athanor.artifacts import checkpoint_states, manifests
+from athanor.api.v1.serializers.common import NamedSerializer, build_serializer
+from athanor.artifacts import checkpoint_states, keys, manifests
 from athanor.artifacts.models import Artifact, Checkpoint
 from athanor.core.errors import Conflict
 from trainer.contract.manifest import CheckpointManifest, Manifest
@@ -61,7 +61,7 @@ class StoredSerializer(serializers.Serializer[Row]):
         encryptors = context.setdefault("encryptors", {})
         if row.pk not in known:
             if row.job_id not in encryptors:
-                encryptors[row.job_id] = manifests.encryptor_of(row.job)
+                encryptors[row.job_id] = keys.encryptor_of(row)
             try:
                 known[row.pk] = manifests.of_stored(row, encryptors[row.job_id])
             except Conflict:
@@ -72,6 +72,9 @@ class StoredSerializer(serializers.Serializer[Row]):
 class ArtifactSerializer(StoredSerializer[Artifact]):
     """A model, log or profile that a job stored."""
 
+    team = NamedSerializer(
+        source="owner", help_text="The team of its job: another team than yours if it is the version of a shared model."
+    )
     kind = serializers.ChoiceField(choices=Artifact.Kind.choices, help_text="`model`, `log` or `profile`.")
     name = serializers.CharField(help_text="Name of the artifact.")
 

@@ -20,13 +20,15 @@ class LineageNodeSerializer(serializers.Serializer[Node]):
         "model in a bucket of another owner.",
     )
     name = serializers.CharField(
-        allow_blank=True, help_text="Name of the object, for people. Empty for a job of a team that is not yours."
+        allow_blank=True,
+        help_text="Name of the object, for people. Empty for a job or model of a team that is not yours (`hidden`).",
     )
     state = serializers.CharField(
         help_text="Status of a job. Of stored objects `stored`, or of checkpoints `intact`, `damaged`, `diverged` or "
         "`retired`; `discarded` of a tokenised data set that no further job uses; `deleted` within the undo window, "
         "`purged` after it. Of versions `registered` or `deleted`. `builtin`, `external` of data that is not stored. "
-        "`current` of aliases, `recorded` of downloads, `hidden` of a job of a team that is not yours."
+        "`current` of aliases, `recorded` of downloads, `hidden` of a job of a team that is "
+        "not yours, and of a base model that its team no longer shares with yours."
     )
     digest = serializers.CharField(
         allow_null=True,
@@ -38,7 +40,9 @@ class LineageNodeSerializer(serializers.Serializer[Node]):
         allow_null=True,
         help_text="Time of its creation; of an alias that of its last move, of downloads that of the newest.",
     )
-    made_by = serializers.CharField(allow_null=True, help_text="Id of the job that made it; null for other kinds.")
+    made_by = serializers.CharField(
+        allow_null=True, help_text="Id of the job that made it; null for other kinds, and for models of other teams."
+    )
 
 
 class LineageEdgeSerializer(serializers.Serializer[Edge]):
@@ -68,5 +72,6 @@ class LineageSerializer(serializers.Serializer[Lineage]):
     edges = LineageEdgeSerializer(many=True, help_text="How the nodes are related.")
     cut = serializers.ListField(
         child=serializers.ChoiceField(choices=[cut.value for cut in Cut]),
-        help_text="Limits because of which the lineage may be incomplete: `nodes`, `depth`. Empty if it is complete.",
+        help_text="Why the lineage may be incomplete: the limits `nodes` and `depth`; `team`: it does not show what a "
+        "model of another team was made of. Empty if it is complete.",
     )

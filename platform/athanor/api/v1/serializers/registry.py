@@ -6,7 +6,7 @@ from athanor.api.bodies import RequestSerializer
 from athanor.api.v1.serializers.common import NamedSerializer
 from athanor.api.v1.serializers.deletions import DependentSerializer
 from athanor.artifacts.evaluations import ALL_METRICS, ComparedResult, Comparison, Difference
-from athanor.artifacts.models import EvaluationResult, ModelAlias, ModelVersion, RegisteredModel
+from athanor.artifacts.models import EvaluationResult, ModelAlias, ModelGrant, ModelVersion, RegisteredModel
 from athanor.artifacts.registry import RegistryPreview
 from athanor.specs.v1 import ALIAS_PATTERN, MAX_ALIAS, MAX_NAME, NAME_PATTERN
 
@@ -51,6 +51,23 @@ class ModelSerializer(serializers.Serializer[RegisteredModel]):
         allow_null=True,
         default=None,
         help_text="Username of the person or service account that created it. Null if the account is gone.",
+    )
+    is_shared = serializers.BooleanField(
+        help_text="Whether it belongs to another team (`team`), which shares it with one of yours: it can be read, "
+        "downloaded and used as a base, and not changed."
+    )
+    created_at = serializers.DateTimeField()
+
+
+class ModelGrantSerializer(serializers.Serializer[ModelGrant]):
+    """Read access to all versions of a model for another team."""
+
+    team = NamedSerializer(help_text="The team that may read the model.")
+    granted_by = serializers.CharField(
+        source="granted_by.username",
+        allow_null=True,
+        default=None,
+        help_text="Username of the administrator who shared it. Null if the account is gone.",
     )
     created_at = serializers.DateTimeField()
 
@@ -117,9 +134,11 @@ class VersionSerializer(serializers.Serializer[ModelVersion]):
 
     number = serializers.IntegerField(help_text="Number of the version within its model, from 1.")
     model = NamedSerializer(help_text="The model.")
-    job = NamedSerializer(source="artifact.job", help_text="The job that made it.")
+    job = NamedSerializer(source="made_by", help_text="The job that made it, with its name at that time.")
     attempt = serializers.IntegerField(
-        source="artifact.attempt.number", help_text="Number of the job's attempt that exported it."
+        source="attempt_number",
+        allow_null=True,
+        help_text="Number of the job's attempt that exported it. Null if the model is shared by another team.",
     )
     step = serializers.IntegerField(source="artifact.step", help_text="Optimizer step of the exported weights.")
     artifact = serializers.CharField(
@@ -231,4 +250,9 @@ class RegistryPreviewSerializer(serializers.Serializer[RegistryPreview]):
     )
     used_by = DependentSerializer(
         many=True, help_text="Finished jobs that started from one of them. Their records stay. At most 20 are listed."
+    )
+    grants = ModelGrantSerializer(
+        many=True,
+        help_text="Other teams that can read the model. Deleting the model ends that, and they lose a deleted version; "
+        "their jobs do not prevent it.",
     )

@@ -8,7 +8,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('accounts', '0016_work_failures'),
-        ('artifacts', '0024_data_reports'),
+        ('artifacts', '0025_model_grants'),
         ('jobs', '0023_replaced_nodes'),
     ]
 
