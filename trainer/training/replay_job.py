@@ -190,8 +190,11 @@ class Restorer:
         def read() -> None:
             mine = mesh.rank if end.mesh == mesh.axes else None
             missing, own = read_into(targets, end.files, state.storage, state.encryptor, mine)
-            if missing:
-                text = f"the checkpoint of step {end.step} does not contain {missing[0].stored}"
+            lacking = [shard.stored for shard in missing]
+            if mine is not None:
+                lacking += [name for name in own_states(state.model.weights) if name not in own]
+            if lacking:
+                text = f"the checkpoint of step {end.step} does not contain {lacking[0]}"
                 raise TrainerError(EndClass.CHECKPOINT_DAMAGED, text)
             found.update(own)
 
@@ -258,11 +261,10 @@ def compare(
         live |= {
             f"{name} of rank {state.mesh.rank}": each for name, each in own.items() if not name.startswith(RNG_PREFIX)
         }
-        stored = {**stored, **{f"{name} of rank {state.mesh.rank}": stored[name] for name in own if name in stored}}
+        stored = {**stored, **{f"{name} of rank {state.mesh.rank}": stored[name] for name in own}}
     return {
         name: compare_tensors(tensor.to("cpu"), stored[name], before.get(name))
         for name, tensor in live.items()
-        if name in stored
     }
 
 

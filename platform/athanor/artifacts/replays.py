@@ -50,9 +50,9 @@ def resolve(team: Team, spec: JobSpec, replay: ReplaySpec, job: Job | None) -> t
     if gone:
         raise _refused("data_deleted", f"{job.id} was trained on {', '.join(gone)}, which is deleted; restore it first")
     try:
-        base_models.owner_of(job.team, training)
+        base_models.key_of(job.team, training)
     except Invalid as error:
-        detail = f"the base model of {job.id} is deleted: {error}"
+        detail = f"the base model of {job.id} cannot be read: {error}"
         raise _refused("base_deleted", detail) from error
     chosen: dict[str, Any] = {"pinned": _choose(job, replay)}
     if replay.tolerance is None:
