@@ -186,7 +186,7 @@ class Reader:
 
     def log_in_as_administrator(self) -> None:
         url, name = self.stack.url, self.stack.username
-        self.follow(Command("setup", f"athanor login {url} --username {name} --platform", []))
+        self.follow(Command("setup", f"athanor login {url} --username {name} --team demo --platform", []))
 
     def follow_page(self, name: str) -> dict[str, str]:
         return {command.text: self.follow(command) for command in page(name)}

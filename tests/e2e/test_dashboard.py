@@ -122,30 +122,6 @@ def test_a_job_is_submitted_watched_to_its_end_and_downloaded(page: Page, stack,
     assert elsewhere == [], "the dashboard must work without the internet"
 
 
-def test_an_export_is_registered_described_and_named_by_an_alias(page: Page, stack, finished_job: str) -> None:
-    stack.athanor("model", "register", "support-bot", finished_job, "--alias", "candidate")
-    sign_in(page, stack, "/models")
-    page.get_by_role("link", name="support-bot").click()
-    versions = page.get_by_role("table", name="Versions")
-    expect(versions.get_by_role("row")).to_have_count(2)
-    expect(versions).to_contain_text("candidate")
-
-    page.get_by_role("button", name="Move an alias of support-bot to version 1").click()
-    page.get_by_role("textbox", name="Alias").fill("production")
-    page.get_by_role("button", name="Move", exact=True).click()
-    expect(versions).to_contain_text("production")
-    aliases = {row["name"]: row["version"] for row in stack.get("/models")["items"][0]["aliases"]}
-    assert aliases == {"candidate": 1, "production": 1}
-
-    page.get_by_role("button", name="Edit").click()
-    page.get_by_label("Model card, in Markdown").fill("# For support\n\n<b>not HTML</b> and **strong**")
-    page.get_by_role("button", name="Save").click()
-    expect(page.get_by_role("heading", name="For support")).to_be_visible()
-    expect(page.get_by_text("<b>not HTML</b> and strong")).to_be_visible()
-    versions.get_by_role("link", name="tiny").click()
-    page.wait_for_url(f"**/jobs/{finished_job}")
-
-
 def test_an_alert_rule_is_created_changed_and_deleted(page: Page, stack) -> None:
     sign_in(page, stack, "/alerts")
     page.get_by_role("button", name="New alert rule").click()

@@ -34,3 +34,30 @@ def test_conversations_are_uploaded_with_the_defaults_and_trained_on(stack, page
     page.reload()
     expect(page.get_by_role("table", name="Jobs that read it").get_by_role("link", name="tiny")).to_be_visible()
     expect(page.get_by_role("table", name="Tokenised forms").get_by_text("300")).to_be_visible()
+
+
+def test_a_report_names_the_defective_row_and_shows_what_is_learned(stack, page: Page, tmp_path: Path) -> None:
+    sound = [
+        {"messages": [{"role": "user", "content": f"Add {n} and {n}."}, {"role": "assistant", "content": f"{2 * n}"}]}
+        for n in range(40)
+    ]
+    rows = [*sound, {"messages": [{"role": "user", "content": "Is there an answer?"}]}]
+    chats = tmp_path / "defective.jsonl"
+    chats.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    added = stack.athanor("dataset", "add", "defective", str(chats), "--format", "chat")
+    assert added.returncode == 0, added.stderr
+    sign_in(page, stack, "/datasets")
+    page.get_by_role("link", name="defective", exact=True).click()
+    expect(page.get_by_text("No report", exact=True)).to_be_visible()
+    page.get_by_label("Sequence length in tokens").fill("64")
+    page.get_by_role("button", name="Make report").click()
+    findings = page.get_by_role("table", name="Findings")
+    expect(findings).to_contain_text(f":{len(rows)}", timeout=120_000)
+    expect(page.get_by_role("heading", name="Lengths, against sequences of 64 tokens")).to_be_visible()
+    expect(page.get_by_role("heading", name="As the model sees it")).to_be_visible()
+    dataset = next(one for one in stack.get("/datasets")["items"] if one["name"] == "defective")
+    (source,) = stack.get(f"/datasets/{dataset['id']}/report")["report"]["sources"]
+    trained = source["splits"]["train"]["documents"]
+    documents = sum(split["documents"] for split in source["splits"].values())
+    expect(page.get_by_text(f"{trained} of {documents}", exact=True)).to_be_visible()
+    assert documents == len(sound)

@@ -3,7 +3,7 @@ import { keepPreviousData, queryOptions } from "@tanstack/react-query";
 
 import { address, request } from "@/api/client";
 import { jobKeys } from "@/api/jobs";
-import type { Artifact, Checkpoint, Efficiency, EventPage, Goodput, Job, JobEvent, LogLine, LogPage, Metrics, Page, Preflight, Profile, SystemState, Timeline } from "@/api/types";
+import type { Artifact, Checkpoint, Efficiency, EventPage, Goodput, Job, JobEvent, LogLine, LogPage, Metrics, Page, Preflight, Profile, ReplayedSegment, SystemState, Timeline } from "@/api/types";
 import type { Zoom } from "@/charts/plot-options";
 import { pixels } from "@/lib/pixels";
 import { longest, spliceMetrics } from "@/lib/series";
@@ -250,6 +250,14 @@ export function artifactsQuery(job: Job) {
   return queryOptions({
     queryKey: jobKeys.part(job.id, "artifacts"),
     queryFn: ({ signal }) => request<Page<Artifact>>(path(job, "artifacts"), { signal }),
+    refetchInterval: poll(job, 2 * POLL_MS),
+  });
+}
+
+export function replaysQuery(job: Job) {
+  return queryOptions({
+    queryKey: jobKeys.part(job.id, "replays"),
+    queryFn: ({ signal }) => request<Page<ReplayedSegment>>(path(job, "replays"), { signal }),
     refetchInterval: poll(job, 2 * POLL_MS),
   });
 }

@@ -2,7 +2,7 @@ import { screen, within } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import { describe, expect, it } from "vitest";
 
-import type { Checkpoint } from "@/api/types";
+import type { Checkpoint, ReplayedSegment } from "@/api/types";
 import { OutputsTab } from "@/features/job/components/outputs-tab";
 import { job, page, session } from "@/testing/documents";
 import { render } from "@/testing/render";
@@ -32,6 +32,7 @@ function serve(role: "admin" | "member", ...checkpoints: Checkpoint[]): void {
   server.answer("GET /session", session({ teams: [{ id: "team_1", name: "red", role }] }));
   server.answer("GET /jobs/{job_id}/artifacts", page());
   server.answer("GET /jobs/{job_id}/profiles", page());
+  server.answer("GET /jobs/{job_id}/replays", page());
   server.answer("GET /jobs/{job_id}/checkpoints", page(...checkpoints));
 }
 
@@ -91,5 +92,33 @@ describe("outputs of a job", () => {
     expect(await screen.findByText(notice)).toBeTruthy();
     const [call] = server.calls("POST /checkpoints/{checkpoint_id}:mark_intact");
     expect(call?.json).toEqual({ reason: "restored from the backup" });
+  });
+
+  it("shows what replays of the job found, and why a result differs", async () => {
+    serve("member", checkpoint(20));
+    const found: ReplayedSegment = {
+      replay: { id: "job_2", name: "replay-tiny" },
+      replayed: { id: "job_1", name: "tiny" },
+      number: 0,
+      start: "ckp_10",
+      end: "ckp_20",
+      first_step: 10,
+      last_step: 20,
+      verdict: "differs",
+      is_exact: true,
+      tolerance: 0.001,
+      tensors: 58,
+      differing: 3,
+      differences: [],
+      because: "3 of 58 tensors differ, model/norm.weight the most (by 0.1 at most)",
+      created_at: "2026-01-02T03:04:05Z",
+    };
+    server.answer("GET /jobs/{job_id}/replays", page(found));
+    render(<OutputsTab job={job()} />);
+    const row = (await screen.findByText("Differs")).closest("tr") as HTMLElement;
+    expect(row.textContent).toContain("by replay-tiny");
+    expect(row.textContent).toContain("11 to 20");
+    expect(row.textContent).toContain(found.because);
+    expect(within(row).getByRole("link").getAttribute("href")).toBe("/jobs/job_2");
   });
 });

@@ -17,6 +17,7 @@ import { archiveAddress } from "@/features/job/api/archive";
 import { artifactsQuery, checkpointsQuery, goodputQuery } from "@/features/job/api/queries";
 import { CheckpointActions } from "@/features/job/components/checkpoint-actions";
 import { ProfilesPanel } from "@/features/job/components/profiles-panel";
+import { ReplaysPanel } from "@/features/job/components/replays-panel";
 import { bytes, duration, loss, shortId } from "@/lib/format";
 import { flat } from "@/lib/spec-differences";
 import { isFinal } from "@/lib/status";
@@ -195,6 +196,7 @@ export function OutputsTab({ job }: { job: Job }) {
           In a script: <code className="mono">athanor download {job.id} --checkpoint latest</code>
         </Text>
       ) : null}
+      <ReplaysPanel job={job} />
     </Stack>
   );
 }
