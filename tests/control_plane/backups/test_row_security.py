@@ -1,5 +1,7 @@
 """A backup has the rows of all teams, or is refused: COPY under row-level security leaves rows out without an error."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,17 @@ from tests.control_plane.backups.conftest import back_up, superuser, table_rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TABLE = "artifacts_teamsecret"
+
+
+@contextmanager
+def acting_as(role: str) -> Iterator[None]:
+    """Act with the rights of a role. A pooled connection would give them to the next test."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET ROLE {role}")
+        try:
+            yield
+        finally:
+            cursor.execute("RESET ROLE")
 
 
 @pytest.fixture
@@ -47,21 +60,17 @@ def test_only_a_session_that_sees_all_rows_makes_a_backup(place: Path) -> None:
 @pytest.mark.slow
 def test_a_role_that_may_not_read_a_table_is_refused(place: Path) -> None:
     superuser("CREATE ROLE a_reader; GRANT USAGE ON SCHEMA public TO a_reader; GRANT a_reader TO athanor_migration")
+    refused = pytest.raises(CommandError, match=r"role 'a_reader' may not read .*jobs_job.*GRANT SELECT ON ALL")
     try:
-        with connection.cursor() as cursor:
-            cursor.execute("SET ROLE a_reader")
-            with pytest.raises(CommandError, match=r"role 'a_reader' may not read .*jobs_job.*GRANT SELECT ON ALL"):
-                back_up(place)
+        with acting_as("a_reader"), refused:
+            back_up(place)
     finally:
-        connection.close()
         superuser("DROP OWNED BY a_reader; DROP ROLE a_reader")
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("secrets")
 def test_the_role_of_web_and_workers_can_make_it(place: Path, settings: Any) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(f"SET ROLE {settings.DATABASE_RUNTIME_ROLE}")
+    with acting_as(settings.DATABASE_RUNTIME_ROLE):
         back_up(place)
-        cursor.execute("RESET ROLE")
     assert table_rows(place, TABLE) == 2
