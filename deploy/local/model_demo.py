@@ -135,9 +135,12 @@ class _Demo:
         weights.write_bytes(content)
 
     def _document(self) -> None:
-        self._heading("technical documentation and a bill of materials")
-        for options, name in (([], "documentation.md"), (["--bom"], "bom.cdx.json")):
+        self._heading("technical documentation, a bill of materials and a signed provenance")
+        documents = {"documentation.md": [], "bom.cdx.json": ["--bom"], "provenance.json": ["--provenance"]}
+        for name, options in documents.items():
             self._do("model", "document", f"{MODEL}@production", *options, "--out", str(self._scratch / name))
+        made = ["--provenance", str(self._scratch / "provenance.json")]
+        self._do("model", "verify", str(self._folder), "--key", str(self._key), *made, cli=self._offline)
         lines = (self._scratch / "documentation.md").read_text().splitlines()
         console.print(
             "\n".join(line for line in lines if "FLOPs" in line or "Energy |" in line), markup=False, soft_wrap=True

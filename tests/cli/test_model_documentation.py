@@ -56,3 +56,12 @@ def test_it_is_written_to_a_file(athanor: Any, tmp_path: Path) -> None:
     refused = athanor("model", "document", "bot@1", "--out", str(tmp_path / "none" / "bot.md"))
     assert refused.returncode == 2
     assert "cannot be written: No such file or directory" in refused.stderr
+
+
+def test_a_provenance_is_written_as_it_was_signed(server: Any, answer: Any, athanor: Any, tmp_path: Path) -> None:
+    server.answer("POST /api/v1/models/mdl_1/versions/1/provenance", answer({"dsseEnvelope": {}}))
+    done = athanor("model", "document", "bot@1", "--provenance", "--out", str(tmp_path / "made.json"))
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "made.json").read_text()) == {"dsseEnvelope": {}}
+    refused = athanor("model", "document", "bot@1", "--provenance", "--bom")
+    assert (refused.returncode, "give one of them at a time" in refused.stderr) == (2, True)

@@ -9,7 +9,13 @@ import typer
 
 from athanor.cli import signatures
 from tests.trainer.test_model_signature import FILES, signed_folder
-from trainer.contract.model_signature import fingerprint_of, new_private_key, public_half
+from trainer.contract.model_signature import (
+    fingerprint_of,
+    new_private_key,
+    provenance,
+    public_half,
+    sign_statement,
+)
 
 PRIVATE_KEY = new_private_key()
 PUBLIC_KEY = public_half(PRIVATE_KEY)
@@ -64,6 +70,26 @@ def test_verify_needs_no_server_and_names_what_was_signed_by_which_key(athanor, 
         "art_1",
         set(FILES),
     )
+
+
+def provenance_file(folder: Path, files: dict[str, str], private_key: str = PRIVATE_KEY) -> Path:
+    path = folder.with_name("made.json")
+    path.write_text(json.dumps(sign_statement(provenance(files, {"runDetails": {}}), private_key)))
+    return path
+
+
+def test_verify_accepts_the_provenance_of_exactly_these_files(folder, capsys) -> None:
+    assert exit_code(folder, as_json=True) == 0
+    files = json.loads(capsys.readouterr().out)["files"]
+    assert exit_code(folder, provenance=provenance_file(folder, files)) == 0
+    assert f"made.json is the provenance of these files, signed by the key {FINGERPRINT}" in capsys.readouterr().out
+    other = {**files, "config.json": "0" * 64}
+    assert exit_code(folder, provenance=provenance_file(folder, other)) == 5
+    assert "the provenance of other files than these: config.json differ" in capsys.readouterr().err
+    assert exit_code(folder, provenance=provenance_file(folder, files, new_private_key())) == 5
+    assert "not among the given ones" in capsys.readouterr().err
+    assert exit_code(folder, provenance=folder / "model.sig") == 5
+    assert "it signs something other than a provenance" in capsys.readouterr().err
 
 
 def test_verify_lists_each_difference_and_exits_with_5(folder, capsys) -> None:

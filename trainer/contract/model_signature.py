@@ -3,6 +3,8 @@
 `model.sig` is a Sigstore bundle: a DSSE envelope (https://github.com/secure-systems-lab/dsse) over an in-toto statement
 of the predicate https://model_signing/signature/v1.0, which lists the SHA-256 of each file of the folder. The predicate
 has one more field, `athanor`: what was exported, by which job. Other verifiers of the format ignore it.
+
+A provenance (https://slsa.dev/spec/v1.0/provenance) is signed in the same way: its statement names the same files.
 """
 
 import base64
@@ -31,6 +33,7 @@ BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://model_signing/signature/v1.0"
+PROVENANCE_TYPE = "https://slsa.dev/provenance/v1"
 MAX_SIGNATURE_BYTES = 64 * 2**20
 PEM_BLOCK = re.compile(r"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----", re.DOTALL)
 
@@ -118,6 +121,23 @@ class _Bundle(_Read):
     envelope: _Envelope = Field(alias="dsseEnvelope")
 
 
+class _Provenance(_Read):
+    type: Literal["https://in-toto.io/Statement/v1"] = Field(alias="_type")
+    subject: list[_Subject] = Field(min_length=1)
+    predicate_type: Literal["https://slsa.dev/provenance/v1"] = Field(alias="predicateType")
+    predicate: dict[str, Any]
+
+
+class SignedProvenance(BaseModel):
+    """A provenance with a valid signature. `files`: SHA-256 by path; `fingerprint`: of the key."""
+
+    model_config = ConfigDict(frozen=True)
+
+    files: dict[str, str]
+    fingerprint: str
+    predicate: dict[str, Any]
+
+
 class SignedModel(BaseModel):
     """What a valid signature says. `files`: SHA-256 by path; `fingerprint`: of the key; `record`: None if the platform
     did not make it."""
@@ -176,21 +196,38 @@ def sign(files: Mapping[str, str], name: str, record: ExportRecord, private_key:
     resources = [
         {"name": path, "algorithm": "sha256", "digest": files[path]} for path in sorted(files, key=PurePosixPath)
     ]
-    statement = {
-        "_type": STATEMENT_TYPE,
-        "subject": [{"name": name, "digest": {"sha256": _root_digest(each["digest"] for each in resources)}}],
-        "predicateType": PREDICATE_TYPE,
-        "predicate": {
-            "serialization": {
-                "method": "files",
-                "hash_type": "sha256",
-                "allow_symlinks": False,
-                "ignore_paths": [SIGNATURE_NAME, MARKER_NAME],
+    return sign_statement(
+        {
+            "_type": STATEMENT_TYPE,
+            "subject": [{"name": name, "digest": {"sha256": _root_digest(each["digest"] for each in resources)}}],
+            "predicateType": PREDICATE_TYPE,
+            "predicate": {
+                "serialization": {
+                    "method": "files",
+                    "hash_type": "sha256",
+                    "allow_symlinks": False,
+                    "ignore_paths": [SIGNATURE_NAME, MARKER_NAME],
+                },
+                "resources": resources,
+                "athanor": record.model_dump(),
             },
-            "resources": resources,
-            "athanor": record.model_dump(),
         },
+        private_key,
+    )
+
+
+def provenance(files: Mapping[str, str], predicate: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the in-toto statement with a SLSA provenance of these files: SHA-256 by path."""
+    return {
+        "_type": STATEMENT_TYPE,
+        "subject": [{"name": path, "digest": {"sha256": files[path]}} for path in sorted(files, key=PurePosixPath)],
+        "predicateType": PROVENANCE_TYPE,
+        "predicate": predicate,
     }
+
+
+def sign_statement(statement: Mapping[str, Any], private_key: str) -> dict[str, Any]:
+    """Return the bundle, as JSON, that signs an in-toto statement."""
     payload = json.dumps(statement).encode()
     key = _load_private(private_key)
     signature = key.sign(_signed_bytes(payload), ec.ECDSA(hashes.SHA256()))
@@ -213,23 +250,7 @@ def read_signature(content: bytes, keys: Mapping[str, str], revoked: Mapping[str
 
     `revoked`: why each revoked key is, by fingerprint. Raise SignatureRefused.
     """
-    try:
-        bundle = _Bundle.model_validate(json.loads(content))
-        payload = base64.b64decode(bundle.envelope.payload, validate=True)
-        signature = base64.b64decode(bundle.envelope.signatures[0].sig, validate=True)
-    except (ValueError, RecursionError) as error:
-        raise SignatureRefused(f"it is not a signature of a model: {_reason(error)}") from error
-    hint = bundle.material.public_key.hint
-    if hint in revoked:
-        raise _revoked(hint, revoked)
-    if hint and hint not in keys:
-        raise SignatureRefused(f"it names the key {hint}, which is not among the given ones: {', '.join(keys)}")
-    candidates = [hint] if hint else list(keys)
-    maker = next((each for each in candidates if _is_by(keys[each], signature, payload)), None)
-    if maker is None:
-        raise SignatureRefused(f"it was changed after it was signed, or not made by the key {', '.join(candidates)}")
-    if maker in revoked:
-        raise _revoked(maker, revoked)
+    payload, maker = _signed_payload(content, keys, revoked, "a signature of a model")
     try:
         statement = _Statement.model_validate(json.loads(payload))
     except (ValueError, RecursionError) as error:
@@ -244,6 +265,41 @@ def read_signature(content: bytes, keys: Mapping[str, str], revoked: Mapping[str
         fingerprint=maker,
         record=predicate.athanor,
     )
+
+
+def read_provenance(content: bytes, keys: Mapping[str, str], revoked: Mapping[str, str]) -> SignedProvenance:
+    """Return a signed SLSA provenance, if one of `keys` (PEM by fingerprint) signed it. Raise SignatureRefused."""
+    payload, maker = _signed_payload(content, keys, revoked, "a signed provenance")
+    try:
+        statement = _Provenance.model_validate(json.loads(payload))
+    except (ValueError, RecursionError) as error:
+        raise SignatureRefused(f"it signs something other than a provenance: {_reason(error)}") from error
+    files = {each.name: each.digest.sha256 for each in statement.subject}
+    return SignedProvenance(files=files, fingerprint=maker, predicate=statement.predicate)
+
+
+def _signed_payload(
+    content: bytes, keys: Mapping[str, str], revoked: Mapping[str, str], what: str
+) -> tuple[bytes, str]:
+    """Return the payload of a bundle, and the fingerprint of the key that signed it. Raise SignatureRefused."""
+    try:
+        bundle = _Bundle.model_validate(json.loads(content))
+        payload = base64.b64decode(bundle.envelope.payload, validate=True)
+        signature = base64.b64decode(bundle.envelope.signatures[0].sig, validate=True)
+    except (ValueError, RecursionError) as error:
+        raise SignatureRefused(f"it is not {what}: {_reason(error)}") from error
+    hint = bundle.material.public_key.hint
+    if hint in revoked:
+        raise _revoked(hint, revoked)
+    if hint and hint not in keys:
+        raise SignatureRefused(f"it names the key {hint}, which is not among the given ones: {', '.join(keys)}")
+    candidates = [hint] if hint else list(keys)
+    maker = next((each for each in candidates if _is_by(keys[each], signature, payload)), None)
+    if maker is None:
+        raise SignatureRefused(f"it was changed after it was signed, or not made by the key {', '.join(candidates)}")
+    if maker in revoked:
+        raise _revoked(maker, revoked)
+    return payload, maker
 
 
 def verify_folder(folder: Path, keys: Mapping[str, str], revoked: Mapping[str, str]) -> SignedModel:

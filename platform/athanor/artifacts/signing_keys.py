@@ -76,6 +76,32 @@ def sign(artifact: Artifact, user: User) -> dict[str, Any]:
     Its digests are those of the export's authenticated manifest; no file is read. Raise Conflict for an artifact that
     is not a model, or an export that does not contain the digests.
     """
+    digests = _digests_to_sign(artifact)
+    private_key = _key_for(artifact, user, "artifact.sign")
+    record = ExportRecord(
+        team=artifact.owner.name,
+        job=artifact.job_id,
+        attempt=artifact.attempt_id,
+        artifact=artifact.id,
+        step=artifact.step,
+        signed_at=timezone.now().isoformat(timespec="seconds"),
+    )
+    return model_signature.sign(digests, artifact.name, record, private_key)
+
+
+def sign_provenance(artifact: Artifact, predicate: dict[str, Any], user: User) -> dict[str, Any]:
+    """Return a provenance of the files of an exported model, signed by its team's active key. Raise Conflict as `sign`
+    does. `predicate`: of SLSA."""
+    statement = model_signature.provenance(_digests_to_sign(artifact), predicate)
+    return model_signature.sign_statement(statement, _key_for(artifact, user, "artifact.sign_provenance"))
+
+
+def signature_file(artifact: Artifact, user: User) -> bytes | None:
+    """Return the content of `model.sig` for an exported model; None for what cannot be signed."""
+    return None if digests_of(artifact) is None else json.dumps(sign(artifact, user)).encode()
+
+
+def _digests_to_sign(artifact: Artifact) -> dict[str, str]:
     digests = digests_of(artifact)
     if digests is None:
         raise Conflict(
@@ -84,25 +110,17 @@ def sign(artifact: Artifact, user: User) -> dict[str, Any]:
             "SHA-256 of its files",
             remedy="models are signed that were exported since signatures exist: run the job again for one",
         )
+    return digests
+
+
+def _key_for(artifact: Artifact, user: User, action: str) -> str:
+    """Return the private half of the active key of the artifact's team, and record what it is used for."""
     team = artifact.owner
     with tenancy.including([team.id]):  # of a shared export: the reader's session sees none of the owner's keys
         key, private_key = _active(team)
-        record = ExportRecord(
-            team=team.name,
-            job=artifact.job_id,
-            attempt=artifact.attempt_id,
-            artifact=artifact.id,
-            step=artifact.step,
-            signed_at=timezone.now().isoformat(timespec="seconds"),
-        )
         facts = {"job": artifact.job_id, "step": artifact.step, "fingerprint": key.fingerprint}
-        audit.record("artifact.sign", actor=user, target=("artifact", artifact.id), team_id=team.id, after=facts)
-    return model_signature.sign(digests, artifact.name, record, private_key)
-
-
-def signature_file(artifact: Artifact, user: User) -> bytes | None:
-    """Return the content of `model.sig` for an exported model; None for what cannot be signed."""
-    return None if digests_of(artifact) is None else json.dumps(sign(artifact, user)).encode()
+        audit.record(action, actor=user, target=("artifact", artifact.id), team_id=team.id, after=facts)
+    return private_key
 
 
 def digests_of(artifact: Artifact) -> dict[str, str] | None:

@@ -1,4 +1,4 @@
-"""`athanor model document`: the technical documentation of a version, or its bill of materials."""
+"""`athanor model document`: technical documentation of a version, its bill of materials, or its signed provenance."""
 
 import json
 from collections.abc import Iterator
@@ -22,6 +22,12 @@ def document(
     bom: Annotated[
         bool, typer.Option("--bom", help="Write the bill of materials instead: CycloneDX 1.6, in JSON.")
     ] = False,
+    provenance: Annotated[
+        bool,
+        typer.Option(
+            "--provenance", help="Write how it was made instead: a SLSA provenance, signed by the key of the team."
+        ),
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="File to write to. Default: standard output.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -30,11 +36,17 @@ def document(
     What the platform has on record is filled in. Sections of the model's card are the rest; standard error names those
     that the card lacks.
     """
+    if bom and provenance:
+        raise CliError(ExitCode.USAGE, "--bom and --provenance are two documents: give one of them at a time")
     client = connect()
     version = find_version(client, reference.removeprefix(PREFIX))
     path = f"/models/{version['model']['id']}/versions/{version['number']}"
-    found = client.get(f"{path}/bom" if bom else f"{path}/documentation")
-    text = json.dumps(found, indent=2) if bom or as_json else plain("\n".join(as_markdown(found)))
+    if provenance:
+        found = client.post(f"{path}/provenance")
+    else:
+        found = client.get(f"{path}/bom" if bom else f"{path}/documentation")
+    is_json = bom or provenance or as_json
+    text = json.dumps(found, indent=2) if is_json else plain("\n".join(as_markdown(found)))
     if out is None:
         print(text)
     else:
@@ -42,7 +54,7 @@ def document(
             out.write_text(f"{text}\n", encoding="utf-8")
         except OSError as error:
             raise CliError(ExitCode.USAGE, f"{out} cannot be written: {error.strerror}") from error
-    missing = [] if bom or as_json else [item["heading"] for item in found["items"] if item["missing"]]
+    missing = [] if is_json else [item["heading"] for item in found["items"] if item["missing"]]
     if missing:
         headings = ", ".join(missing)
         note(f"left to be written, as sections of the model's card with these headings: {headings}")

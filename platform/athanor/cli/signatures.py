@@ -12,7 +12,14 @@ from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson
 from athanor.cli.render import console, print_json
-from trainer.contract.model_signature import SignatureRefused, SignedModel, read_public_keys, verify_folder
+from trainer.contract.model_signature import (
+    SignatureRefused,
+    SignedModel,
+    SignedProvenance,
+    read_provenance,
+    read_public_keys,
+    verify_folder,
+)
 
 FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 KeyFile = Annotated[
@@ -43,16 +50,30 @@ def verify(
             exists=True, dir_okay=False, help="Revoked keys, as `athanor signing-key list --revoked` prints them."
         ),
     ] = None,
+    provenance: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="Signed provenance, as `athanor model document --provenance` writes it: it must be of the same files.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify that a folder contains exactly the signed files of a model. Needs no server and no token."""
-    signed = verified(folder, read_key_file(key), {} if revoked is None else _read_revoked(revoked))
+    keys, revoked_keys = read_key_file(key), {} if revoked is None else _read_revoked(revoked)
+    signed = verified(folder, keys, revoked_keys)
+    made = None if provenance is None else _verified_provenance(provenance, signed, keys, revoked_keys)
     if as_json:
-        print_json({"folder": str(folder), **signed.model_dump(exclude={"ignored"})})
+        found = {"folder": str(folder), **signed.model_dump(exclude={"ignored"})}
+        print_json(found if made is None else {**found, "provenance": made.predicate})
         return
     console.print(f"{escape(str(folder))}: {len(signed.files)} files as signed, {escape(str(signed))}", soft_wrap=True)
     by = f"signed by the key {signed.fingerprint}"
     console.print(by if signed.record is None else f"{by} at {signed.record.signed_at}", soft_wrap=True)
+    if made is not None:
+        line = f"{provenance} is the provenance of these files, signed by the key {made.fingerprint}"
+        console.print(escape(line), soft_wrap=True)
 
 
 def verified(folder: Path, keys: Mapping[str, str], revoked: Mapping[str, str]) -> SignedModel:
@@ -61,6 +82,21 @@ def verified(folder: Path, keys: Mapping[str, str], revoked: Mapping[str, str]) 
         return verify_folder(folder, keys, revoked)
     except SignatureRefused as refused:
         raise CliError(ExitCode.SERVER, str(refused), list(refused.problems)) from refused
+
+
+def _verified_provenance(
+    path: Path, signed: SignedModel, keys: Mapping[str, str], revoked: Mapping[str, str]
+) -> SignedProvenance:
+    """Return a provenance of exactly the files that are signed. Raise CliError for anything else."""
+    try:
+        made = read_provenance(path.read_bytes(), keys, revoked)
+    except SignatureRefused as refused:
+        raise CliError(ExitCode.SERVER, f"{path} is refused: {refused}") from refused
+    differing = sorted(name for name, _ in made.files.items() ^ signed.files.items())
+    if differing:
+        names = ", ".join(dict.fromkeys(differing))
+        raise CliError(ExitCode.SERVER, f"{path} is the provenance of other files than these: {names} differ")
+    return made
 
 
 def read_key_file(path: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""/models/{id}/versions/{number}/documentation and /bom: documents of a version, from the records."""
+"""/models/{id}/versions/{number}/documentation, /bom and /provenance: documents of a version, from the records."""
 
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema
@@ -6,13 +6,15 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from athanor.api.access import get_principal
+from athanor.accounts.roles import Permission
+from athanor.api.access import check, get_principal
 from athanor.api.v1.serializers.common import PROBLEMS
 from athanor.api.v1.serializers.model_documentation import DocumentationSerializer
 from athanor.artifacts import registry_selectors as models
 from athanor.artifacts.models import ModelVersion
 from athanor.compliance.model_bom import bom_of
 from athanor.compliance.model_documentation import documentation_of
+from athanor.compliance.model_provenance import signed_provenance_of
 
 
 class ModelDocumentationView(APIView):
@@ -42,6 +44,30 @@ class ModelBomView(APIView):
         Returns the bill of materials of a version in the format of CycloneDX 1.6 (ML-BOM): its files, base models,
         data sets and framework, how it was trained, metrics and energy. What is not known is left out."""
         return Response(bom_of(get_principal(request), _version(request, model_id, version_number)))
+
+
+class ModelProvenanceView(APIView):
+    """Requests to `/models/{model_id}/versions/{version_number}/provenance`."""
+
+    @extend_schema(
+        operation_id="models_version_provenance",
+        request=None,
+        responses={
+            200: OpenApiResponse(OpenApiTypes.OBJECT, description="A Sigstore bundle with an in-toto statement."),
+            **PROBLEMS,
+        },
+    )
+    def post(self, request: Request, model_id: str, version_number: int) -> Response:
+        """Sign a provenance.
+
+        Returns how a version was made, as a SLSA provenance over the SHA-256 of its files, signed by the active key of
+        the model's team: spec, data sets, base model, job, mesh, accelerator, FLOPs and energy. Refused with 409 for an
+        export that does not contain these digests. The request is recorded in the audit trail. A token needs the scope
+        `artifacts`."""
+        version = _version(request, model_id, version_number)
+        principal = get_principal(request)
+        check(principal, Permission.DOWNLOAD, version.model.team_id)
+        return Response(signed_provenance_of(principal, version))
 
 
 def _version(request: Request, model_id: str, number: int) -> ModelVersion:

@@ -130,6 +130,10 @@ urlpatterns = [
         model_documentation.ModelDocumentationView.as_view(),
     ),
     path("models/<id:model_id>/versions/<int:version_number>/bom", model_documentation.ModelBomView.as_view()),
+    path(
+        "models/<id:model_id>/versions/<int:version_number>/provenance",
+        model_documentation.ModelProvenanceView.as_view(),
+    ),
     path("models/<id:model_id>/grants", registry.GrantsView.as_view()),
     path("models/<id:model_id>/grants/<name:team_name>", registry.GrantView.as_view()),
     path("models/<id:model_id>/aliases/<alias:alias>", registry.AliasView.as_view()),
