@@ -78,7 +78,9 @@ def test_one_byte_changed_or_another_key_is_refused(api: Api, team: Team, model:
         read_provenance(json.dumps(bundle).encode(), public_keys(api, team), {})
 
 
-def test_only_members_of_the_team_get_one(api: Api, api_of: Callable, make_user: Callable, other_team: Team, model: Artifact) -> None:
+def test_only_members_of_the_team_get_one(
+    api: Api, api_of: Callable, make_user: Callable, other_team: Team, model: Artifact
+) -> None:
     version = registered(api, model)
     stranger = api_of(make_user("eve", other_team, "admin"), other_team)
     assert stranger.send("POST", path_of(version)).status_code == 404
