@@ -1,5 +1,6 @@
 """Other forms of a model compute the same, as programs of others read them."""
 
+import hashlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +11,14 @@ import numpy as np
 import pytest
 import torch
 import transformers
+import typer
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
+from athanor.cli import conversion
+from athanor.cli.conversion import Form
 from tests.trainer.families import LENGTH, SIZES, export, our_model
 from trainer.contract.data import TokenizerSpec
+from trainer.contract.model_signature import ExportRecord, fingerprint_of, new_private_key, public_half, sign
 from trainer.contract.models import ModelShape, MoEShape
 from trainer.contract.positions import RopeScaling
 from trainer.data.tokenizer import train_tokenizer
@@ -49,6 +54,11 @@ def write_model(folder: Path, shape: ModelShape, digits: str = "whole") -> Path:
     export(our_model(shape, VOCABULARY), folder)
     train_tokenizer(WORDS, TokenizerSpec(vocab_size=280, digits=digits)).save(str(folder / "tokenizer.json"))
     return folder
+
+
+def write_words(path: Path) -> Path:
+    path.write_text("".join(json.dumps({"text": each}) + "\n" for each in WORDS))
+    return path
 
 
 def our_logits(folder: Path) -> torch.Tensor:
@@ -98,12 +108,16 @@ def their_loss(folder: Path, tokenizer: Tokenizer, **options: Any) -> tuple[floa
     return total / count, count
 
 
-@pytest.mark.parametrize("precision", ["f16", "bf16", "q8_0", "q4_0", "int8", "int4"])
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    ("family", "precision"),
+    [
+        ("llama", "f16"), ("llama", "q8_0"), ("llama", "int4"), ("mistral", "int8"), ("qwen2", "bf16"),
+        ("qwen2", "int8"), ("qwen2", "int4"), ("qwen3", "q4_0"), ("qwen3", "int8"), ("qwen3", "int4"),
+    ],
+)  # fmt: skip
 def test_the_reported_loss_is_that_of_transformers(family: str, precision: str, tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", FAMILIES[family])
-    data = tmp_path / "held-out.jsonl"
-    data.write_text("".join(json.dumps({"text": each}) + "\n" for each in WORDS))
+    data = write_words(tmp_path / "held-out.jsonl")
     form = precision if precision.startswith("int") else "gguf"
     made = convert(folder, tmp_path / "out", form, precision, HeldOut([data], "auto", "text", LENGTH))
     loss, tokenizer = made["loss"], Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -291,3 +305,60 @@ def test_values_beyond_f16_are_refused_and_leave_nothing(tmp_path: Path) -> None
     with pytest.raises(TrainerError, match="blocks.1.mlp.up.weight has values above 65504.*choose bf16"):
         convert(tmp_path / "model", tmp_path / "out.gguf", "gguf", "f16", None)
     assert not list(tmp_path.glob("out*"))
+
+
+PRIVATE_KEY = new_private_key()
+PUBLIC_KEY = public_half(PRIVATE_KEY)
+
+
+@pytest.fixture
+def signed(tmp_path: Path) -> Path:
+    """A signed model beside the file of its key."""
+    folder = write_model(tmp_path / "model", FAMILIES["llama"])
+    (tmp_path / "key.pem").write_text(PUBLIC_KEY)
+    record = ExportRecord(
+        team="red", job="job_1", attempt="att_1", artifact="art_1", step=5, signed_at="2026-01-02T03:04:05+00:00"
+    )
+    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    (folder / "model.sig").write_text(json.dumps(sign(digests, "tiny", record, PRIVATE_KEY)))
+    return folder
+
+
+def command(folder: Path, form: Form, **options: Any) -> int:
+    """Run `athanor model convert` in this process, which starts the conversion in one of its own."""
+    try:
+        conversion.convert(folder, folder.with_name("out"), form, **options)
+    except typer.Exit as ended:
+        return ended.exit_code
+    return 0
+
+
+def test_the_command_reports_the_loss_and_what_is_signed(signed: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data = [write_words(signed.with_name("held-out.jsonl"))]
+    assert command(signed, Form.INT8, data=data, key=signed.with_name("key.pem")) == 0
+    shown = " ".join(capfd.readouterr().out.split())
+    assert "held-out loss: " in shown
+    assert f"n = {len(WORDS)} documents" in shown
+    assert "95 % confidence interval" in shown
+    assert f"step 5 of job_1 (art_1), as signed by the key {fingerprint_of(PUBLIC_KEY)}; the result is not" in shown
+    names = {path.name for path in signed.with_name("out").iterdir()}
+    assert names == {"config.json", "model.safetensors", "tokenizer.json"}, "no signature of other files"
+
+
+def test_the_command_says_that_a_signature_was_not_verified(signed: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert command(signed, Form.GGUF) == 0
+    assert "was not verified (--key does), and the result is not signed" in " ".join(capfd.readouterr().out.split())
+    assert command(signed, Form.GGUF) == 1
+    assert "out exists: choose another name, or remove it first" in " ".join(capfd.readouterr().err.split())
+
+
+def test_an_altered_model_is_not_converted(signed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (signed / "tokenizer.json").write_text("{}")
+    assert command(signed, Form.GGUF, key=signed.with_name("key.pem")) == 5
+    assert "tokenizer.json was altered" in capsys.readouterr().err
+    assert not signed.with_name("out").exists()
+
+
+def test_a_precision_is_for_gguf_alone(signed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(signed, Form.INT4, precision=conversion.Precision.F16) == 2
+    assert "--precision is for --to gguf" in capsys.readouterr().err

@@ -4,7 +4,7 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,19 +17,23 @@ from torch import Tensor
 
 from trainer.contract.data import MixturePart
 from trainer.contract.evaluation import EvaluationTask
-from trainer.contract.hugging_face import DESCRIBING_FILES, TOKENIZER_NAME
+from trainer.contract.hugging_face import CONFIG_NAME, DESCRIBING_FILES, TOKENIZER_NAME
 from trainer.contract.models import ModelShape
 from trainer.contract.run import EXIT_STATUS, EndClass
 from trainer.data.documents import RawObject
 from trainer.data.evaluation import ItemReader, Items
 from trainer.data.tokenizer import ExistingTokenizer
 from trainer.errors import TrainerError
+from trainer.export.distributed_checkpoint import DistributedCheckpoint, map_names
 from trainer.export.folder import read_config, read_shape, user_error
 from trainer.export.read import StoredWeights, load_decoder
+from trainer.export.shards import ShardWriter
+from trainer.export.write import exported_tensors
 from trainer.models.decoder import Decoder
 from trainer.training.confidence import Estimate, ratio
 
-FORMS = ("gguf", "int8", "int4")
+SAFETENSORS = "safetensors"
+FORMS = ("gguf", "int8", "int4", SAFETENSORS)
 PRECISIONS = ("f32", "f16", "bf16", "q8_0", "q4_0")
 """Of GGUF."""
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
@@ -92,11 +96,11 @@ def convert(folder: Path, output: Path, form: str, precision: str, held_out: Hel
         )
     if not (folder / TOKENIZER_NAME).is_file():
         raise user_error(f"{folder} has no {TOKENIZER_NAME}: give the folder of an exported model")
-    with torch.device("meta"):
-        shapes = {name: t.shape for name, t in Decoder(shape, config["vocab_size"], 1).state_dict().items()}
+    shapes = {name: tensor.shape for name, tensor in _on_meta(shape, config).items()}
     stored = StoredWeights(folder, shape)
     items = held_out.read(folder, config["vocab_size"]) if held_out is not None else None
-    _check_room(output, shapes, form, precision)
+    parameters = sum(size.numel() for size in shapes.values())
+    _check_room(output, parameters * (_BYTES[precision] if form == "gguf" else 1.0))
     with temporary(output, is_folder=form != "gguf") as partial:
         model = load_decoder(folder, shape, config["vocab_size"], held_out.length).float() if held_out else None
         before = _score(model, items)
@@ -108,18 +112,52 @@ def convert(folder: Path, output: Path, form: str, precision: str, held_out: Hel
         writer.finish()
         after = _score(model, items)
         if form != "gguf":
-            for name in COPIED:
-                if (folder / name).is_file():
-                    shutil.copyfile(folder / name, partial / name)
-    files = [output] if form == "gguf" else sorted(output.iterdir())
-    return {
-        "output": str(output),
-        "form": form,
-        "precision": precision if form == "gguf" else form,
-        "parameters": sum(size.numel() for size in shapes.values()),
-        "size_bytes": sum(file.stat().st_size for file in files),
-        "loss": None if before is None or after is None else asdict(_change(before, after)),
-    }
+            _copy(folder, partial, COPIED)
+    loss = None if before is None or after is None else asdict(_change(before, after))
+    return _result(output, form, precision if form == "gguf" else form, parameters) | {"loss": loss}
+
+
+def assemble(folder: Path, output: Path) -> dict[str, Any]:
+    """Write the weights of a checkpoint of torch.distributed.checkpoint in Hugging Face's layout to the folder
+    `output`, in their precision, and return what was written. Raises TrainerError; then there is no `output`."""
+    config, shape = read_config(folder), read_shape(folder)
+    meta = exported_tensors(_on_meta(shape, config).items(), shape)
+    expected = {theirs: tensor.shape for _, theirs, tensor in meta}
+    checkpoint = DistributedCheckpoint(folder)
+    sources, ignored = map_names(checkpoint, shape, expected)
+    _check_room(output, sum(each.size.numel() * each.dtype.itemsize for each in sources.values()))
+    types = set()
+    with temporary(output, is_folder=True) as partial:
+        shards = ShardWriter(partial)
+        for name in expected:
+            tensor = sources[name].read()
+            types.add(str(tensor.dtype).removeprefix("torch."))
+            shards.add(name, tensor)
+        shards.finish()
+        _copy(folder, partial, (CONFIG_NAME, *COPIED))
+    parameters = sum(size.numel() for size in expected.values())
+    result = _result(output, SAFETENSORS, ", ".join(sorted(types)), parameters)
+    return result | {"loss": None, "ignored": sorted(ignored)}
+
+
+def _on_meta(shape: ModelShape, config: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors of a model by our names, without memory."""
+    with torch.device("meta"):
+        state: dict[str, Tensor] = Decoder(shape, config["vocab_size"], 1).state_dict()
+    return state
+
+
+def _result(output: Path, form: str, precision: str, parameters: int) -> dict[str, Any]:
+    files = sorted(output.iterdir()) if output.is_dir() else [output]
+    size_bytes = sum(file.stat().st_size for file in files)
+    described = {"output": str(output), "form": form, "precision": precision}
+    return {**described, "parameters": parameters, "size_bytes": size_bytes}
+
+
+def _copy(folder: Path, output: Path, names: Iterable[str]) -> None:
+    for name in names:
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, output / name)
 
 
 def _writer(
@@ -173,10 +211,9 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _check_room(output: Path, shapes: dict[str, torch.Size], form: str, precision: str) -> None:
-    """Raise TrainerError (USER_ERROR) if the disk has clearly too little space."""
-    per_number = _BYTES[precision] if form == "gguf" else 1.0
-    needed = int(per_number * sum(size.numel() for size in shapes.values())) + _ROOM
+def _check_room(output: Path, num_bytes: float) -> None:
+    """Raise TrainerError (USER_ERROR) if the disk has clearly too little space for weights of this size."""
+    needed = num_bytes + _ROOM
     parent = next(each for each in output.absolute().parents if each.exists())
     free = shutil.disk_usage(parent).free
     if free < needed:
@@ -224,6 +261,10 @@ def main() -> int:
 
 def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     folder: Path = arguments.folder
+    if arguments.to == SAFETENSORS:
+        if arguments.data:
+            raise user_error("--data compares two precisions, but --to safetensors changes no weight: leave it out")
+        return assemble(folder, arguments.output)
     held_out = None
     if arguments.data:
         length = min(arguments.sequence_length, read_config(folder)["max_position_embeddings"])

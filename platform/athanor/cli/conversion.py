@@ -104,6 +104,8 @@ def convert(
 def _show(result: dict[str, Any]) -> None:
     described = f"{result['parameters']:,} parameters, {result['precision']}, {size(result['size_bytes'])}"
     console.print(f"{escape(result['output'])}: {described}", soft_wrap=True)
+    if result.get("ignored"):
+        console.print(f"not part of the model: {escape(', '.join(result['ignored'][:5]))}", soft_wrap=True)
     loss = result["loss"]
     if loss is None:
         return
