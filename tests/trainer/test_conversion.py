@@ -345,6 +345,7 @@ def test_the_command_reports_the_loss_and_what_is_signed(signed: Path, capfd: py
     assert names == {"config.json", "model.safetensors", "tokenizer.json"}, "no signature of other files"
 
 
+@pytest.mark.slow
 def test_the_command_says_that_a_signature_was_not_verified(signed: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert command(signed, Form.GGUF) == 0
     assert "was not verified (--key does), and the result is not signed" in " ".join(capfd.readouterr().out.split())

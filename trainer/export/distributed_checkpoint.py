@@ -170,8 +170,7 @@ def _from_megatron(
             found |= _megatron_layer(folder, int(layer[1]), layer[2], source, shape)
         else:
             for number in range(source.size[0]):
-                one = Source(source.size[1:], source.dtype, lambda source=source, number=number: source.read()[number])
-                found |= _megatron_layer(folder, number, layer[2], one, shape)
+                found |= _megatron_layer(folder, number, layer[2], _element(source, number), shape)
     return found
 
 
@@ -209,6 +208,10 @@ def _of_groups(source: Source, shape: ModelShape, first: int, heads: int) -> Sou
         return grouped[:, first : first + heads].reshape(groups * heads * size, *rest)
 
     return Source(torch.Size((groups * heads * size, *rest)), source.dtype, read)
+
+
+def _element(source: Source, number: int) -> Source:
+    return Source(source.size[1:], source.dtype, lambda: source.read()[number])
 
 
 def _rows(source: Source, first: int, count: int) -> Source:
