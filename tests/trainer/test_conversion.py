@@ -40,9 +40,7 @@ FAMILIES = {
 SCALED = {
     "llama-linear": ModelShape(**WIDE, rope_scaling=RopeScaling(kind="linear", factor=2.5)),
     "llama-3.1": ModelShape(**WIDE, rope_theta=500.0, rope_scaling=RopeScaling(factor=8.0, original_length=16)),
-    "qwen3-scaled": ModelShape(
-        **WIDE, qk_norm=True, head_dim=128, rope_scaling=RopeScaling(factor=8.0, original_length=16)
-    ),
+    "qwen3-linear": ModelShape(**WIDE, qk_norm=True, head_dim=128, rope_scaling=RopeScaling(kind="linear", factor=2.5)),
 }
 """Models with scaled positions, which `transformers` leaves out when it reads GGUF."""
 WORDS = ["the gold of the lead", "mercury and sulphur, salt", "as above, so below", "the work of the sun is complete"]
@@ -87,8 +85,9 @@ def test_gguf_has_the_scaling_of_positions(name: str, tmp_path: Path) -> None:
     reader = gguf.GGUFReader(tmp_path / "model.gguf")
     factors = {each.name: torch.from_numpy(np.array(each.data)) for each in reader.tensors}.get("rope_freqs.weight")
     if factors is None:
-        assert reader.fields["llama.rope.scaling.type"].contents() == "linear"
-        factors = reader.fields["llama.rope.scaling.factor"].contents()
+        family = name.partition("-")[0]
+        assert reader.fields[f"{family}.rope.scaling.type"].contents() == "linear"
+        factors = reader.fields[f"{family}.rope.scaling.factor"].contents()
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32)
     model.model.rotary_emb.inv_freq /= factors  # what llama.cpp does with them
     with torch.inference_mode():
@@ -264,6 +263,10 @@ def test_another_family_is_refused_by_name(form: str, tmp_path: Path) -> None:
         (
             ModelShape(**WIDE, qk_norm=True, rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_length=24)),
             "rope_scaling of the kind yarn",
+        ),
+        (
+            ModelShape(**WIDE, attention_bias=True, rope_scaling=RopeScaling(factor=8.0, original_length=16)),
+            "rope_scaling of the kind llama3, which is not converted to GGUF for qwen2: linear can be",
         ),
     ],
 )

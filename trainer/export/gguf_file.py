@@ -182,14 +182,16 @@ def _architecture(folder: Path, config: dict[str, Any], shape: ModelShape) -> gg
             f"{folder} has a sliding_window of {window}, which GGUF cannot express for {family}; it may be converted "
             f"with max_position_embeddings {window} in its config.json in place of {length}",
         )
-    scaling = shape.rope_scaling
-    if scaling is not None and scaling.kind not in ("linear", "llama3"):
+    scaling, architecture = shape.rope_scaling, _ARCHITECTURES[family]
+    # llama.cpp refuses a file of another architecture that has a factor for each frequency.
+    known = ("linear", "llama3") if architecture is gguf.MODEL_ARCH.LLAMA else ("linear",)
+    if scaling is not None and scaling.kind not in known:
         raise TrainerError(
             EndClass.USER_ERROR,
-            f"{folder} has rope_scaling of the kind {scaling.kind}, which is not converted to GGUF: linear and llama3 "
-            "are; keep this model as safetensors",
+            f"{folder} has rope_scaling of the kind {scaling.kind}, which is not converted to GGUF for {family}: "
+            f"{' and '.join(known)} can be; keep this model as safetensors",
         )
-    return _ARCHITECTURES[family]
+    return architecture
 
 
 def _name(names: gguf.TensorNameMap, theirs: str) -> str:

@@ -102,9 +102,9 @@ def convert(folder: Path, output: Path, form: str, precision: str, held_out: Hel
     parameters = sum(size.numel() for size in shapes.values())
     _check_room(output, parameters * (_BYTES[precision] if form == "gguf" else 1.0))
     with temporary(output, is_folder=form != "gguf") as partial:
+        writer = _writer(folder, config, shape, shapes, form, precision, partial)
         model = load_decoder(folder, shape, config["vocab_size"], held_out.length).float() if held_out else None
         before = _score(model, items)
-        writer = _writer(folder, config, shape, shapes, form, precision, partial)
         for name, size in shapes.items():
             values = writer.add(name, stored.whole(name, tuple(size)))
             if model is not None:
