@@ -167,6 +167,15 @@ DIGITS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\
 LLAMA3 = pre_tokenizers.Split(Regex(DIGITS % r"\p{N}{1,3}"), "isolated")
 QWEN2 = pre_tokenizers.Split(Regex(DIGITS % r"\p{N}"), "isolated")
 
+TEKKEN = pre_tokenizers.Split(  # Mistral's
+    Regex(
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|"
+        r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+    "isolated",
+)
+
 
 @pytest.mark.parametrize(
     ("tokenizer", "name"),
@@ -176,6 +185,7 @@ QWEN2 = pre_tokenizers.Split(Regex(DIGITS % r"\p{N}"), "isolated")
         (train_tokenizer(WORDS, TokenizerSpec(vocab_size=280, digits="single")), "smollm"),
         (byte_level(LLAMA3, ignore_merges=True, use_regex=False), "llama-bpe"),
         (byte_level(QWEN2, use_regex=False), "qwen2"),
+        (byte_level(TEKKEN, ignore_merges=True, use_regex=False), "tekken"),
     ],
 )
 def test_the_pre_tokenizer_is_named_as_llama_cpp_knows_it(tokenizer: Tokenizer, name: str, tmp_path: Path) -> None:

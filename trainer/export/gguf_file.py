@@ -36,7 +36,6 @@ _FILE_TYPES = {
     "q8_0": LlamaFileType.MOSTLY_Q8_0,
     "q4_0": LlamaFileType.MOSTLY_Q4_0,
 }
-PRECISIONS = tuple(_FILE_TYPES)
 _LARGEST_F16 = 65504.0
 
 
@@ -169,12 +168,6 @@ def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Any) -> None:
 def _architecture(folder: Path, config: dict[str, Any], shape: ModelShape) -> gguf.MODEL_ARCH:
     """Return GGUF's name of the family. Raises TrainerError (USER_ERROR) where it computes something else."""
     family = config["model_type"]
-    if family not in _ARCHITECTURES:
-        raise TrainerError(
-            EndClass.USER_ERROR,
-            f"{folder} is of the family {family}, which is not converted to GGUF: only {', '.join(_ARCHITECTURES)} "
-            "are; keep this model as safetensors",
-        )
     window, length = shape.sliding_window, config["max_position_embeddings"]
     if window is not None and window < length:
         raise TrainerError(

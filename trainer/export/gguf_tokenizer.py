@@ -27,6 +27,11 @@ _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _OTHERS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3 = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_OTHERS}"
 _QWEN2 = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_OTHERS}"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_TEKKEN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 # By the patterns that divide a text in turn, whether these end with GPT-2's, and `ignore_merges`.
 _PRE_TOKENIZERS: dict[tuple[tuple[str, ...], bool, bool], str] = {
     ((), True, False): "gpt-2",
@@ -34,6 +39,7 @@ _PRE_TOKENIZERS: dict[tuple[tuple[str, ...], bool, bool], str] = {
     ((r"\p{N}{1,1}",), True, False): "smollm",
     ((_LLAMA3,), False, True): "llama-bpe",
     ((_QWEN2,), False, False): "qwen2",
+    ((_TEKKEN,), False, True): "tekken",
 }
 
 
@@ -100,7 +106,7 @@ def _pre_tokenizer(path: Path, content: dict[str, Any]) -> str:
         raise _inexpressible(
             path,
             f"pre_tokenizer {json.dumps(found)[:200]} (normalizer {normalizer})",
-            "those of GPT-2, Llama 3, Qwen2 and this trainer with `digits: whole` or `single` are known",
+            "known are those of GPT-2, Llama 3, Qwen2, Tekken and this trainer with `digits: whole` or `single`",
         )
     return name
 

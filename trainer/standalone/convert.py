@@ -34,12 +34,11 @@ from trainer.training.confidence import Estimate, ratio
 
 SAFETENSORS = "safetensors"
 FORMS = ("gguf", "int8", "int4", SAFETENSORS)
-PRECISIONS = ("f32", "f16", "bf16", "q8_0", "q4_0")
-"""Of GGUF."""
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 COPIED = (*DESCRIBING_FILES[1:], "generation_config.json", "special_tokens_map.json")
 """Files that describe a model in any precision of its weights."""
-_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
+PRECISIONS = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
+"""Of GGUF, with the bytes of a number."""
 _ROOM = 16 * 2**20  # for the tokenizer and the configuration
 
 
@@ -100,7 +99,7 @@ def convert(folder: Path, output: Path, form: str, precision: str, held_out: Hel
     stored = StoredWeights(folder, shape)
     items = held_out.read(folder, config["vocab_size"]) if held_out is not None else None
     parameters = sum(size.numel() for size in shapes.values())
-    _check_room(output, parameters * (_BYTES[precision] if form == "gguf" else 1.0))
+    _check_room(output, parameters * (PRECISIONS[precision] if form == "gguf" else 1.0))
     with temporary(output, is_folder=form != "gguf") as partial:
         writer = _writer(folder, config, shape, shapes, form, precision, partial)
         model = load_decoder(folder, shape, config["vocab_size"], held_out.length).float() if held_out else None
