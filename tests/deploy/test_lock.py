@@ -21,7 +21,7 @@ PINNED = {found.name: found.version for found in pinned([REPOSITORY / "constrain
 def test_each_extra_that_images_may_have_has_a_file() -> None:
     assert {path.stem for path in FILES} == {*lock.EXTRAS, lock.BUILD}
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(extras) - {*lock.EXTRAS} == {"local", "dev", "docs"}
+    assert set(extras) - {*lock.EXTRAS} == {"local", "dev", "docs", "convert"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

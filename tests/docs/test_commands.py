@@ -52,6 +52,7 @@ NOT_RUN = {
     "python -m deploy.images.lock": "needs uv and a package index: tests/deploy/test_lock.py checks what it wrote",
     "athanor support-bundle": "tests/cli/test_support_bundle.py runs it",
     "tar -xzf case-17": "unpacks what the command before would have written",
+    "athanor model convert saved": "needs a checkpoint: tests/trainer/test_distributed_checkpoint.py converts some",
     "make docs": "`make setup` runs the same",
     "make release": "makes a tag; tests/deploy/test_release.py builds a release",
     "ssh-keygen -Y verify": "needs a release: tests/deploy/test_release.py checks one",
@@ -245,6 +246,7 @@ def test_every_block_of_shell_is_marked_and_every_exception_is_needed() -> None:
             f"docs/how-to/{name}.md"
             for name in (
                 "alerts",
+                "convert-a-model",
                 "delete-data",
                 "document-a-model",
                 "evaluate-and-promote",
@@ -429,6 +431,11 @@ def test_the_commands_of_the_registry(stack: Stack, reader: Reader) -> None:
     (reader.folder / "evaluate.yaml").write_text(example_with("version: 1\nname: evaluate-support-bot"))
     shown = reader.follow_page("docs/how-to/evaluate-and-promote.md")
     assert "accuracy_normalised" in shown["athanor model evaluations support-bot"]
+    for command in page("docs/how-to/convert-a-model.md"):
+        output = reader.follow(command)
+        if command.text.startswith("athanor model convert"):
+            assert "n = 2 documents" in output
+            assert "as signed by the key" in output
     Administrator(stack.credentials).call("POST", "teams", {"name": "blue"})
     shown = reader.follow_page("docs/how-to/registry-of-models.md")
     assert "blue can read it as model:" in shown["athanor model share support-bot blue"]

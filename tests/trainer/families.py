@@ -174,9 +174,9 @@ SHAPES = {
 TOKENS = torch.randint(0, VOCABULARY, (2, LENGTH), generator=torch.Generator().manual_seed(1))
 
 
-def our_model(shape: ModelShape) -> Decoder:
+def our_model(shape: ModelShape, vocab_size: int = VOCABULARY) -> Decoder:
     """Random weights that are far enough from nothing for a wrong one to show."""
-    model = Decoder(shape, VOCABULARY, LENGTH)
+    model = Decoder(shape, vocab_size, LENGTH)
     initialise(model, seed=3)
     model.zero_buffers()
     generator = torch.Generator().manual_seed(4)
@@ -201,7 +201,7 @@ def export(model: Decoder, folder: Path, largest_bytes: int = 2**30) -> None:
     for number, file in enumerate(files):
         save_file({name: tensors[name] for name in file}, folder / file_name(number, len(files)), {"format": "pt"})
     write_index(folder, files)
-    config = hugging_face_config(model.shape, VOCABULARY, LENGTH, "float32", end_of_text=0)
+    config = hugging_face_config(model.shape, model.vocab_size, LENGTH, "float32", end_of_text=0)
     (folder / "config.json").write_text(json.dumps(config))
 
 

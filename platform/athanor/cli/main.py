@@ -12,6 +12,7 @@ from athanor.cli import (
     budgets,
     checkpoints,
     clusters,
+    conversion,
     costs,
     datasets,
     deletions,
@@ -103,6 +104,7 @@ app.add_typer(
 )
 app.command("verify")(replays.verify)
 app.command("lineage")(lineage.lineage)
+registry.app.command("convert")(conversion.convert)
 registry.app.command("document")(model_documentation.document)
 registry.app.command("sign")(models.sign)
 registry.app.command("verify")(signatures.verify)
