@@ -124,13 +124,9 @@ def pattern_problem(pattern: str) -> str | None:
     return None
 
 
-class EvaluationJobSpec(CheckedModel):
-    """A job that evaluates a trained model, and trains nothing. Results are stored with the model."""
+class EvaluationSettings(CheckedModel):
+    """What to evaluate a model on, and how."""
 
-    model: Annotated[str, Field(min_length=1, max_length=1000, examples=["model:support-bot@candidate"])]
-    """The model to evaluate: `model:NAME@ALIAS` or `model:NAME@NUMBER` for a registered version, `model:art_...` for an
-    exported model by its id, or what else `training.model.base` takes. What it refers to is fixed when the job is
-    submitted."""
     tasks: Annotated[
         list[EvaluationTask],
         Field(
@@ -162,6 +158,15 @@ class EvaluationJobSpec(CheckedModel):
                     f"{self.sequence_length}; lower it, or raise sequence_length"
                 )
                 yield FieldConflict(f"tasks.{number}.max_tokens", message, ("sequence_length",))
+
+
+class EvaluationJobSpec(EvaluationSettings):
+    """A job that evaluates a trained model, and trains nothing. Results are stored with the model."""
+
+    model: Annotated[str, Field(min_length=1, max_length=1000, examples=["model:support-bot@candidate"])]
+    """The model to evaluate: `model:NAME@ALIAS` or `model:NAME@NUMBER` for a registered version, `model:art_...` for an
+    exported model by its id, or what else `training.model.base` takes. What it refers to is fixed when the job is
+    submitted."""
 
     def as_training(self) -> TrainingSpec:
         """Return the training spec that loads the same model onto the same mesh. It is not trained."""
