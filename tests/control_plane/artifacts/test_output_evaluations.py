@@ -1,4 +1,4 @@
-"""Evaluation after training by spec: one job of the same user for the registered version, or an event with the reason."""
+"""Evaluation after training by spec: one job of the same user for the registered version, or an event that says why."""
 
 from collections.abc import Callable
 from typing import Any
