@@ -262,10 +262,7 @@ def compare(
             f"{name} of rank {state.mesh.rank}": each for name, each in own.items() if not name.startswith(RNG_PREFIX)
         }
         stored = {**stored, **{f"{name} of rank {state.mesh.rank}": stored[name] for name in own}}
-    return {
-        name: compare_tensors(tensor.to("cpu"), stored[name], before.get(name))
-        for name, tensor in live.items()
-    }
+    return {name: compare_tensors(tensor.to("cpu"), stored[name], before.get(name)) for name, tensor in live.items()}
 
 
 def compare_tensors(replayed: Tensor, stored: Tensor, before: Tensor | None) -> Compared:

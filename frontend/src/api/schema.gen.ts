@@ -6742,7 +6742,7 @@ export interface components {
             readonly progress: components["schemas"]["Progress"] | null;
             /** @description First and newest validation loss. Null until there are both. */
             readonly validation_loss: components["schemas"]["BeforeAfter"] | null;
-            /** @description What was accepted at submission but is probably not intended. */
+            /** @description What was accepted at submission but is probably not intended, and why the evaluation that `output.evaluation` of the spec requests was refused. */
             warnings: components["schemas"]["FieldProblem"][];
             /** @description Paths of the job and what belongs to it. */
             readonly links: components["schemas"]["Links"];
@@ -7151,7 +7151,7 @@ export interface components {
             readonly progress: components["schemas"]["Progress"] | null;
             /** @description First and newest validation loss. Null until there are both. */
             readonly validation_loss: components["schemas"]["BeforeAfter"] | null;
-            /** @description What was accepted at submission but is probably not intended. */
+            /** @description What was accepted at submission but is probably not intended, and why the evaluation that `output.evaluation` of the spec requests was refused. */
             warnings: components["schemas"]["FieldProblem"][];
             /** @description Paths of the job and what belongs to it. */
             readonly links: components["schemas"]["Links"];

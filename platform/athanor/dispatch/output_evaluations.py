@@ -7,7 +7,7 @@ from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import principal_of
 from athanor.artifacts import quota_checks, submissions
 from athanor.artifacts.models import Artifact
-from athanor.core.errors import AthanorError, Forbidden, Unavailable
+from athanor.core.errors import AthanorError, FieldProblem, Forbidden, Unavailable
 from athanor.core.leases import Lease
 from athanor.dispatch.services import spec_of
 from athanor.jobs import events, services
@@ -23,8 +23,8 @@ def submit_for(attempt: Attempt, lease: Lease) -> None:
     """Submit the evaluation job of the model that a completed attempt exported; none if the spec requests none.
 
     The job is submitted once, by the user who submitted the training job, and starts after that one has succeeded, when
-    its version is registered. A refusal is an event of the training job. The caller has leased the training job. Raises
-    Unavailable if the store does not answer.
+    its version is registered. A refusal is an event and a warning of the training job, which the
+    caller has leased. Raises Unavailable if the store does not answer.
     """
     evaluation = spec_of(attempt.job).output.evaluation
     if evaluation is None or _is_settled(attempt.job):
@@ -52,9 +52,12 @@ def submit_for(attempt: Attempt, lease: Lease) -> None:
             facts = {"job": done.job.id, "tasks": [task.name for task in evaluation.tasks]}
             events.append(job, SUBMITTED, actor="dispatch", message=message, data=facts)
         elif refusal is not None:
-            because = {"because": refusal.message, "remedy": refusal.remedy}
-            events.append(job, REFUSED, actor="dispatch", message=f"{refusal.message}; {refusal.remedy}", data=because)
-        job.save(update_fields=["event_seq", "updated_at"])
+            facts = {"because": refusal.message, "remedy": refusal.remedy}
+            message = f"{refusal.message}; {refusal.remedy}"
+            events.append(job, REFUSED, actor="dispatch", message=message, data=facts)
+            warning = FieldProblem("/output/evaluation", refusal.code, f"the evaluation was refused: {message}")
+            job.warnings = [*job.warnings, vars(warning)]
+        job.save(update_fields=["event_seq", "warnings", "updated_at"])
 
 
 def _is_settled(job: Job) -> bool:

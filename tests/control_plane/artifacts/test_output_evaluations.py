@@ -52,6 +52,8 @@ def evaluations_of(job: Job) -> list[Job]:
 def refusal_of(job: Job) -> dict[str, Any]:
     (event,) = JobEvent.objects.filter(job=job, type="evaluation.refused")
     assert event.data["because"] in event.message and event.data["remedy"] in event.message
+    (warning,) = [each for each in job.warnings if each["pointer"] == "/output/evaluation"]
+    assert warning["detail"] == f"the evaluation was refused: {event.message}"
     return dict(event.data)
 
 
