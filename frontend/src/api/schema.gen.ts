@@ -9032,7 +9032,7 @@ export interface components {
             /**
              * @description Evaluations of the new version. When the job succeeds, an evaluation job is submitted with these fields and
              *     this job's project, labels and priority. It is a job like any other, with the same quotas and budgets; if it is
-             *     refused, the event `evaluation.refused` of this job says why. Needs `register`.
+             *     refused, a warning and an event of this job say why. Needs `register`.
              * @default null
              * @example {
              *       "sequence_length": 256,

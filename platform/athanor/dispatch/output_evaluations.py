@@ -14,8 +14,9 @@ from athanor.jobs import events, services
 from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.jobs.services import Submission
 from athanor.specs.v1 import MAX_NAME, OutputEvaluation
+from trainer.contract.evaluation import EvaluationJobSpec
 
-SUBMITTED, REFUSED = "evaluation.submitted", "evaluation.refused"
+EVENTS = ("evaluation.submitted", "evaluation.refused")
 SUFFIX = "-evaluation"
 
 
@@ -50,18 +51,18 @@ def submit_for(attempt: Attempt, lease: Lease) -> None:
         if done is not None:
             message = f"{done.job.name} ({done.job.id})"
             facts = {"job": done.job.id, "tasks": [task.name for task in evaluation.tasks]}
-            events.append(job, SUBMITTED, actor="dispatch", message=message, data=facts)
+            events.append(job, "evaluation.submitted", actor="dispatch", message=message, data=facts)
         elif refusal is not None:
             facts = {"because": refusal.message, "remedy": refusal.remedy}
             message = f"{refusal.message}; {refusal.remedy}"
-            events.append(job, REFUSED, actor="dispatch", message=message, data=facts)
+            events.append(job, "evaluation.refused", actor="dispatch", message=message, data=facts)
             warning = FieldProblem("/output/evaluation", refusal.code, f"the evaluation was refused: {message}")
             job.warnings = [*job.warnings, vars(warning)]
         job.save(update_fields=["event_seq", "warnings", "updated_at"])
 
 
 def _is_settled(job: Job) -> bool:
-    return JobEvent.objects.filter(job=job, type__in=(SUBMITTED, REFUSED)).exists()
+    return JobEvent.objects.filter(job=job, type__in=EVENTS).exists()
 
 
 def _submission(attempt: Attempt, evaluation: OutputEvaluation) -> Submission:
@@ -75,7 +76,13 @@ def _submission(attempt: Attempt, evaluation: OutputEvaluation) -> Submission:
             remedy="submit the evaluation as another member of the team",
         )
     artifact = Artifact.objects.get(attempt=attempt, kind=Artifact.Kind.MODEL)
-    settings = evaluation.model_dump(mode="json", exclude={"resources"})
+    evaluating = EvaluationJobSpec(
+        model=f"model:{artifact.id}",
+        tasks=evaluation.tasks,
+        sequence_length=evaluation.sequence_length,
+        precision=evaluation.precision,
+        parallelism=evaluation.parallelism,
+    )
     written = {
         "version": 1,
         "name": spec.name[: MAX_NAME - len(SUFFIX)] + SUFFIX,
@@ -85,6 +92,6 @@ def _submission(attempt: Attempt, evaluation: OutputEvaluation) -> Submission:
         "priority": spec.priority,
         "resources": (evaluation.resources or spec.resources).model_dump(mode="json"),
         "after": [job.id],
-        "evaluation": {"model": f"model:{artifact.id}", **settings},
+        "evaluation": evaluating.model_dump(mode="json"),
     }
     return submissions.validate_submission(principal, job.team, written)
