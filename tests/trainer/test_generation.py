@@ -43,6 +43,15 @@ CASES = [
 ]  # fmt: skip
 
 
+DIVIDED = [
+    case("tied", 2, zero=3),
+    case("moe", 2, zero=0, expert=2),
+    case("gpt-oss", 4, tensor=2, expert=2),
+    case("dense", 4, pipeline=2, micro_batch_sequences=2),
+]
+"""With two data ranks."""
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RankPool]:
     with RankPool(8) as pool:
@@ -64,15 +73,22 @@ def likeliest_of_one(model: str) -> list[list[int]]:
     return found
 
 
-def speak_and_step(mesh: Mesh, case: Case) -> tuple[list[list[int]], Outcome]:
+def speak_and_step(mesh: Mesh, case: Case, divides_rows: bool) -> tuple[list[list[int]], Outcome]:
     """On a rank."""
     found: list[list[int]] = []
 
     def speak(model: ParallelModel) -> None:
-        lengths = [len(prompt) for prompt in PROMPTS]
-        tokens = torch.tensor([prompt + [0] * (max(lengths) - len(prompt)) for prompt in PROMPTS])
+        sizes = model.weights.mesh.sizes
+        prompts = PROMPTS * (sizes.data if divides_rows else 1)
+        lengths = [len(prompt) for prompt in prompts]
+        tokens = torch.tensor([prompt + [0] * (max(lengths) - len(prompt)) for prompt in prompts])
         max_tokens = max(lengths) + NUM_TOKENS
-        with generation_session(model, max_tokens, lambda logits: logits.argmax(-1)) as generation:
+
+        def sample(logits: torch.Tensor) -> torch.Tensor:
+            assert len(logits) == len(PROMPTS), "a rank computes its share alone"
+            return logits.argmax(-1)
+
+        with generation_session(model, max_tokens, sample, divides_rows=divides_rows) as generation:
             new = [generation.prefill(tokens, lengths)]
             while len(new) < NUM_TOKENS:
                 new.append(generation.step(new[-1]))
@@ -82,9 +98,17 @@ def speak_and_step(mesh: Mesh, case: Case) -> tuple[list[list[int]], Outcome]:
     return found, outcome
 
 
+@pytest.mark.parametrize("case", DIVIDED, ids=str)
+def test_data_ranks_divide_the_rows(pool: RankPool, case: Case) -> None:
+    results = pool.run(case.world, speak_and_step, case, True)
+    expected = likeliest_of_one(case.model)
+    for found, _ in results:
+        assert found == expected * 2
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_mesh_says_what_one_rank_does_and_trains_as_if_it_had_not(pool: RankPool, case: Case) -> None:
-    results = pool.run(case.world, speak_and_step, case)
+    results = pool.run(case.world, speak_and_step, case, False)
     expected = likeliest_of_one(case.model)
     assert [found for found, _ in results] == [expected] * case.world
     silent, spoken = pool.run(case.world, take_step, case)[0], results[0][1]

@@ -115,8 +115,8 @@ AGENT_EVENTS: Mapping[str, EventType] = {
         "A task of an evaluation job was computed.",
         {
             "name": "Name of the task.",
-            "n": "Number of documents or questions.",
-            "tokens": "Number of tokens that count.",
+            "n": "Number of documents, questions or prompts.",
+            "tokens": "Number of tokens that count, or were generated.",
             "values": "Metrics by name.",
             "seconds": "Time of the computation, in seconds.",
         },

@@ -147,7 +147,12 @@ class ChatTemplate:
 
     def prompt(self, text: str) -> str:
         """Return the prompt that makes a model answer `text`."""
-        return self._render([{"role": "user", "content": text}], None, add_generation_prompt=True)
+        return self.answer_prompt([{"role": "user", "content": text}])
+
+    def answer_prompt(self, messages: Messages, tools: Tools = None) -> str:
+        """Return the prompt that makes a model answer these messages. Raises TemplateError if the template refuses
+        them."""
+        return self._render(messages, tools, add_generation_prompt=True)
 
     def _leaves_calls_out(self, messages: Messages, tools: Tools, number: int, text: str) -> bool:
         """Return whether `text`, rendered from all messages, is the same without the calls of message `number`."""

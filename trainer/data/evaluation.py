@@ -1,4 +1,4 @@
-"""Read what an evaluation job scores: documents, conversations, and questions with choices, as token ids.
+"""Read what an evaluation job scores: documents, conversations, questions with choices, and prompts, as token ids.
 
 Everything is read into memory: an evaluation set is small beside what a model was trained on.
 """
@@ -8,12 +8,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from jinja2 import TemplateError
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from trainer.contract.chat import TOOLS_FIELD
 from trainer.contract.data import END_OF_TEXT, MixturePart
 from trainer.contract.evaluation import EvaluationTask
-from trainer.data.chat import ChatTemplate, Conversation, counted_tokens, read_conversations
+from trainer.data.chat import (
+    ChatTemplate,
+    Conversation,
+    counted_tokens,
+    messages_problem,
+    read_conversations,
+    with_parsed_arguments,
+)
 from trainer.data.documents import (
     LONE_SURROGATE,
     Document,
@@ -29,6 +38,7 @@ from trainer.data.packing import IGNORED
 from trainer.data.tokenizer import ExistingTokenizer, ids_before_text
 
 QUESTION, CHOICES, ANSWER = "question", "choices", "answer"
+PROMPT, MESSAGES = "prompt", "messages"
 _BATCH_DOCUMENTS = 256  # for each call of the tokenizer
 
 
@@ -59,8 +69,16 @@ class Items:
         return sum(int((window.targets_S != IGNORED).sum()) for window in self.windows)
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """What a model continues, as token ids, and the answers that count as right; none if they are not compared."""
+
+    ids: list[int]
+    references: list[str]
+
+
 class ItemReader:
-    """Reads the items of tasks with the tokenizer and the chat template of a model."""
+    """Reads the items and prompts of tasks with the tokenizer and the chat template of a model."""
 
     def __init__(self, existing: ExistingTokenizer, sequence_length: int) -> None:
         self._tokenizer = Tokenizer.from_file(str(existing.file))
@@ -85,6 +103,37 @@ class ItemReader:
             what = "questions" if task.kind == "multiple_choice" else "documents with text"
             raise data_error(f"{part.source} of the evaluation {task.name!r} has no {what}; add some, or leave it out")
         return items
+
+    def read_prompts(self, task: EvaluationTask, part: MixturePart, objects: Iterable[RawObject]) -> list[Prompt]:
+        """Return the prompts of a task of the kind generation. Raises TrainerError (DATA_ERROR) that names object and
+        line, and for no prompts."""
+        prompts = [self._prompt(task, place, record) for raw in objects for place, record in json_lines(raw)]
+        if not prompts:
+            raise data_error(f"{part.source} of the evaluation {task.name!r} has no prompts; add some, or leave it out")
+        return prompts
+
+    def _prompt(self, task: EvaluationTask, place: Place, record: Any) -> Prompt:
+        problem = prompt_problem(record, needs_answer=task.needs_answers)
+        if problem is not None:
+            raise data_error(f"{place.object} line {place.row}: {problem}")
+        if PROMPT in record:
+            text, before = record[PROMPT], self._before or [self._end]
+        else:  # the template begins a conversation with what the model expects there
+            try:
+                text = self._template.answer_prompt(with_parsed_arguments(record[MESSAGES]), record.get(TOOLS_FIELD))
+            except TemplateError as error:
+                raise data_error(f"{place.object} line {place.row}: {error}; change the messages") from error
+            before = []
+        ids = [*before, *self._tokenizer.encode(text, add_special_tokens=False).ids]
+        assert task.max_tokens is not None, "of the kind generation"
+        if len(ids) + task.max_tokens > self._length:
+            raise data_error(
+                f"{place.object} line {place.row}: the prompt has {len(ids)} tokens, which with max_tokens "
+                f"{task.max_tokens} is more than evaluation.sequence_length {self._length}; raise it, lower "
+                "max_tokens, or shorten the prompt"
+            )
+        answer = record.get(ANSWER, [])
+        return Prompt(ids, [answer] if isinstance(answer, str) else answer)
 
     def _add_documents(self, items: Items, documents: Iterable[Document]) -> None:
         for batch in _batches(documents):
@@ -158,6 +207,34 @@ def question_problem(record: Any) -> str | None:
         return f"answer is {_described(answer)}; it must be the number of a choice, 0 to {len(choices) - 1}"
     if has_lone_surrogate(question + "".join(choices)):
         return f"the question or a choice {LONE_SURROGATE}"
+    return None
+
+
+def prompt_problem(record: Any, *, needs_answer: bool) -> str | None:
+    """Return what is wrong with a record of a data set of prompts, None if it is valid."""
+    given = {PROMPT, MESSAGES} & record.keys() if isinstance(record, dict) else set()
+    if len(given) != 1:
+        return (
+            f"it must have either the field {PROMPT!r} or {MESSAGES!r} (it has: {names_of(record)}); a line is "
+            '{"prompt": "...", "answer": "..."}'
+        )
+    if given == {PROMPT}:
+        if not isinstance(record[PROMPT], str) or not record[PROMPT].strip():
+            return f"prompt is {_described(record[PROMPT])}; it must be a text that is not empty"
+        if has_lone_surrogate(record[PROMPT]):
+            return f"the prompt {LONE_SURROGATE}"
+    else:
+        found = messages_problem(record[MESSAGES], record, MESSAGES)
+        if found is not None:
+            return found[1]
+        if record[MESSAGES][-1]["role"] == "assistant":
+            return "messages ends with a message of the assistant; move its text to the field 'answer'"
+    if ANSWER not in record:
+        return f"no field {ANSWER!r}, with which what the model writes is compared" if needs_answer else None
+    answer = record[ANSWER]
+    answers = [answer] if isinstance(answer, str) else answer
+    if not isinstance(answers, list) or not answers or not all(isinstance(each, str) for each in answers):
+        return f"answer is {_described(answer)}; it must be a text, or a list of texts of which each counts as right"
     return None
 
 

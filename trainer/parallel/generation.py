@@ -1,7 +1,7 @@
 """Text generation on any mesh: all ranks compute their parts of the model, and one of them samples.
 
-The sequence grows by one token at a time and is not sharded. So context ranks and data ranks compute the same, and
-tensor ranks all-reduce their outputs where they reduce-scatter them in training.
+The sequence grows by one token at a time and is not sharded. So context ranks compute the same, and so do data ranks
+unless the rows are divided over them; tensor ranks all-reduce their outputs where they reduce-scatter them in training.
 
 Shape suffixes: B rows, N new tokens, V vocabulary.
 """
@@ -20,18 +20,27 @@ from trainer.parallel.parallelize import ParallelModel
 
 
 class GenerationSession:
-    """Generates token by token: `prefill`, then `step`. `sample` maps logits [B, V] to token ids [B], on one rank."""
+    """Generates token by token: `prefill`, then `step`. `sample` maps logits [B, V] to token ids [B], on one rank, or
+    with `divides_rows` on one rank of each data rank for its share of the rows, of which there is a multiple of the
+    number of data ranks."""
 
-    def __init__(self, model: ParallelModel, cache: KeyValueCache, sample: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self, model: ParallelModel, cache: KeyValueCache, sample: Callable[[Tensor], Tensor], *, divides_rows: bool
+    ) -> None:
         self._model, self._cache, self._sample = model, cache, sample
         self._mesh = model.weights.mesh
-        self._is_first = self._mesh.coordinate("replicate", "shard", "context", "tensor") == 0
+        data = ("replicate", "shard")
+        self._shares = self._mesh.size(*data) if divides_rows else 1
+        self._share = self._mesh.coordinate(*data) if divides_rows else 0
+        axes = ("context", "tensor") if divides_rows else (*data, "context", "tensor")
+        self._is_first = self._mesh.coordinate(*axes) == 0
 
     def prefill(self, tokens_BN: Tensor, lengths: list[int]) -> Tensor:
         """Return the token after the first `lengths[b]` tokens of each row, [B], the same on every rank; a
         collective."""
-        self._cache.prefill(lengths, tokens_BN.device)
-        return self._next(tokens_BN)
+        rows = self._rows(len(lengths))
+        self._cache.prefill(lengths[rows], tokens_BN.device)
+        return self._next(tokens_BN[:, : max(lengths[rows])])
 
     def step(self, tokens_B: Tensor) -> Tensor:
         """Append a token to each row and return the tokens that follow, [B]; a collective."""
@@ -40,12 +49,19 @@ class GenerationSession:
 
     def _next(self, tokens_BN: Tensor) -> Tensor:
         chosen_B = torch.zeros(tokens_BN.shape[0], dtype=torch.int64, device=tokens_BN.device)
-        logits_B1V = self._logits(tokens_BN)
+        rows = self._rows(len(chosen_B))
+        logits_B1V = self._logits(tokens_BN[rows])
         if logits_B1V is not None:
             logits_BV = self._gather_vocabulary(logits_B1V[:, 0])
             if self._is_first:
-                chosen_B.copy_(self._sample(logits_BV))
-        return all_reduce_world(chosen_B, self._mesh)  # zeros on all ranks but one
+                chosen_B[rows] = self._sample(logits_BV)
+        return all_reduce_world(chosen_B, self._mesh)  # a row is zero on all ranks but one
+
+    def _rows(self, count: int) -> slice:
+        """Return which of `count` rows this rank computes."""
+        each = count // self._shares
+        assert each * self._shares == count, f"{count} rows cannot be divided over {self._shares} data ranks"
+        return slice(self._share * each, (self._share + 1) * each)
 
     def _logits(self, tokens_BN: Tensor) -> Tensor | None:
         """Return the logits of this rank's vocabulary entries, [B, 1, V]; None without a head."""
@@ -67,7 +83,7 @@ class GenerationSession:
 
 @contextmanager
 def generation_session(
-    model: ParallelModel, max_tokens: int, sample: Callable[[Tensor], Tensor]
+    model: ParallelModel, max_tokens: int, sample: Callable[[Tensor], Tensor], *, divides_rows: bool = False
 ) -> Iterator[GenerationSession]:
     """Prepare the model for generation within the context; a collective. `max_tokens`: tokens of a row, at most.
 
@@ -93,5 +109,5 @@ def generation_session(
                     if not isinstance(part, MixtureOfExperts):  # products that overlap would gather the sequence
                         overrides.enter_context(override_attribute(part, "project_in", apply_linears))
                         overrides.enter_context(override_attribute(part, "project_out", apply_linear))
-        yield GenerationSession(model, cache, sample)
+        yield GenerationSession(model, cache, sample, divides_rows=divides_rows)
     model.weights.free_gathered()

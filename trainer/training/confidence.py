@@ -1,7 +1,7 @@
 """Estimates with standard errors and 95 % confidence intervals, for the figures of evaluation jobs."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,15 @@ def ratio(totals_N: NDArray[np.float64], sizes_N: NDArray[np.float64]) -> Estima
         return Estimate(value, None, None, None)
     error = math.sqrt(count / (count - 1) * float(((totals_N - value * sizes_N) ** 2).sum())) / size
     return Estimate(value, error, value - Z * error, value + Z * error)
+
+
+def mean_score(scores_N: NDArray[np.float64]) -> Estimate:
+    """Return the mean of N scores from 0 to 1, with the standard error s / sqrt(N) and the interval of `ratio`, cut
+    at 0 and 1."""
+    found = ratio(scores_N, np.ones_like(scores_N))
+    if found.low is None or found.high is None:
+        return found
+    return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
 
 
 def proportion(successes: int, count: int) -> Estimate:

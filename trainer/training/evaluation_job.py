@@ -8,34 +8,34 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
+from trainer.contract.data import MixturePart
 from trainer.contract.encryption import Encryptor
 from trainer.contract.evaluation import EvaluationFigure, EvaluationResults, EvaluationTask
 from trainer.contract.run import EndClass
 from trainer.contract.timeouts import TRAINING_TIMEOUT
 from trainer.data.batch import MicroBatch
-from trainer.data.evaluation import ItemReader, Items, Window
+from trainer.data.documents import RawObject
+from trainer.data.evaluation import ItemReader, Items, Prompt, Window
 from trainer.data.packing import IGNORED
 from trainer.data.prepare import UNIT_BYTES
 from trainer.data.raw_objects import read_units
 from trainer.data.tokenizer import ExistingTokenizer
-from trainer.errors import TrainerError
 from trainer.parallel.mesh import Mesh, all_reduce_world
 from trainer.parallel.parallelize import ParallelModel
 from trainer.reporting.reporter import Reporter
 from trainer.resilience.assignment import Assignment
 from trainer.storage.base import Storage
+from trainer.training.answer_scores import score_answers
+from trainer.training.answers import Answer, AnswerGenerator, Stopped, not_finite
 from trainer.training.build import build_frozen
-from trainer.training.confidence import Estimate, proportion, ratio
+from trainer.training.confidence import Estimate, mean_score, proportion, ratio
 from trainer.training.evaluation import VALIDATION_ROUND
 from trainer.training.measurements import highest
 
 LENGTH_STEP = 128
 """Rows are padded to a multiple of this, where nothing divides the sequence over ranks."""
-
-
-class Stopped(Exception):
-    """The attempt is to stop."""
 
 
 @dataclass(frozen=True)
@@ -100,30 +100,38 @@ def figures_of(task: EvaluationTask, items: Items, sums_N2: NDArray[np.float64])
     Raises TrainerError (BAD_SPEC) if the model's loss is not finite.
     """
     if not np.isfinite(sums_N2).all():
-        raise TrainerError(
-            EndClass.BAD_SPEC,
-            f"the loss of the model on the evaluation {task.name!r} is not finite: its weights are damaged or have "
-            "diverged, or the precision is too low; evaluate with precision fp32, or another version",
-        )
+        raise not_finite(task)
     losses_N, tokens_N = sums_N2[:, 0], sums_N2[:, 1]
     bytes_N = np.array(items.num_bytes, dtype=np.float64)
     tokens = round(float(tokens_N.sum()))
-
-    def figure(metric: str, found: Estimate, count: int) -> EvaluationFigure:
-        return EvaluationFigure.model_validate(
-            {"name": task.name, "metric": metric, "n": count, "tokens": tokens, **vars(found)}
-        )
-
     if task.kind == "loss":
-        yield figure("loss", ratio(losses_N, tokens_N), len(losses_N))
+        yield _figure(task, "loss", ratio(losses_N, tokens_N), len(losses_N), tokens)
         if bytes_N.sum():
-            yield figure("bits_per_byte", ratio(losses_N / math.log(2), bytes_N), len(losses_N))
+            yield _figure(task, "bits_per_byte", ratio(losses_N / math.log(2), bytes_N), len(losses_N), tokens)
         return
     for metric, scores_N in (("accuracy", -losses_N), ("accuracy_normalised", -losses_N / bytes_N)):
         right = sum(
             int(np.argmax(scores_N[first : first + choices])) == answer for first, choices, answer in items.questions
         )
-        yield figure(metric, proportion(right, len(items.questions)), len(items.questions))
+        yield _figure(task, metric, proportion(right, len(items.questions)), len(items.questions), tokens)
+
+
+def figures_of_answers(
+    task: EvaluationTask, prompts: Sequence[Prompt], answers: Sequence[Answer]
+) -> Iterator[EvaluationFigure]:
+    """Yield the scores of a task of the kind generation. Raises TrainerError (BAD_SPEC) as `score_answers` does."""
+    answered = [(answer.text, prompt.references) for prompt, answer in zip(prompts, answers, strict=True)]
+    tokens = sum(answer.num_tokens for answer in answers)
+    for score in task.scores or ():
+        scores = score_answers(task, score, answered)
+        found = mean_score(np.array(scores)) if score == "f1" else proportion(round(sum(scores)), len(scores))
+        yield _figure(task, score, found, len(answers), tokens)
+
+
+def _figure(task: EvaluationTask, metric: str, found: Estimate, count: int, tokens: int) -> EvaluationFigure:
+    return EvaluationFigure.model_validate(
+        {"name": task.name, "metric": metric, "n": count, "tokens": tokens, **vars(found)}
+    )
 
 
 def run_evaluation_job(assignment: Assignment, mesh: Mesh, reporter: Reporter) -> EndClass:
@@ -137,23 +145,33 @@ def run_evaluation_job(assignment: Assignment, mesh: Mesh, reporter: Reporter) -
     with reporter.phase("model", heartbeat_phase="model"):
         model, part = build_frozen(assignment, mesh)
         model.score_tokens()
-    reader = ItemReader(
-        ExistingTokenizer.from_model(assignment.base_folder, training.tokenizer.vocab_size), training.sequence_length
-    )
+    existing = ExistingTokenizer.from_model(assignment.base_folder, training.tokenizer.vocab_size)
+    reader = ItemReader(existing, training.sequence_length)
     model.weights.mesh.set_timeout(TRAINING_TIMEOUT)
     scorer = Scorer(
         model, part.rank, part.world_size, part.micro_batch, training.sequence_length, reporter.report_progress,
         reporter.stop_requested,
+    )  # fmt: skip
+    generator = AnswerGenerator(
+        model, Tokenizer.from_file(str(existing.file)), existing.end_of_text, part.world_size, part.micro_batch,
+        reporter.report_progress, reporter.stop_requested,
     )  # fmt: skip
     reporter.event("training.started", step=0)
     figures: list[EvaluationFigure] = []
     try:
         for number, task in enumerate(run.evaluation.tasks):
             reporter.enter_phase("model")
-            items = read_items(assignment, reader, number, storage)
-            reporter.enter_phase("evaluation")
-            begin = time.monotonic()
-            found = list(figures_of(task, items, scorer.score(items)))
+            part_of_data, objects = read_objects(assignment, number, storage)
+            if task.kind == "generation":
+                prompts = reader.read_prompts(task, part_of_data, objects)
+                reporter.enter_phase("evaluation")
+                begin = time.monotonic()
+                found = list(figures_of_answers(task, prompts, generator.generate(task, prompts)))
+            else:
+                items = reader.read(task, part_of_data, objects)
+                reporter.enter_phase("evaluation")
+                begin = time.monotonic()
+                found = list(figures_of(task, items, scorer.score(items)))
             figures += found
             reporter.event(
                 "evaluation.task", name=task.name, n=found[0].n, tokens=found[0].tokens,
@@ -167,10 +185,8 @@ def run_evaluation_job(assignment: Assignment, mesh: Mesh, reporter: Reporter) -
     return EndClass.COMPLETED
 
 
-def read_items(assignment: Assignment, reader: ItemReader, number: int, storage: Storage) -> Items:
-    """Return the items of a task. Each rank reads all of its data set. Raises TrainerError (DATA_ERROR)."""
-    evaluation = assignment.run.evaluation
-    assert evaluation is not None, "called by an evaluation job"
+def read_objects(assignment: Assignment, number: int, storage: Storage) -> tuple[MixturePart, Iterator[RawObject]]:
+    """Return the data of a task. Each rank reads all of it. Iterating raises TrainerError (DATA_ERROR)."""
     part, source = assignment.training.data.parts[number], assignment.run.datasets[number]
     units = read_units(part, source, storage, Encryptor(assignment.sources[number].key), [], UNIT_BYTES)
-    return reader.read(evaluation.tasks[number], part, (raw for unit in units for raw in unit()))
+    return part, (raw for unit in units for raw in unit())

@@ -5505,14 +5505,6 @@ export interface components {
          */
         EvaluationJobSpec: {
             /**
-             * Model
-             * @description The model to evaluate: `model:NAME@ALIAS` or `model:NAME@NUMBER` for a registered version, `model:art_...` for an
-             *     exported model by its id, or what else `training.model.base` takes. What it refers to is fixed when the job is
-             *     submitted.
-             * @example model:support-bot@candidate
-             */
-            model: string;
-            /**
              * Tasks
              * @description Up to 64 evaluations, each on a data set of its own.
              * @example [
@@ -5562,6 +5554,14 @@ export interface components {
              *     }
              */
             parallelism: components["schemas"]["ParallelismSpec"];
+            /**
+             * Model
+             * @description The model to evaluate: `model:NAME@ALIAS` or `model:NAME@NUMBER` for a registered version, `model:art_...` for an
+             *     exported model by its id, or what else `training.model.base` takes. What it refers to is fixed when the job is
+             *     submitted.
+             * @example model:support-bot@candidate
+             */
+            model: string;
         };
         /** @enum {string} */
         EvaluationJobSpecPrecisionEnum: "auto" | "fp32" | "bf16";
@@ -5625,7 +5625,8 @@ export interface components {
              * Kind
              * @description `loss`: the mean loss of a token (`loss`) and, for text, bits per byte (`bits_per_byte`) of all documents of the
              *     data set. `multiple_choice`: the share of questions of which the right choice is the likeliest (`accuracy`), and of
-             *     which it is by the log-likelihood per byte of the choice (`accuracy_normalised`).
+             *     which it is by the log-likelihood per byte of the choice (`accuracy_normalised`). `generation`: the model continues
+             *     each prompt, always with the likeliest token, and its answers are scored by `scores`.
              * @example loss
              */
             kind: components["schemas"]["EvaluationTaskKindEnum"];
@@ -5634,28 +5635,69 @@ export interface components {
              * @description `dataset:NAME` for an uploaded data set of the team, `s3://bucket/prefix` in a bucket that an administrator has
              *     granted to the team, or `builtin:python-stdlib`. Each source may occur once. All of its documents are used. For
              *     `multiple_choice` it has JSON lines with `question` (text), `choices` (a list of texts) and `answer` (the number of
-             *     the right choice, 0 for the first).
+             *     the right choice, 0 for the first). For `generation` it has JSON lines with `prompt` (text) or `messages` (a
+             *     conversation that ends with a message of the user), and `answer` (the reference answer, or a list of them).
              * @example dataset:held-out
              */
             source: string;
             /**
              * Format
              * @description Format of the files of kind `loss`, as in `training.data`. Of conversations (`chat`) only the assistant's answers
-             *     count. Ignored by `multiple_choice`.
+             *     count. Ignored by the other kinds.
              * @default auto
              */
             format: components["schemas"]["EvaluationTaskFormatEnum"];
             /**
              * Text Field
-             * @description Field or column that has the text, as in `training.data`. Ignored by `multiple_choice`.
+             * @description Field or column that has the text, as in `training.data`. Ignored by the other kinds.
              * @default text
              */
             text_field: string;
+            /**
+             * Scores
+             * @description How answers of kind `generation` are scored; required there. `exact_match`: the share of answers that are equal
+             *     to a reference answer. `f1`: the mean F1 of the answer's words, against the reference answer with the highest. Both
+             *     after lower-casing, and without punctuation and the words a, an and the, as in SQuAD. `regex`: the share of answers
+             *     that match `pattern`.
+             * @default null
+             * @example [
+             *       "exact_match",
+             *       "f1"
+             *     ]
+             */
+            scores: ("exact_match" | "f1" | "regex")[] | null;
+            /**
+             * Max Tokens
+             * @description Largest number of tokens to generate for each prompt of kind `generation`; required there. A prompt and its
+             *     answer must together fit into `sequence_length`.
+             * @default null
+             * @example 64
+             */
+            max_tokens: number | null;
+            /**
+             * Stop
+             * @description Texts that end an answer of kind `generation` where the first of them occurs; they are not part of it. An answer
+             *     also ends at the model's end of text, and after `max_tokens`.
+             * @default null
+             * @example [
+             *       "\n"
+             *     ]
+             */
+            stop: string[] | null;
+            /**
+             * Pattern
+             * @description Regular expression in Python's syntax for the score `regex`, with one group at most. An answer matches if the
+             *     expression is found in it, and the text of the group, if there is one, is equal to a reference answer in the sense
+             *     of `exact_match`; the first match counts.
+             * @default null
+             * @example answer is ([0-9]+)
+             */
+            pattern: string | null;
         };
         /** @enum {string} */
         EvaluationTaskFormatEnum: "auto" | "text" | "jsonl" | "parquet" | "chat";
         /** @enum {string} */
-        EvaluationTaskKindEnum: "loss" | "multiple_choice";
+        EvaluationTaskKindEnum: "loss" | "multiple_choice" | "generation";
         /** @description Something that happened to a job. */
         Event: {
             /** @description Number within the job, from 1 without gaps. */
@@ -6720,7 +6762,7 @@ export interface components {
             readonly progress: components["schemas"]["Progress"] | null;
             /** @description First and newest validation loss. Null until there are both. */
             readonly validation_loss: components["schemas"]["BeforeAfter"] | null;
-            /** @description What was accepted at submission but is probably not intended. */
+            /** @description What was accepted at submission but is probably not intended, and why the evaluation that `output.evaluation` of the spec requests was refused. */
             warnings: components["schemas"]["FieldProblem"][];
             /** @description Paths of the job and what belongs to it. */
             readonly links: components["schemas"]["Links"];
@@ -7129,7 +7171,7 @@ export interface components {
             readonly progress: components["schemas"]["Progress"] | null;
             /** @description First and newest validation loss. Null until there are both. */
             readonly validation_loss: components["schemas"]["BeforeAfter"] | null;
-            /** @description What was accepted at submission but is probably not intended. */
+            /** @description What was accepted at submission but is probably not intended, and why the evaluation that `output.evaluation` of the spec requests was refused. */
             warnings: components["schemas"]["FieldProblem"][];
             /** @description Paths of the job and what belongs to it. */
             readonly links: components["schemas"]["Links"];
@@ -7572,7 +7614,7 @@ export interface components {
             next_cursor: string | null;
         };
         /** @enum {string} */
-        MetricEnum: "loss" | "bits_per_byte" | "accuracy" | "accuracy_normalised";
+        MetricEnum: "loss" | "bits_per_byte" | "accuracy" | "accuracy_normalised" | "exact_match" | "f1" | "regex";
         /** @description Series of a job's metrics. */
         Metrics: {
             /** @description Series by name. */
@@ -8922,6 +8964,71 @@ export interface components {
             cursor: string;
         };
         /**
+         * OutputEvaluation
+         * @description An evaluation job to submit for the version that the job registers, in the name of the same user and team.
+         */
+        OutputEvaluation: {
+            /**
+             * Tasks
+             * @description Up to 64 evaluations, each on a data set of its own.
+             * @example [
+             *       {
+             *         "kind": "loss",
+             *         "name": "held-out",
+             *         "source": "dataset:held-out"
+             *       }
+             *     ]
+             */
+            tasks: components["schemas"]["EvaluationTask"][];
+            /**
+             * Sequence Length
+             * @description Largest number of tokens that the model sees together. Longer documents are cut into windows of this length, each
+             *     of which begins without context; of a longer question the beginning is left out.
+             * @example 256
+             */
+            sequence_length: number;
+            /**
+             * Precision
+             * @description Number format of the computation, as in `training.precision`.
+             * @default auto
+             */
+            precision: components["schemas"]["EvaluationJobSpecPrecisionEnum"];
+            /**
+             * @description How the processes divide the work, as in `training.parallelism`.
+             * @default {
+             *       "auto": false,
+             *       "data": "auto",
+             *       "replicate": "auto",
+             *       "zero": "auto",
+             *       "tensor": 1,
+             *       "tensor_overlap": false,
+             *       "context": 1,
+             *       "context_attention": "ring",
+             *       "pipeline": 1,
+             *       "pipeline_schedule": "1f1b",
+             *       "stages_per_rank": "auto",
+             *       "stage_layers": null,
+             *       "expert": 1,
+             *       "compression": {
+             *         "kind": "none",
+             *         "rank": 8,
+             *         "start_step": 0
+             *       },
+             *       "micro_batch_sequences": "auto"
+             *     }
+             */
+            parallelism: components["schemas"]["ParallelismSpec"];
+            /**
+             * @description Cluster, accelerator and number of nodes and processes of the evaluation job; without it, those of this
+             *     job.
+             * @default null
+             * @example {
+             *       "processes_per_node": 1
+             *     }
+             */
+            resources: components["schemas"]["Resources"] | null;
+        };
+        /**
          * OutputSpec
          * @description What becomes of the model that the job exports.
          */
@@ -8942,6 +9049,23 @@ export interface components {
              * @example candidate
              */
             alias: string | null;
+            /**
+             * @description Evaluations of the new version. When the job succeeds, an evaluation job is submitted with these fields and
+             *     this job's project, labels and priority. It is a job like any other, with the same quotas and budgets; if it is
+             *     refused, a warning and an event of this job say why. Needs `register`.
+             * @default null
+             * @example {
+             *       "sequence_length": 256,
+             *       "tasks": [
+             *         {
+             *           "kind": "loss",
+             *           "name": "held-out",
+             *           "source": "dataset:held-out"
+             *         }
+             *       ]
+             *     }
+             */
+            evaluation: components["schemas"]["OutputEvaluation"] | null;
         };
         /** @description A node that uses more than it would be allowed to. */
         Over: {

@@ -23,9 +23,9 @@ from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
 from athanor.specs.v1 import JobSpec
 from trainer.contract.evaluation import (
+    AT_MOST_ONE,
     LOWER_IS_BETTER,
     METRICS,
-    PROPORTIONS,
     EvaluationFigure,
     EvaluationResults,
 )
@@ -81,14 +81,14 @@ def register(attempt: Attempt, results: EvaluationResults) -> list[EvaluationRes
 
 def _check(spec: JobSpec, results: EvaluationResults) -> None:
     assert spec.evaluation is not None, "of an evaluation job"
-    kinds = {task.name: task.kind for task in spec.evaluation.tasks}
+    metrics = {task.name: task.metrics for task in spec.evaluation.tasks}
     problems = []
     for number, figure in enumerate(results.figures):
-        detail = _problem(kinds, figure)
+        detail = _problem(metrics, figure)
         if detail:
             problems.append(FieldProblem(f"/figures/{number}", "invalid_result", detail))
     keys = [(figure.name, figure.metric) for figure in results.figures]
-    missing = sorted(set(kinds) - {name for name, _ in keys})
+    missing = sorted(set(metrics) - {name for name, _ in keys})
     if len(set(keys)) < len(keys):
         problems.append(FieldProblem("/figures", "invalid_result", "a metric of an evaluation occurs twice"))
     if missing:
@@ -100,12 +100,11 @@ def _check(spec: JobSpec, results: EvaluationResults) -> None:
         )  # fmt: skip
 
 
-def _problem(kinds: Mapping[str, str], figure: EvaluationFigure) -> str:
+def _problem(metrics: Mapping[str, tuple[str, ...]], figure: EvaluationFigure) -> str:
     """Return why a figure is no result of these tasks; empty if it is one."""
-    known = METRICS.get(kinds.get(figure.name, ""), ())
-    if figure.metric not in known:
+    if figure.metric not in metrics.get(figure.name, ()):
         return f"{figure.name}.{figure.metric} is no metric of the job's tasks"
-    least, most = 0.0, 1.0 if figure.metric in PROPORTIONS else float("inf")
+    least, most = 0.0, 1.0 if figure.metric in AT_MOST_ONE else float("inf")
     if not least <= figure.value <= most:
         return f"{figure.name}.{figure.metric} is {figure.value}, which is not between {least:g} and {most:g}"
     if figure.low is not None and figure.high is not None and not figure.low <= figure.value <= figure.high:

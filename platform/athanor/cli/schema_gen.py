@@ -92,11 +92,6 @@ class Named(TypedDict):
     name: str
 
 
-class OutputSpec(TypedDict):
-    register: NotRequired[str | None]
-    alias: NotRequired[str | None]
-
-
 class Preset(TypedDict):
     name: str
     title: str
@@ -210,6 +205,9 @@ class EvaluationSpec(TypedDict):
     sample_tokens: NotRequired[int]
 
 
+StopItem: TypeAlias = str
+
+
 GradientReductionEnum: TypeAlias = Literal['fp32', 'bf16']
 
 
@@ -261,7 +259,7 @@ DigitsEnum: TypeAlias = Literal['whole', 'single', 'triples']
 EvaluationTaskFormatEnum: TypeAlias = Literal['auto', 'text', 'jsonl', 'parquet', 'chat']
 
 
-EvaluationTaskKindEnum: TypeAlias = Literal['loss', 'multiple_choice']
+EvaluationTaskKindEnum: TypeAlias = Literal['loss', 'multiple_choice', 'generation']
 
 
 ExportEnum: TypeAlias = Literal['merged', 'adapter']
@@ -530,6 +528,10 @@ class EvaluationTask(TypedDict):
     source: str
     format: NotRequired[EvaluationTaskFormatEnum]
     text_field: NotRequired[str]
+    scores: NotRequired[list[Literal['exact_match', 'f1', 'regex']] | None]
+    max_tokens: NotRequired[int | None]
+    stop: NotRequired[list[StopItem] | None]
+    pattern: NotRequired[str | None]
 
 
 class LoraSpec(TypedDict):
@@ -777,11 +779,11 @@ class Alternative(TypedDict):
 
 
 class EvaluationJobSpec(TypedDict):
-    model: str
     tasks: list[EvaluationTask]
     sequence_length: int
     precision: NotRequired[EvaluationJobSpecPrecisionEnum]
     parallelism: NotRequired[ParallelismSpec]
+    model: str
 
 
 class ModelSpec(TypedDict):
@@ -789,6 +791,14 @@ class ModelSpec(TypedDict):
     shape: NotRequired[ModelShape | None]
     base: NotRequired[str | None]
     weights: NotRequired[WeightsEnum]
+
+
+class OutputEvaluation(TypedDict):
+    tasks: list[EvaluationTask]
+    sequence_length: int
+    precision: NotRequired[EvaluationJobSpecPrecisionEnum]
+    parallelism: NotRequired[ParallelismSpec]
+    resources: NotRequired[Resources | None]
 
 
 class Plan(TypedDict):
@@ -800,6 +810,12 @@ class Plan(TypedDict):
     resolved_spec: Any
     warnings: list[FieldProblem]
     estimate: Estimate
+
+
+class OutputSpec(TypedDict):
+    register: NotRequired[str | None]
+    alias: NotRequired[str | None]
+    evaluation: NotRequired[OutputEvaluation | None]
 
 
 class TrainingSpec(TypedDict):

@@ -22,7 +22,7 @@ from athanor.core import leases, task_triggers
 from athanor.core.errors import Unavailable
 from athanor.core.leases import Lease
 from athanor.core.metrics import ATTEMPTS_ENDED
-from athanor.dispatch import output, recovery
+from athanor.dispatch import output, output_evaluations, recovery
 from athanor.dispatch.abandon import abandon_job
 from athanor.dispatch.services import nodes_without_agent, spec_of, stored_report
 from athanor.jobs import transitions
@@ -86,6 +86,8 @@ def _finalise(lease: Lease) -> None:
         if report is None:
             output.keep_last_words(attempt)
         _archive_log(attempt, lease)
+        if ending.reason is Reason.COMPLETED:
+            output_evaluations.submit_for(attempt, lease)
     except Unavailable as error:
         log.warning("job %s is finalised later: %s", lease.pk, error)
         leases.release(Job, lease)

@@ -101,6 +101,11 @@ PLATFORM_EVENTS: Mapping[str, PlatformEventType] = {
         {"checkpoint": "Id of the checkpoint.", "step": "Steps done.", "because": _WHY},
         _USER,
     ),
+    "evaluation.refused": PlatformEventType(
+        "The evaluation job that `output.evaluation` of the spec requests was refused; it can be submitted by hand.",
+        {"because": "Why, as text.", "remedy": "What to do."},
+        "`dispatch`",
+    ),
     "evaluation.registered": PlatformEventType(
         "The results of an evaluation job were stored with the model.",
         {
@@ -109,6 +114,11 @@ PLATFORM_EVENTS: Mapping[str, PlatformEventType] = {
             "trained_on": "Ids of data sets evaluated on that the model was trained on, by its lineage.",
         },
         _ATTEMPT,
+    ),
+    "evaluation.submitted": PlatformEventType(
+        "The evaluation job that `output.evaluation` of the spec requests was submitted.",
+        {"job": "Id of the evaluation job.", "tasks": "Names of its evaluations."},
+        "`dispatch`",
     ),
     "job.budget_warning": PlatformEventType(
         "A budget of the team has used its soft limit in this period. Written to the newest job that is charged to it.",

@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, Field, field_validator, model_validator
 
 from trainer.contract.base import CheckedModel, FieldConflict, Pattern, SpecModel
 from trainer.contract.data import PrepareSpec
-from trainer.contract.evaluation import EvaluationJobSpec
+from trainer.contract.evaluation import EvaluationJobSpec, EvaluationSettings
 from trainer.contract.replay import MAX_SEGMENTS
 from trainer.contract.telemetry import TelemetrySpec
 from trainer.contract.training import CheckpointPolicy, OneTask, ProcessLayout, TrainingSpec
@@ -144,6 +144,15 @@ with warnings.catch_warnings():
     # Classes have a method of this name for abstract classes (abc), which a spec is not.
     warnings.filterwarnings("ignore", 'Field name "register"', UserWarning)
 
+    class OutputEvaluation(EvaluationSettings):
+        """An evaluation job to submit for the version that the job registers, in the name of the same user and team."""
+
+        resources: Annotated[
+            Resources | None, Field(examples=[{"processes_per_node": 1}], exclude_if=lambda value: value is None)
+        ] = None
+        """Cluster, accelerator and number of nodes and processes of the evaluation job; without it, those of this
+        job."""
+
     class OutputSpec(CheckedModel):
         """What becomes of the model that the job exports."""
 
@@ -153,10 +162,27 @@ with warnings.catch_warnings():
         alias: Annotated[Alias | None, Field(examples=["candidate"])] = None
         """Alias to point to the new version, such as candidate. It is created, or moved if the model has it. Needs
         `register`."""
+        evaluation: Annotated[
+            OutputEvaluation | None,
+            Field(
+                examples=[
+                    {
+                        "tasks": [{"name": "held-out", "kind": "loss", "source": "dataset:held-out"}],
+                        "sequence_length": 256,
+                    }
+                ],
+                exclude_if=lambda value: value is None,
+            ),
+        ] = None
+        """Evaluations of the new version. When the job succeeds, an evaluation job is submitted with these fields and
+        this job's project, labels and priority. It is a job like any other, with the same quotas and budgets; if it is
+        refused, a warning and an event of this job say why. Needs `register`."""
 
         def _conflicts(self) -> Iterator[FieldConflict]:
             if self.alias is not None and self.register is None:
                 yield FieldConflict("alias", "alias needs register, the name of the model", ("register",))
+            if self.evaluation is not None and self.register is None:
+                yield FieldConflict("evaluation", "evaluation needs register, the name of the model", ("register",))
 
 
 class PinnedSegment(SpecModel):

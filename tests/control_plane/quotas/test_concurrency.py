@@ -9,6 +9,7 @@ import pytest
 from django.db import connection
 
 from athanor.accounts.models import AuditEvent, Team, User
+from athanor.artifacts import quota_checks
 from athanor.clusters.models import Pool
 from athanor.core.errors import AthanorError
 from athanor.jobs import services as jobs
@@ -16,7 +17,6 @@ from athanor.jobs.models import Job
 from athanor.quotas import changes, services
 from athanor.quotas.models import QuotaNode
 from athanor.quotas.tree import NodeChange
-from athanor.scheduling import quota_checks
 from athanor.scheduling import services as scheduling
 from athanor.specs.validation import parse_spec
 from tests.control_plane.conftest import SPEC

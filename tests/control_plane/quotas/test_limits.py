@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 
 from athanor.accounts.models import Team, User
-from athanor.artifacts import usage
+from athanor.artifacts import quota_checks, usage
 from athanor.artifacts.models import Checkpoint
 from athanor.clusters.models import Pool
 from athanor.core.errors import Conflict
@@ -16,7 +16,6 @@ from athanor.jobs import services
 from athanor.jobs.models import Job
 from athanor.quotas.models import QuotaNode
 from athanor.quotas.selectors import path_of_team
-from athanor.scheduling import quota_checks
 from athanor.specs.validation import parse_spec
 from tests.control_plane import drive
 from tests.control_plane.conftest import SPEC, Api

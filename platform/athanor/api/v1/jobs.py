@@ -28,12 +28,12 @@ from athanor.api.v1.serializers.common import PROBLEMS
 from athanor.api.v1.serializers.deletions import DeletionSerializer
 from athanor.api.v1.serializers.jobs import ForkSerializer, JobPage, JobSerializer, JobSummarySerializer
 from athanor.api.v1.serializers.timeline import TimelineSerializer, serialize_totals
+from athanor.artifacts import quota_checks, submissions
 from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.core.logging import bind
 from athanor.jobs import selectors, services, timeline
 from athanor.jobs.models import Job
 from athanor.jobs.states import FINAL, JobStatus
-from athanor.scheduling import quota_checks
 from athanor.specs.v1 import JobSpec
 
 MAX_SPANS = 400
@@ -291,7 +291,7 @@ def _submit(request: Request, team: Team, written: Any, original: Job | None = N
     key = read_key(request)
     try:
         done = services.submit(
-            submission.validate_submission(get_principal(request), team, written, original), key, quota_checks.check
+            submissions.validate_submission(get_principal(request), team, written, original), key, quota_checks.check
         )
     except (Invalid, Conflict):
         # An accepted submission is answered again, even if its cluster or data no longer exist.

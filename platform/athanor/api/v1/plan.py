@@ -11,8 +11,8 @@ from athanor.api.parsers import JSONParser, TextYamlParser, YamlParser
 from athanor.api.v1 import submission
 from athanor.api.v1.serializers.common import PROBLEMS
 from athanor.api.v1.serializers.plan import Plan, serialize_plan
+from athanor.artifacts import quota_checks, submissions
 from athanor.jobs import services
-from athanor.scheduling import quota_checks
 from athanor.scheduling.job_plan import plan_job
 from athanor.specs.v1 import JobSpec
 
@@ -35,6 +35,6 @@ class PlanView(APIView):
         role member in the team."""
         principal = get_principal(request)
         written = decode_body(request)
-        asked = submission.validate_submission(principal, submission.team_of_spec(principal, written), written)
+        asked = submissions.validate_submission(principal, submission.team_of_spec(principal, written), written)
         warnings = services.check_fits(asked.spec, asked.pool) + quota_checks.check_plan(asked)
         return Response(serialize_plan(asked, warnings, plan_job(asked)))

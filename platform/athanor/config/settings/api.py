@@ -54,6 +54,7 @@ SPECTACULAR_SETTINGS = {
         "SystemUnitEnum": ["fraction", "bytes", "celsius", "watts", "megahertz", "count"],
         "UnitEnum": ["slot_hours", "money"],  # of a budget
         "FormatEnum": ["auto", "text", "jsonl", "parquet", "chat", "preference"],  # of a data set
+        "EvaluationJobSpecPrecisionEnum": ["auto", "fp32", "bf16"],
         "SeverityEnum": ["slow", "broken"],  # of a finding about a node
         "AlertSeverityEnum": ["info", "warning", "critical"],
         "WebhookFormatEnum": ["cloudevents", "slack"],

@@ -28,6 +28,13 @@ describe("events of registered models", () => {
   });
 });
 
+describe("events of an evaluation after training", () => {
+  it("name the job, or why there is none", () => {
+    expect(textOf("evaluation.refused", { because: "2 jobs of team red wait", remedy: "cancel one" }))
+      .toBe("Evaluation refused: 2 jobs of team red wait; cancel one");
+  });
+});
+
 describe("events of a spike", () => {
   it("name layers and data", () => {
     expect(textOf("gradient.large", { step: 7, norm: 5123.4, because: "12.0 times the median of the last 20 steps", ...DETAILS }))

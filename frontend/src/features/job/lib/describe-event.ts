@@ -170,6 +170,10 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(`Evaluation ${word("name")} computed on ${number("n") ?? "?"} items in ${duration(number("seconds"))}`);
     case "evaluation.registered":
       return described(`${number("results") ?? "?"} results of the evaluation stored with the model`, "good");
+    case "evaluation.submitted":
+      return described(`Evaluation submitted: ${event.message}`, "good");
+    case "evaluation.refused":
+      return described(`Evaluation refused: ${word("because")}; ${word("remedy")}`, "bad");
     case "replay.segment":
       return described(`Steps ${number("first_step") ?? "?"} to ${number("last_step") ?? "?"} replayed: ${word("verdict")}`);
     case "replay.registered": {

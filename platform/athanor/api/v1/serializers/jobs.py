@@ -241,7 +241,9 @@ class JobSummarySerializer(serializers.Serializer[Job]):
         help_text="First and newest validation loss. Null until there are both."
     )
     warnings = FieldProblemSerializer(
-        many=True, help_text="What was accepted at submission but is probably not intended."
+        many=True,
+        help_text="What was accepted at submission but is probably not intended, and why the evaluation that "
+        "`output.evaluation` of the spec requests was refused.",
     )
     links = serializers.SerializerMethodField(help_text="Paths of the job and what belongs to it.")
 
