@@ -29,6 +29,7 @@ from athanor.artifacts.models import (
     Dataset,
     Deletion,
     ModelAlias,
+    ModelImport,
     ModelVersion,
     PreparedDataset,
     ReplayedSegment,
@@ -281,7 +282,7 @@ class _Reader:
         for node in made:
             if node.made_by in jobs:
                 yield jobs[node.made_by], Edge(node.made_by, node.id, Relation.MADE_BY)
-            elif node.kind is Kind.MODEL:
+            elif node.kind is Kind.MODEL and (node.row is None or node.row.job_id):  # not an import
                 self.cut.add(Cut.TEAM)
 
     def _sources_of_prepared(self, forms: list[Node]) -> Found:
@@ -360,7 +361,7 @@ class _Reader:
     def _products_of_jobs(self, nodes: list[Node]) -> Found:
         ids = [node.id for node in nodes]
         for artifact in self._artifacts(job__in=ids):
-            yield _artifact(artifact), Edge(artifact.job_id, artifact.id, Relation.MADE_BY)
+            yield _artifact(artifact), Edge(str(artifact.job_id), artifact.id, Relation.MADE_BY)
         preparing = [node.id for node in nodes if node.row.resolved_spec["training"] is None]
         if preparing:
             for form in self._prepared(job__in=preparing):
@@ -441,6 +442,7 @@ class _Reader:
 
     def _artifacts(self, **chosen: Any) -> list[Artifact]:
         own = Q(job__in=Job.objects.filter(team_id__in=self._teams).values("pk"))
+        own |= Q(pk__in=ModelImport.objects.filter(team_id__in=self._teams).values("pk"))
         shared = Q(pk__in=ModelVersion.objects.filter(self._shared("model__")).values("artifact_id"))
         rows = Artifact.objects.filter(own | shared, kind=Artifact.Kind.MODEL, **chosen)
         rows = rows.annotate(is_own=ExpressionWrapper(own, BooleanField()))  # type: ignore[no-redef] # declared to read
@@ -487,7 +489,8 @@ def _job(row: Job) -> Node:
 
 def _artifact(row: Artifact) -> Node:
     maker = row.job_id if row.is_own else None
-    return Node(Kind.MODEL, row.id, row.name, _state(row.deletion, "stored"), row.created_at, maker, row)
+    stored = "stored" if row.job_id else "imported"
+    return Node(Kind.MODEL, row.id, row.name, _state(row.deletion, stored), row.created_at, maker, row)
 
 
 def _checkpoint(row: Checkpoint) -> Node:

@@ -89,8 +89,8 @@ def sign(artifact: Artifact, user: User) -> dict[str, Any]:
         key, private_key = _active(team)
         record = ExportRecord(
             team=team.name,
-            job=artifact.job_id,
-            attempt=artifact.attempt_id,
+            job=artifact.job_id or "",
+            attempt=artifact.attempt_id or "",
             artifact=artifact.id,
             step=artifact.step,
             signed_at=timezone.now().isoformat(timespec="seconds"),
