@@ -46,7 +46,7 @@ class ImportView(APIView):
                 {"type": "string", "pattern": ALIAS_PATTERN},
                 description="Alias to point to the version, such as `candidate`.",
             ),
-            OpenApiParameter("tag", {"type": "string"}, many=True, description="Tag to add to the model. Repeatable."),
+            OpenApiParameter("tag", str, many=True, description="Tag to add to the model. Repeatable."),
             *IDEMPOTENT,
         ],
         request={TAR: OpenApiTypes.BINARY},
