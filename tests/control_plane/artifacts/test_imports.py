@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from athanor.accounts.models import AuditEvent, PlatformRole, Team, User
 from athanor.accounts.roles import Role
+from athanor.api.limits import Lane, limits_of
 from athanor.artifacts import deletions, imports, keys, manifests, rotation, storage, usage
 from athanor.artifacts.imports import Destination
 from athanor.artifacts.models import Artifact, DataKey, ModelImport, ModelVersion, RegisteredModel
@@ -393,3 +394,8 @@ def test_keys_are_rotated_and_erased_with_the_team(
     assert erasure.run_due() == 1
     with tenancy.unrestricted():
         assert is_empty(team)
+
+
+def test_bodies_of_any_size_are_streamed() -> None:
+    limits = limits_of("/api/v1/models:import")
+    assert (limits.lane, limits.body_bytes) == (Lane.TRANSFER, None)
