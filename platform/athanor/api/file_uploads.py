@@ -5,7 +5,6 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from django.db import IntegrityError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -71,7 +70,7 @@ def upload_once(
     if not idempotency.has_answer(build_keyed_request(request, key, "")):
         try:
             return answer_of(upload(hashed, record))
-        except (Conflict, IntegrityError):
+        except Conflict:
             if not idempotency.has_answer(build_keyed_request(request, key, "")):
                 raise
     answer = idempotency.find(build_keyed_request(request, key, fingerprint.of_rest(hashed)))

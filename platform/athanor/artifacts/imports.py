@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 
@@ -86,8 +86,14 @@ def import_model(
             if record:
                 record(version)
         return version
-    except BaseException:  # also if the client has left; what a killed process leaves is swept
+    except BaseException as error:  # also if the client has left; what a killed process leaves is swept
         _discard(row, [part.key for part in incoming.parts])
+        if isinstance(error, IntegrityError):
+            raise Conflict(
+                "import_repeated",
+                "a request with the same Idempotency-Key was completed meanwhile",
+                remedy="send the request again: it gets the answer of that one",
+            ) from error
         raise
 
 

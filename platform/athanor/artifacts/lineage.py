@@ -6,7 +6,6 @@ The graph is read breadth first, one level after the other; how many statements 
 size. It ends at what other teams share: a version, its aliases and its export, not the job that made it.
 """
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -15,13 +14,12 @@ from enum import StrEnum
 from typing import Any
 
 from django.db.models import BooleanField, Count, ExpressionWrapper, Max, Q, QuerySet
-from pydantic import ValidationError
 
 from athanor.accounts.models import AuditEvent
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.artifacts import grants
-from athanor.artifacts.manifests import OF_ARTIFACTS
+from athanor.artifacts.manifest_digests import digest_of
 from athanor.artifacts.models import (
     Artifact,
     Checkpoint,
@@ -37,7 +35,6 @@ from athanor.artifacts.models import (
 from athanor.core.errors import FieldProblem, Invalid, NotFound
 from athanor.jobs.models import Attempt, DatasetUse, Job, JobEvent
 from athanor.specs.v1 import JobSpec
-from trainer.contract.manifest import CheckpointManifest, DatasetManifest, Manifest, StoredFile, UploadManifest
 from trainer.contract.recipe import dataset_recipes
 
 DEFAULT_LIMIT, MAX_LIMIT = 200, 1000
@@ -112,7 +109,7 @@ class Node:
     @property
     def digest(self) -> str | None:
         """Return the SHA-256 that identifies the content, None if there is none on record."""
-        return _digest(self.row)
+        return digest_of(self.row)
 
 
 @dataclass(frozen=True)
@@ -577,30 +574,3 @@ def _reference(job: Job) -> str:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= MAX_ROW_DIGITS
-
-
-def _digest(row: Any) -> str | None:
-    """Return the digest on record: of a job the spec's, of a data report that of its content, else that of the
-    manifest, as registered versions have it."""
-    if isinstance(row, ModelVersion | DataReport):
-        return row.digest
-    if isinstance(row, Job):
-        return row.spec_digest
-    manifest = _manifest(row)
-    return hashlib.sha256(manifest.authenticated_bytes()).hexdigest() if manifest else None
-
-
-def _manifest(row: Any) -> Manifest | None:
-    """Return the manifest of a row, not verified: downloads verify it. None if there is none, or none that is valid."""
-    try:
-        if isinstance(row, Artifact):
-            return OF_ARTIFACTS[row.kind][0].model_validate(row.manifest)
-        if isinstance(row, Checkpoint):
-            return CheckpointManifest.model_validate(row.manifest)
-        if isinstance(row, PreparedDataset):
-            return DatasetManifest.model_validate(row.manifest)
-        if isinstance(row, Dataset) and row.origin == Dataset.Origin.SEALED:
-            return UploadManifest(dataset_id=row.id, files=[StoredFile.model_validate(file) for file in row.files])
-    except ValidationError:
-        return None
-    return None

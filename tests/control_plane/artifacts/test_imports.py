@@ -252,6 +252,24 @@ def test_a_repeated_request_makes_one_version(api: Api, bucket: str) -> None:
     assert (ModelVersion.objects.count(), ModelImport.objects.count()) == (1, 1)
 
 
+def test_of_two_equal_requests_at_a_time_the_later_gets_the_answer_of_the_first(
+    api: Api, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_all = imports._Incoming.take_all
+
+    def overtaken(*args: Any) -> Any:
+        monkeypatch.setattr(imports._Incoming, "take_all", take_all)
+        first.append(post(api, tar(FILES), HTTP_IDEMPOTENCY_KEY="k-1"))
+        return take_all(*args)
+
+    first: list[Any] = []
+    monkeypatch.setattr(imports._Incoming, "take_all", overtaken)
+    later = post(api, tar(FILES), HTTP_IDEMPOTENCY_KEY="k-1")
+    assert (first[0].status_code, later.status_code, later["Idempotency-Replayed"]) == (201, 201, "true")
+    assert later.json() == first[0].json()
+    assert (ModelVersion.objects.count(), ModelImport.objects.count()) == (1, 1)
+
+
 @pytest.mark.django_db(transaction=True)
 def test_two_imports_at_a_time_are_two_versions(team: Team, user: User, bucket: str) -> None:
     def run(_: int) -> int:
