@@ -217,8 +217,8 @@ class Checkpoint(StoredThing, LeasedModel):
         DIVERGED = "diverged"
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.checkpoint_id, editable=False)
-    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="checkpoints")
-    attempt = models.ForeignKey(Attempt, on_delete=models.PROTECT, related_name="checkpoints")
+    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="%(class)ss")
+    attempt = models.ForeignKey(Attempt, on_delete=models.PROTECT, related_name="%(class)ss")
     generation = models.PositiveIntegerField()
     # Set when retention gives it up; its objects are deleted after that, never before.
     retired_at = models.DateTimeField(null=True)

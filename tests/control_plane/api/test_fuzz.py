@@ -36,6 +36,7 @@ from tests.examples import examples
 pytestmark = pytest.mark.django_db
 
 DOCUMENT = json.loads(checks.OPENAPI_DOCUMENT.read_text())
+schemathesis.serializer.alias("application/x-tar", "application/octet-stream")
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 OPERATIONS = {f"{found.ok().method.upper()} {found.ok().path}": found.ok() for found in SCHEMA.get_all_operations()}
 CHECKS = [
