@@ -8,7 +8,7 @@ from opentelemetry.trace import SpanKind
 
 from athanor.accounts import idempotency, sign_on_checks
 from athanor.alerts import evaluating, mailing
-from athanor.artifacts import deletions, scrub, unreferenced
+from athanor.artifacts import deletions, imports, scrub, unreferenced
 from athanor.artifacts import services as artifacts
 from athanor.budgets import goodput_hours, metering_cycle, series_fetch
 from athanor.compliance import audit_anchors, erasure
@@ -120,9 +120,10 @@ def send_mails() -> None:
 
 @reconciler(task_triggers.SWEEP_STORAGE)
 def sweep_storage() -> None:
-    """Delete objects of retired checkpoints and of purged items."""
+    """Delete objects of retired checkpoints, purged items, and imports that stopped."""
     artifacts.sweep_retired()
     deletions.purge_due()
+    imports.sweep()
 
 
 @reconciler(task_triggers.SWEEP_UNREFERENCED)

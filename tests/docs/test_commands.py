@@ -437,7 +437,11 @@ def test_the_commands_of_the_registry(stack: Stack, reader: Reader) -> None:
             assert "n = 2 documents" in output
             assert "as signed by the key" in output
     Administrator(stack.credentials).call("POST", "teams", {"name": "blue"})
+    stack.athanor("download", job, str(reader.folder / "small-llama"))
+    (reader.folder / "small-llama" / "model.sig").unlink()
     shown = reader.follow_page("docs/how-to/registry-of-models.md")
+    assert "small-llama@1, candidate: imported" in "".join(shown.values())
+    assert (reader.folder / "SMALL" / "model.safetensors").exists()
     assert "blue can read it as model:" in shown["athanor model share support-bot blue"]
     assert "no longer shared with blue" in shown["athanor model share support-bot blue --remove"]
     assert "candidate=1" in shown["athanor model list"]

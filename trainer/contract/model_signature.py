@@ -53,7 +53,7 @@ class _Read(BaseModel):
 
 
 class ExportRecord(_Read):
-    """What the platform records of the export that it signs."""
+    """What the platform records of the model that it signs. `job` and `attempt` are empty for an imported one."""
 
     team: str
     job: str
@@ -154,10 +154,8 @@ class SignedModel(BaseModel):
         """Return the identity of the model for messages."""
         if self.record is None:
             return f"model {self.name!r}"
-        return (
-            f"model {self.name!r} of team {self.record.team}: step {self.record.step} of {self.record.job} "
-            f"({self.record.artifact})"
-        )
+        origin = f"step {self.record.step} of {self.record.job}" if self.record.job else "imported"
+        return f"model {self.name!r} of team {self.record.team}: {origin} ({self.record.artifact})"
 
 
 def new_private_key() -> str:

@@ -38,7 +38,7 @@ class RequestLimits:
 
 # Long transfers: bodies and responses are streamed. The thread waits for the client, which must reach a least rate.
 _TRANSFER = re.compile(
-    r"^/api/v1/(datasets|datasets/[^/]+/preview|jobs/[^/]+/logs:download|audit:export"
+    r"^/api/v1/(datasets|models:import|datasets/[^/]+/preview|jobs/[^/]+/logs:download|audit:export"
     r"|(artifacts|checkpoints)/[^/]+/archive)$"
 )
 _OTHER_BODIES = (
@@ -54,7 +54,8 @@ class BodyTooLarge(TooLarge):
         super().__init__(
             "body_too_large",
             f"the body is larger than {limit} bytes, the limit of this address",
-            remedy="send less in one request; training data goes to POST /api/v1/datasets, which streams",
+            remedy="send less in one request; training data goes to POST /api/v1/datasets, models to "
+            "POST /api/v1/models:import, which stream",
         )
 
 

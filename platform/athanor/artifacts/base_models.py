@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from athanor.accounts.models import Team
 from athanor.artifacts import datasets, grants, keys, manifests, registry_selectors, services, storage
-from athanor.artifacts.models import Artifact
+from athanor.artifacts.models import Artifact, of_teams
 from athanor.core.errors import FieldProblem, Invalid, NotFound
 from trainer.contract.hugging_face import (
     CONFIG_NAME,
@@ -82,8 +82,10 @@ def _model(team: Team, name: str) -> Artifact:
             name = registry_selectors.find_version(team, name).artifact_id
         except LookupError as error:
             raise _refused("base_not_found", str(error)) from error
-    rows = Artifact.objects.filter(job__team=team, kind=Artifact.Kind.MODEL, deletion=None).select_related("job__team")
-    found = rows.filter(pk=name).first() or rows.filter(name=name).order_by("-created_at", "-pk").first()
+    rows = Artifact.objects.filter(of_teams([team.id]), kind=Artifact.Kind.MODEL, deletion=None)
+    rows = rows.select_related("job__team", "model_import__team")
+    of_jobs = rows.exclude(job=None)  # an imported one is named by its version
+    found = rows.filter(pk=name).first() or of_jobs.filter(name=name).order_by("-created_at", "-pk").first()
     found = found or grants.artifact_for([team.id], name)
     if found is None:
         lost = ", or the team that owns it no longer shares it" if name.startswith("art_") else ""

@@ -31,6 +31,7 @@ from athanor.artifacts.models import (
     DataReport,
     Dataset,
     Deletion,
+    ModelImport,
     ModelVersion,
     PreparedDataset,
 )
@@ -112,7 +113,7 @@ def preview(target: Target) -> Preview:
         artifacts, checkpoints, registered = [], [target], []
         kind, name = Deletion.Kind.CHECKPOINT, f"checkpoint of step {target.step}"
     bases = [f"model:{row.id}" for row in artifacts if row.kind == Artifact.Kind.MODEL]
-    job_id = target.id if isinstance(target, Job) else target.job_id
+    job_id = target.id if isinstance(target, Job) else target.job_id  # None of an imported model
     users = Job.objects.filter(resolved_spec__training__model__base__in=bases)
     used = _users(users | Job.objects.filter(pk=job_id).exclude(status__in=FINAL))
     size = sum(row.size_bytes for row in [*artifacts, *checkpoints])
@@ -158,7 +159,7 @@ def delete(target: Target, user: User, *, permanently: bool = False) -> Deletion
             "the default project takes the jobs that name no project and cannot be deleted",
             remedy="delete what its jobs stored, job by job (DELETE /jobs/{id}), or move new jobs to another project",
         )
-    team = target.team if isinstance(target, Job | Dataset | Project) else target.job.team
+    team = target.team if isinstance(target, Job | Dataset | Project) else target.owner
     with transaction.atomic():
         is_project = isinstance(target, Project)  # for it the full lock: it waits for submissions to the project
         type(target)._default_manager.select_for_update(no_key=not is_project).get(pk=target.pk)
@@ -277,7 +278,7 @@ def purge_due(limit: int = 20) -> int:
 
 
 def _purge(row: Deletion) -> int:
-    artifacts = list(Artifact.objects.filter(deletion=row).select_related("job__team"))
+    artifacts = list(Artifact.objects.filter(deletion=row).select_related("job__team", "model_import__team"))
     checkpoints = list(Checkpoint.objects.filter(deletion=row, deleted_at=None).select_related("job__team"))
     datasets = list(Dataset.objects.filter(deletion=row).select_related("team"))
     prepared = list(PreparedDataset.objects.filter(dataset__in=datasets).select_related("dataset__team"))
@@ -300,18 +301,20 @@ def _purge(row: Deletion) -> int:
         DataReport.objects.filter(pk__in=[each.pk for each in reports]).delete()
         if row.kind == Deletion.Kind.PROJECT:
             Project.objects.filter(pk=row.target_id).delete()
-        _destroy_keys(row, {each.job_id for each in [*artifacts, *checkpoints]}, datasets)
+        _destroy_keys(row, {each.key_owner for each in stored}, datasets)
         if changed:
             target, after = (row.kind, row.target_id), {"deletion": row.id, "size_bytes": row.size_bytes}
             audit.record(f"{row.kind}.purged", actor="storage", target=target, team_id=row.team_id, after=after)
     return changed
 
 
-def _destroy_keys(row: Deletion, job_ids: set[str], datasets: list[Dataset]) -> None:
-    """Destroy the data keys of data sets and of ended jobs of which nothing is stored after this deletion."""
+def _destroy_keys(row: Deletion, owners: set[str], datasets: list[Dataset]) -> None:
+    """Destroy the data keys of data sets, imported models, and ended jobs of which nothing is stored after this."""
     for dataset in datasets:
         keys.destroy(dataset.id)
-    for job in Job.objects.filter(pk__in=job_ids, status__in=FINAL):
+    for imported in ModelImport.objects.filter(pk__in=owners):
+        keys.destroy(imported.pk)
+    for job in Job.objects.filter(pk__in=owners, status__in=FINAL):
         artifacts = Artifact.objects.filter(job=job, deletion__purged_at=None).exclude(deletion=row)
         if not artifacts.exists() and not Checkpoint.objects.filter(job=job, deleted_at=None).exists():
             keys.destroy(job.id)

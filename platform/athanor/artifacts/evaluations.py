@@ -17,7 +17,7 @@ from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.artifacts import grants
 from athanor.artifacts.lineage import MAX_DEPTH, MAX_LIMIT, Direction, Relation, lineage_of
-from athanor.artifacts.models import Artifact, EvaluationResult, ModelVersion
+from athanor.artifacts.models import Artifact, EvaluationResult, ModelVersion, of_teams
 from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
@@ -53,7 +53,7 @@ def register(attempt: Attempt, results: EvaluationResults) -> list[EvaluationRes
         _check(spec, results)
         base = spec.training.model.base or ""
         identifier = base.removeprefix("model:")
-        own = Artifact.objects.filter(pk=identifier, job__team_id=job.team_id).first()
+        own = Artifact.objects.filter(of_teams([job.team_id]), pk=identifier).first()
         artifact = own or grants.artifact_for([job.team_id], identifier)
         datasets = dict(zip((task.name for task in spec.evaluation.tasks), job.dataset_ids, strict=True))
         sources = {task.name: task.source for task in spec.evaluation.tasks}

@@ -1,6 +1,6 @@
 """Read access to a registered model, which its team grants to other teams.
 
-A grant covers all versions, also later ones. For each version and grant, the data key of the version's job is wrapped
+A grant covers all versions, also later ones. For each version and grant, the data key of the version's files is wrapped
 once more, by the key of the team that may read it (GrantedKey). A session of that team opens it with its own key;
 row-level security lets it read the rows of the model and the artifact, and no row or key of the job. The wrapped copies
 are deleted with the grant, the version, and the keys of either team (compliance/erasure.py), and rotated with the key
@@ -82,7 +82,7 @@ def wrap_keys(model: RegisteredModel, versions: Iterable[ModelVersion]) -> None:
     with tenancy.including(readers):
         keysets = keys.locked_team_keysets({model.team_id, *readers})
         for version in versions:
-            secret = keys.data_key(version.artifact.job_id, model.team)
+            secret = keys.data_key(version.artifact.key_owner, model.team)
             for row in rows:
                 if row.team_id in keysets:
                     made = GrantedKey(grant=row, version=version, team_id=row.team_id)

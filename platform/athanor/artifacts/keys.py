@@ -1,4 +1,4 @@
-"""Data keys: one per owner (job or data set), wrapped by the team's key, wrapped by the master key.
+"""Data keys: one per owner (job, data set or imported model), wrapped by the team's key, wrapped by the master key.
 
 A wrapped key and the key above it are read in one statement, so that they always match, also while a rotation replaces
 both. New values are wrapped under the lock of the team key's row, which the end of a rotation takes too.
@@ -11,7 +11,7 @@ from django.db import transaction
 from django.db.models import OuterRef, Subquery
 
 from athanor.accounts.models import Team
-from athanor.artifacts.models import DataKey, GrantedKey, StoredThing, TeamKey
+from athanor.artifacts.models import Artifact, Checkpoint, DataKey, GrantedKey, TeamKey
 from athanor.core import encryption
 from athanor.core.errors import Gone
 from trainer.contract.encryption import Encryptor, new_keyset
@@ -36,14 +36,14 @@ def encryptor(owner: str, team: Team) -> Encryptor:
     return Encryptor(data_key(owner, team))
 
 
-def data_key_of(row: StoredThing) -> str:
-    """Return the keyset of a checkpoint or artifact: its job's, or, of a shared one, the copy for the reading team."""
+def data_key_of(row: Checkpoint | Artifact) -> str:
+    """Return the keyset of a checkpoint or artifact: its own, or, of a shared one, the copy for the reading team."""
     if row.granted is not None:
         return opened(row.granted, granted_owner(row.granted))
-    return data_key(row.job_id, row.job.team)
+    return data_key(row.key_owner, row.owner)
 
 
-def encryptor_of(row: StoredThing) -> Encryptor:
+def encryptor_of(row: Checkpoint | Artifact) -> Encryptor:
     """Return the cipher of a checkpoint or artifact."""
     return Encryptor(data_key_of(row))
 

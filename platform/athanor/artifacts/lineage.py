@@ -6,7 +6,6 @@ The graph is read breadth first, one level after the other; how many statements 
 size. It ends at what other teams share: a version, its aliases and its export, not the job that made it.
 """
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -15,13 +14,12 @@ from enum import StrEnum
 from typing import Any
 
 from django.db.models import BooleanField, Count, ExpressionWrapper, Max, Q, QuerySet
-from pydantic import ValidationError
 
 from athanor.accounts.models import AuditEvent
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.artifacts import grants
-from athanor.artifacts.manifests import OF_ARTIFACTS
+from athanor.artifacts.manifest_digests import digest_of
 from athanor.artifacts.models import (
     Artifact,
     Checkpoint,
@@ -29,6 +27,7 @@ from athanor.artifacts.models import (
     Dataset,
     Deletion,
     ModelAlias,
+    ModelImport,
     ModelVersion,
     PreparedDataset,
     ReplayedSegment,
@@ -36,7 +35,6 @@ from athanor.artifacts.models import (
 from athanor.core.errors import FieldProblem, Invalid, NotFound
 from athanor.jobs.models import Attempt, DatasetUse, Job, JobEvent
 from athanor.specs.v1 import JobSpec
-from trainer.contract.manifest import CheckpointManifest, DatasetManifest, Manifest, StoredFile, UploadManifest
 from trainer.contract.recipe import dataset_recipes
 
 DEFAULT_LIMIT, MAX_LIMIT = 200, 1000
@@ -111,7 +109,7 @@ class Node:
     @property
     def digest(self) -> str | None:
         """Return the SHA-256 that identifies the content, None if there is none on record."""
-        return _digest(self.row)
+        return digest_of(self.row)
 
 
 @dataclass(frozen=True)
@@ -281,7 +279,7 @@ class _Reader:
         for node in made:
             if node.made_by in jobs:
                 yield jobs[node.made_by], Edge(node.made_by, node.id, Relation.MADE_BY)
-            elif node.kind is Kind.MODEL:
+            elif node.kind is Kind.MODEL and (node.row is None or node.row.job_id):  # not an import
                 self.cut.add(Cut.TEAM)
 
     def _sources_of_prepared(self, forms: list[Node]) -> Found:
@@ -360,7 +358,7 @@ class _Reader:
     def _products_of_jobs(self, nodes: list[Node]) -> Found:
         ids = [node.id for node in nodes]
         for artifact in self._artifacts(job__in=ids):
-            yield _artifact(artifact), Edge(artifact.job_id, artifact.id, Relation.MADE_BY)
+            yield _artifact(artifact), Edge(str(artifact.job_id), artifact.id, Relation.MADE_BY)
         preparing = [node.id for node in nodes if node.row.resolved_spec["training"] is None]
         if preparing:
             for form in self._prepared(job__in=preparing):
@@ -441,6 +439,7 @@ class _Reader:
 
     def _artifacts(self, **chosen: Any) -> list[Artifact]:
         own = Q(job__in=Job.objects.filter(team_id__in=self._teams).values("pk"))
+        own |= Q(pk__in=ModelImport.objects.filter(team_id__in=self._teams).values("pk"))
         shared = Q(pk__in=ModelVersion.objects.filter(self._shared("model__")).values("artifact_id"))
         rows = Artifact.objects.filter(own | shared, kind=Artifact.Kind.MODEL, **chosen)
         rows = rows.annotate(is_own=ExpressionWrapper(own, BooleanField()))  # type: ignore[no-redef] # declared to read
@@ -487,7 +486,8 @@ def _job(row: Job) -> Node:
 
 def _artifact(row: Artifact) -> Node:
     maker = row.job_id if row.is_own else None
-    return Node(Kind.MODEL, row.id, row.name, _state(row.deletion, "stored"), row.created_at, maker, row)
+    stored = "stored" if row.job_id else "imported"
+    return Node(Kind.MODEL, row.id, row.name, _state(row.deletion, stored), row.created_at, maker, row)
 
 
 def _checkpoint(row: Checkpoint) -> Node:
@@ -574,30 +574,3 @@ def _reference(job: Job) -> str:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= MAX_ROW_DIGITS
-
-
-def _digest(row: Any) -> str | None:
-    """Return the digest on record: of a job the spec's, of a data report that of its content, else that of the
-    manifest, as registered versions have it."""
-    if isinstance(row, ModelVersion | DataReport):
-        return row.digest
-    if isinstance(row, Job):
-        return row.spec_digest
-    manifest = _manifest(row)
-    return hashlib.sha256(manifest.authenticated_bytes()).hexdigest() if manifest else None
-
-
-def _manifest(row: Any) -> Manifest | None:
-    """Return the manifest of a row, not verified: downloads verify it. None if there is none, or none that is valid."""
-    try:
-        if isinstance(row, Artifact):
-            return OF_ARTIFACTS[row.kind][0].model_validate(row.manifest)
-        if isinstance(row, Checkpoint):
-            return CheckpointManifest.model_validate(row.manifest)
-        if isinstance(row, PreparedDataset):
-            return DatasetManifest.model_validate(row.manifest)
-        if isinstance(row, Dataset) and row.origin == Dataset.Origin.SEALED:
-            return UploadManifest(dataset_id=row.id, files=[StoredFile.model_validate(file) for file in row.files])
-    except ValidationError:
-        return None
-    return None

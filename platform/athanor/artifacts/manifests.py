@@ -129,7 +129,11 @@ def _of_row(
     try:
         manifest = kind.model_validate(row.manifest)
         check_manifest(
-            manifest, encryptor or keys.encryptor_of(row), job_id=row.job_id, attempt_id=row.attempt_id, **expected
+            manifest,
+            encryptor or keys.encryptor_of(row),
+            job_id=row.job_id or "",  # an imported model has neither, and a key of its own
+            attempt_id=row.attempt_id or "",
+            **expected,
         )
     except ValueError as error:
         raise _not_authentic(row.pk, error) from error

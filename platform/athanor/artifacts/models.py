@@ -1,98 +1,18 @@
 """Keys, secrets, data sets, checkpoints, artifacts, registered models, profiles, deletions and stored sizes."""
 
+from collections.abc import Collection
 from typing import Any, ClassVar
 
 from django.db import models
 
 from athanor.accounts.models import Team, User
+from athanor.artifacts.key_models import DataKey as DataKey
+from athanor.artifacts.key_models import SigningKey as SigningKey
+from athanor.artifacts.key_models import TeamKey as TeamKey
+from athanor.artifacts.key_models import TeamSecret as TeamSecret
 from athanor.core import ids
 from athanor.core.leases import LeasedModel
 from athanor.jobs.models import Attempt, Job
-
-
-class TeamKey(models.Model):
-    """The key that wraps a team's data keys, wrapped by the master key."""
-
-    team = models.OneToOneField(Team, primary_key=True, on_delete=models.PROTECT, related_name="+")
-    wrapped = models.BinaryField()
-    created_at = models.DateTimeField(auto_now_add=True)
-
-    def __str__(self) -> str:
-        return f"key of {self.team_id}"
-
-
-class DataKey(models.Model):
-    """The key of one owner (a job or a data set, by id), wrapped by its team's key."""
-
-    id = models.CharField(primary_key=True, max_length=40, default=ids.key_id, editable=False)
-    owner = models.CharField(max_length=40, unique=True)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
-    wrapped = models.BinaryField()
-    created_at = models.DateTimeField(auto_now_add=True)
-
-    def __str__(self) -> str:
-        return f"key of {self.owner}"
-
-
-class TeamSecret(models.Model):
-    """A secret that only attempts of jobs that name it receive, encrypted with the team's key."""
-
-    id = models.CharField(primary_key=True, max_length=40, default=ids.secret_id, editable=False)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
-    name = models.CharField(max_length=63)
-    wrapped = models.BinaryField()
-    # Origins (scheme://host[:port]) of the servers that the platform's own clients may send the value to.
-    destinations = models.JSONField(default=list)
-    updated_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
-    created_at = models.DateTimeField(auto_now_add=True)
-    updated_at = models.DateTimeField(auto_now=True)
-
-    class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["team", "name"], name="secret_name_is_unique_in_a_team")
-        ]
-
-    def __str__(self) -> str:
-        return self.name
-
-
-class SigningKey(models.Model):
-    """A key of a team that signs exported models. `wrapped`: its private half, empty once it does not sign any more."""
-
-    class State(models.TextChoices):
-        ACTIVE = "active"
-        RETIRED = "retired"
-        REVOKED = "revoked"
-
-    id = models.CharField(primary_key=True, max_length=40, default=ids.signing_key_id, editable=False)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
-    public_key = models.TextField()  # PEM
-    fingerprint = models.CharField(max_length=64, unique=True)  # SHA-256 of `public_key`
-    wrapped = models.BinaryField()
-    created_at = models.DateTimeField(auto_now_add=True)
-    retired_at = models.DateTimeField(null=True)  # set by a rotation
-    revoked_at = models.DateTimeField(null=True)
-    revocation_reason = models.TextField(blank=True, default="")
-    revoked_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
-
-    class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(
-                fields=["team"],
-                condition=models.Q(retired_at=None, revoked_at=None),
-                name="one_active_signing_key_per_team",
-            )
-        ]
-
-    def __str__(self) -> str:
-        return f"signing key {self.fingerprint[:12]} of {self.team_id}"
-
-    @property
-    def state(self) -> State:
-        """Return whether it signs, and whether its signatures are valid."""
-        if self.revoked_at is not None:
-            return self.State.REVOKED
-        return self.State.ACTIVE if self.retired_at is None else self.State.RETIRED
 
 
 class Deletion(models.Model):
@@ -264,8 +184,6 @@ class PreparationClaim(LeasedModel):
 class StoredThing(models.Model):
     """The common fields of checkpoints and artifacts. `manifest` is the trainer's, as it was registered."""
 
-    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="%(class)ss")
-    attempt = models.ForeignKey(Attempt, on_delete=models.PROTECT, related_name="%(class)ss")
     step = models.PositiveIntegerField()
     size_bytes = models.BigIntegerField()
     manifest = models.JSONField()
@@ -281,13 +199,13 @@ class StoredThing(models.Model):
 
     @property
     def owner(self) -> Team:
-        """Return the team of its job."""
-        return self.job.team if self.granted is None else self.granted.grant.owner
+        """Return the team that it belongs to."""
+        raise NotImplementedError
 
     @property
     def reader_id(self) -> str:
-        """Return the id of the team by which the caller reads it: that of its job, or one that it is shared with."""
-        return self.job.team_id if self.granted is None else self.granted.team_id
+        """Return the id of the team by which the caller reads it: its own, or one that it is shared with."""
+        return self.owner.id if self.granted is None else self.granted.team_id
 
 
 class Checkpoint(StoredThing, LeasedModel):
@@ -299,6 +217,8 @@ class Checkpoint(StoredThing, LeasedModel):
         DIVERGED = "diverged"
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.checkpoint_id, editable=False)
+    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="%(class)ss")
+    attempt = models.ForeignKey(Attempt, on_delete=models.PROTECT, related_name="%(class)ss")
     generation = models.PositiveIntegerField()
     # Set when retention gives it up; its objects are deleted after that, never before.
     retired_at = models.DateTimeField(null=True)
@@ -328,6 +248,16 @@ class Checkpoint(StoredThing, LeasedModel):
         return f"checkpoint of {self.job_id} at step {self.step}"
 
     @property
+    def owner(self) -> Team:
+        """Return the team of its job."""
+        return self.job.team
+
+    @property
+    def key_owner(self) -> str:
+        """Return the owner of the data key of its files: its job."""
+        return self.job_id
+
+    @property
     def state(self) -> State:
         """Return whether an attempt may resume from it."""
         if self.damaged_at is not None:
@@ -345,7 +275,7 @@ class ScrubBudget(models.Model):
 
 
 class Artifact(StoredThing):
-    """A model, log or profile that a job stored."""
+    """A model, log or profile that a job stored, or a model that a user imported, which has no job or attempt."""
 
     class Kind(models.TextChoices):
         MODEL = "model"
@@ -353,6 +283,8 @@ class Artifact(StoredThing):
         PROFILE = "profile"
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.artifact_id, editable=False)
+    job = models.ForeignKey(Job, null=True, on_delete=models.PROTECT, related_name="artifacts")
+    attempt = models.ForeignKey(Attempt, null=True, on_delete=models.PROTECT, related_name="artifacts")
     kind = models.CharField(max_length=10, choices=Kind.choices)
     name = models.CharField(max_length=200)
 
@@ -369,7 +301,42 @@ class Artifact(StoredThing):
         ]
 
     def __str__(self) -> str:
-        return f"{self.kind} of {self.job_id}"
+        return f"{self.kind} of {self.job_id}" if self.job_id else f"imported {self.kind} {self.pk}"
+
+    @property
+    def owner(self) -> Team:
+        """Return the team of its job, or the one that imported it."""
+        if self.granted is not None:
+            return self.granted.grant.owner
+        return self.model_import.team if self.job is None else self.job.team
+
+    @property
+    def key_owner(self) -> str:
+        """Return the owner of the data key of its files: its job, or, of an imported model, itself."""
+        return self.job_id or self.pk
+
+
+class ModelImport(models.Model):
+    """The upload of a folder as a model, from its beginning; `artifact` is its id alone until the upload is complete.
+
+    `not_trainable`: why no job can start from the model, empty if one can.
+    """
+
+    artifact = models.OneToOneField(
+        Artifact, primary_key=True, on_delete=models.CASCADE, db_constraint=False, related_name="model_import"
+    )
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
+    user = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    not_trainable = models.TextField(blank=True, default="")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"import of {self.artifact_id}"
+
+
+def of_teams(team_ids: Collection[str]) -> models.Q:
+    """Return the condition on artifacts that they are of jobs or imports of these teams."""
+    return models.Q(job__team_id__in=list(team_ids)) | models.Q(model_import__team_id__in=list(team_ids))
 
 
 class RegisteredModel(models.Model):
@@ -397,7 +364,8 @@ class RegisteredModel(models.Model):
 
 
 class ModelVersion(models.Model):
-    """The export of a job as a numbered version of a model. It never changes, and its artifact cannot be deleted.
+    """The export of a job, or an import, as a numbered version of a model. It never changes, and its artifact cannot be
+    deleted.
 
     `digest`: SHA-256 of the artifact's manifest, which contains the digests of all files.
     """
@@ -418,12 +386,16 @@ class ModelVersion(models.Model):
     def __str__(self) -> str:
         return f"{self.model.name}@{self.number}"
 
-    attempt_number: int | None  # as registry_selectors.versions_of reads it
+    attempt_number: int | None  # these two as registry_selectors.versions_of reads them
+    not_trainable: str  # why no job can start from an imported model, empty if one can
 
     @property
-    def made_by(self) -> dict[str, str]:
-        """Return the id and name of the job, as the artifact has them: of a shared version the job cannot be read."""
-        return {"id": self.artifact.job_id, "name": self.artifact.name}
+    def made_by(self) -> dict[str, str] | None:
+        """Return the id and name of the job, as the artifact has them: of a shared version the job cannot be read.
+
+        None if it was imported.
+        """
+        return {"id": self.artifact.job_id, "name": self.artifact.name} if self.artifact.job_id else None
 
     @property
     def alias_names(self) -> list[str]:
@@ -474,7 +446,7 @@ class ModelGrant(models.Model):
 
 
 class GrantedKey(models.Model):
-    """The data key of a version's job, wrapped by the key of `team`, which a grant lets read the version."""
+    """The data key of a version's artifact, wrapped by the key of `team`, which a grant lets read the version."""
 
     grant = models.ForeignKey(ModelGrant, on_delete=models.CASCADE, related_name="keys")
     version = models.ForeignKey(ModelVersion, on_delete=models.CASCADE, related_name="+")

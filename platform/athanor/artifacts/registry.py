@@ -1,8 +1,8 @@
 """The model registry: models of a team, their numbered versions, and aliases, each of which names one version.
 
-A version refers to the export of a job and never changes; its artifact cannot be deleted while it exists
-(artifacts/deletions.py). Deleting a version deletes a record, no files. Locks are taken in the order job, artifact,
-model.
+A version refers to the export of a job, or to an imported model (imports.py), and never changes; its artifact cannot
+be deleted while it exists (artifacts/deletions.py). Deleting a version deletes a record, no files. Locks are taken in
+the order job, artifact, model.
 """
 
 import hashlib
@@ -78,23 +78,43 @@ def change(
 
 
 def register(model: RegisteredModel, artifact: Artifact, actor: User, alias: str = "") -> tuple[ModelVersion, bool]:
-    """Make an export the next version of a model, and point the alias, if any, to it. Idempotent.
+    """Make a model of a job or an import the next version of a model, and point the alias, if any, to it. Idempotent.
 
     Return the version, and whether it is new. Raise Invalid for what is no model, and for an export of another team.
     """
     if artifact.kind != Artifact.Kind.MODEL:
         detail = f"{artifact.id} is a {artifact.kind}"
         raise Invalid("not_a_model", detail, remedy="give an artifact of kind model, or the job that exported it")
-    if artifact.job.team_id != model.team_id:
+    if artifact.owner.id != model.team_id:
         detail = f"{artifact.id} belongs to another team than model {model.name!r}"
-        raise Invalid("another_team", detail, remedy="register it as a model of the team that owns its job")
+        raise Invalid("another_team", detail, remedy="register it as a model of the team that owns it")
     with transaction.atomic():
-        job = Job.objects.select_for_update(no_key=True).get(pk=artifact.job_id)
+        job = _locked_job(artifact)
         _lock_artifact(artifact)
         version, is_new = _add(job, artifact, model, actor, actor.username)
         moved = _point(job, version, alias, actor, actor.username) if alias else None
         _record(version, is_new, moved, actor)
     return version, is_new
+
+
+def register_import(
+    team: Team, artifact: Artifact, name: str, alias: str, tags: Sequence[str], actor: User
+) -> ModelVersion:
+    """Make an imported model the next version of the team's model `name`, in the caller's transaction.
+
+    The model is created, with the tags, if the team has none of this name; tags are added to those of one that it has.
+    """
+    model, is_created = RegisteredModel.objects.get_or_create(
+        team=team, name=name, defaults={"created_by": actor, "tags": sorted(set(tags))}
+    )
+    version, is_new = _add(None, artifact, model, actor, actor.username)
+    moved = _point(None, version, alias, actor, actor.username) if alias else None
+    if is_created:
+        audit.record("model.create", actor=actor, target=("model", model.id), team_id=team.id, after=_facts(model))
+    elif not set(tags) <= set(model.tags):
+        change(model, actor, tags=[*model.tags, *tags])
+    _record(version, is_new, moved, actor)
+    return version
 
 
 def register_output(job: Job, attempt: Attempt, name: str, alias: str | None) -> None:
@@ -124,7 +144,7 @@ def point_alias(
     """
     with transaction.atomic():
         version = _version(model, number)
-        job = Job.objects.select_for_update(no_key=True).get(pk=version.artifact.job_id)
+        job = _locked_job(version.artifact)
         grants.lock_model(model)
         version = _version(model, number)  # it may have been deleted before the lock was taken
         met = evaluations.check_requirements(version, requirements)
@@ -140,14 +160,13 @@ def remove_alias(model: RegisteredModel, alias: str, actor: User) -> None:
         found = ModelAlias.objects.filter(model=model, name=alias).select_related("version__artifact").first()
         if found is None:
             raise NotFound("alias", alias)
-        job = Job.objects.select_for_update(no_key=True).get(pk=found.version.artifact.job_id)
+        job = _locked_job(found.version.artifact)
         grants.lock_model(model)
         if not ModelAlias.objects.filter(pk=found.pk, version=found.version).delete()[0]:
             detail = f"{model.name}@{alias} was moved meanwhile"
             raise Conflict("alias_moved", detail, remedy="look at the model again, then repeat the request")
         facts = {"model": model.id, "name": model.name, "alias": alias, "version": found.version.number}
-        events.append(job, "model.alias_removed", actor=actor.username, message=f"{model.name}@{alias}", data=facts)
-        _publish(job)
+        _report(job, "model.alias_removed", actor.username, f"{model.name}@{alias}", facts)
         _audit("model.alias_remove", model, actor, before={"alias": alias, "version": found.version.number})
 
 
@@ -157,7 +176,7 @@ def preview(model: RegisteredModel, number: int | None = None) -> RegistryPrevie
     Raise NotFound for a version that does not exist.
     """
     versions = ModelVersion.objects.filter(model=model).select_related("model", "artifact")
-    versions = registry_selectors.with_attempt_numbers(versions)
+    versions = registry_selectors.with_origins(versions)
     versions = versions.prefetch_related(registry_selectors.results_by([model.team_id]))
     chosen = list((versions if number is None else versions.filter(number=number)).order_by("-number"))
     if number is not None and not chosen:
@@ -217,7 +236,9 @@ def _version(model: RegisteredModel, number: int) -> ModelVersion:
     return found
 
 
-def _add(job: Job, artifact: Artifact, model: RegisteredModel, actor: User, by: str) -> tuple[ModelVersion, bool]:
+def _add(
+    job: Job | None, artifact: Artifact, model: RegisteredModel, actor: User, by: str
+) -> tuple[ModelVersion, bool]:
     """Create the next version, or return the one that this artifact is already. The caller has locked job and artifact.
 
     `by`: who is named as the actor of the event.
@@ -234,13 +255,12 @@ def _add(job: Job, artifact: Artifact, model: RegisteredModel, actor: User, by: 
     )
     grants.wrap_keys(row, [version])
     facts = {"model": row.id, "name": row.name, "version": version.number, "artifact": artifact.id}
-    events.append(job, "model.registered", actor=by, message=str(version), data=facts)
-    _publish(job)
+    _report(job, "model.registered", by, str(version), facts)
     return version, True
 
 
 def _point(
-    job: Job, version: ModelVersion, alias: str, actor: User, by: str, met: Sequence[dict[str, Any]] = ()
+    job: Job | None, version: ModelVersion, alias: str, actor: User, by: str, met: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any] | None:
     """Point an alias to a version, and return where it pointed before; None if it pointed there already.
 
@@ -258,13 +278,21 @@ def _point(
         "model": version.model_id, "name": name, "alias": alias, "version": version.number, "previous_version": before,
         **({"requirements": list(met)} if met else {}),
     }  # fmt: skip
-    events.append(job, "model.alias_moved", actor=by, message=f"{name}@{alias} is version {version.number}", data=facts)
-    _publish(job)
+    _report(job, "model.alias_moved", by, f"{name}@{alias} is version {version.number}", facts)
     return {"alias": alias, "version": before}
 
 
-def _publish(job: Job) -> None:
-    """Save the number of the job's newest event, and have webhooks sent it."""
+def _locked_job(artifact: Artifact) -> Job | None:
+    """Return the job that stored an artifact, locked in the caller's transaction; None of an imported model."""
+    return Job.objects.select_for_update(no_key=True).get(pk=artifact.job_id) if artifact.job_id else None
+
+
+def _report(job: Job | None, kind: str, actor: str, message: str, facts: dict[str, Any]) -> None:
+    """Append an event to a version's job, and have webhooks sent it. An imported version has none: the audit trail has
+    the same facts."""
+    if job is None:
+        return
+    events.append(job, kind, actor=actor, message=message, data=facts)
     job.save(update_fields=["event_seq", "updated_at"])
     task_triggers.trigger_after_commit(task_triggers.PUBLISH)
 

@@ -2,12 +2,24 @@
 
 from collections.abc import Collection
 
-from django.db.models import BooleanField, Count, ExpressionWrapper, OuterRef, Prefetch, Q, QuerySet, Subquery
+from django.db.models import (
+    BooleanField,
+    Count,
+    ExpressionWrapper,
+    OuterRef,
+    Prefetch,
+    Q,
+    QuerySet,
+    Subquery,
+    TextField,
+    Value,
+)
+from django.db.models.functions import Coalesce
 
 from athanor.accounts.models import Team
 from athanor.accounts.selectors import Principal
 from athanor.artifacts import grants
-from athanor.artifacts.models import Artifact, EvaluationResult, ModelAlias, ModelVersion, RegisteredModel
+from athanor.artifacts.models import Artifact, EvaluationResult, ModelAlias, ModelImport, ModelVersion, RegisteredModel
 from athanor.core.errors import Conflict, Forbidden, NotFound
 from athanor.jobs.models import Attempt, Job
 
@@ -57,7 +69,7 @@ def versions_of(principal: Principal, model: RegisteredModel, before: int | None
     They come with the results of evaluations by the model's team; those of a shared model with results by the
     principal's teams, since the others name data of its owner.
     """
-    rows = with_attempt_numbers(ModelVersion.objects.filter(model=model))
+    rows = with_origins(ModelVersion.objects.filter(model=model))
     if before is not None:
         rows = rows.filter(number__lt=before)
     rows = rows.select_related("model", "artifact", "created_by")
@@ -71,10 +83,15 @@ def results_by(team_ids: Collection[str]) -> "Prefetch[str]":
     return Prefetch("artifact__evaluations", rows, to_attr="results")
 
 
-def with_attempt_numbers(rows: QuerySet[ModelVersion]) -> QuerySet[ModelVersion]:
-    """Read the numbers of the attempts that exported the versions: None of a shared one, as its job is not readable."""
+def with_origins(rows: QuerySet[ModelVersion]) -> QuerySet[ModelVersion]:
+    """Read the numbers of the attempts that exported the versions, and why an imported one cannot be trained.
+
+    The number is None of a shared version, as its job is not readable, and of an imported one.
+    """
     number = Attempt.objects.filter(pk=OuterRef("artifact__attempt_id")).values("number")
-    return rows.annotate(attempt_number=Subquery(number))  # type: ignore[no-redef] # the model declares it for readers
+    reason = ModelImport.objects.filter(pk=OuterRef("artifact_id")).values("not_trainable")
+    found = {"attempt_number": Subquery(number), "not_trainable": Coalesce(Subquery(reason), Value("", TextField()))}
+    return rows.annotate(**found)
 
 
 def version_of(principal: Principal, model: RegisteredModel, number: int) -> ModelVersion:

@@ -4,7 +4,7 @@ from django.db.models import QuerySet
 
 from athanor.accounts.selectors import Principal
 from athanor.artifacts import grants
-from athanor.artifacts.models import Artifact, Checkpoint, Dataset
+from athanor.artifacts.models import Artifact, Checkpoint, Dataset, of_teams
 from athanor.core.errors import NotFound
 from athanor.jobs.models import Job
 
@@ -23,8 +23,8 @@ def artifacts_of(job: Job) -> QuerySet[Artifact]:
 def artifact_of(principal: Principal, artifact_id: str) -> Artifact:
     """Return an artifact of one of the caller's teams, or raise NotFound."""
     row = (
-        Artifact.objects.filter(pk=artifact_id, deletion=None, job__team_id__in=principal.team_ids)
-        .select_related("job__team", "attempt")
+        Artifact.objects.filter(of_teams(principal.team_ids), pk=artifact_id, deletion=None)
+        .select_related("job__team", "attempt", "model_import__team")
         .first()
     )
     if row is None:

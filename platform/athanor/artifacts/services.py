@@ -13,7 +13,7 @@ from django.utils import timezone
 from athanor.accounts import audit
 from athanor.accounts.models import User
 from athanor.artifacts import buckets, datasets, deletion_hold, grants, keys, manifests, preparations, storage
-from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset
+from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset, of_teams
 from athanor.core import task_triggers
 from athanor.core.errors import Conflict, Forbidden, Invalid, NotFound
 from athanor.jobs import events
@@ -266,7 +266,7 @@ def check_may_read(attempt: Attempt, keys_asked: list[str]) -> None:
         prefixes.append(base)
     elif base:
         identifier, team_id = base.removeprefix("model:"), attempt.job.team_id
-        own = Artifact.objects.filter(pk=identifier, job__team_id=team_id).first()
+        own = Artifact.objects.filter(of_teams([team_id]), pk=identifier).first()
         model = own or grants.artifact_for([team_id], identifier)
         if model is None:
             detail = (

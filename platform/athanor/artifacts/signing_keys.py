@@ -80,8 +80,8 @@ def sign(artifact: Artifact, user: User) -> dict[str, Any]:
     private_key = _key_for(artifact, user, "artifact.sign")
     record = ExportRecord(
         team=artifact.owner.name,
-        job=artifact.job_id,
-        attempt=artifact.attempt_id,
+        job=artifact.job_id or "",
+        attempt=artifact.attempt_id or "",
         artifact=artifact.id,
         step=artifact.step,
         signed_at=timezone.now().isoformat(timespec="seconds"),

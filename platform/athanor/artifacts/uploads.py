@@ -158,8 +158,8 @@ class _Incoming:
             raise Invalid("invalid_dataset", "the upload holds no file", remedy="upload one at least")
 
     def _take(self, file: NewFile) -> None:
-        blocks = _blocks(file.chunks)
-        first_block = next(blocks, b"")
+        pieces = blocks(file.chunks)
+        first_block = next(pieces, b"")
         found = _detect(file, first_block)
         path = _stored_name(file.name, found.format)
         if len(self.files) == MAX_FILES:
@@ -168,7 +168,7 @@ class _Incoming:
             raise Invalid("invalid_dataset", f"two files would be stored as {path}", remedy="rename one")
         check = CHECKS[found.format](file.name, found)
         first = len(self.parts)
-        for block in chain([first_block] if first_block else [], blocks):
+        for block in chain([first_block] if first_block else [], pieces):
             check.feed(block)
             ciphertext, part = self._encryptor.encrypt(block, f"{self._prefix}-{len(self.parts):05d}")
             self.parts.append(part)
@@ -298,7 +298,7 @@ def _stored_name(file_name: str, form: str) -> str:
     return name if format_of(name) == stored_as else name + SUFFIXES[stored_as][0]
 
 
-def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+def blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the same bytes in blocks of one stored part."""
     buffer = bytearray()
     for chunk in chunks:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from django.db.models import Sum
 
-from athanor.artifacts.models import Artifact, Checkpoint, DataReport, Dataset, JobStorage, PreparedDataset
+from athanor.artifacts.models import Artifact, Checkpoint, DataReport, Dataset, JobStorage, ModelImport, PreparedDataset
 from athanor.core import tenancy
 from athanor.core.errors import Conflict
 from athanor.quotas import limits, selectors
@@ -29,7 +29,8 @@ def stored_bytes(team_ids: Iterable[str] | None = None) -> dict[str, int]:
     with tenancy.unrestricted():
         for rows, team, size in (
             (Checkpoint.objects.filter(deleted_at__isnull=True), "job__team_id", "size_bytes"),
-            (Artifact.objects.filter(deletion__purged_at=None), "job__team_id", "size_bytes"),
+            (Artifact.objects.filter(deletion__purged_at=None).exclude(job=None), "job__team_id", "size_bytes"),
+            (ModelImport.objects.filter(artifact__deletion__purged_at=None), "team_id", "artifact__size_bytes"),
             (Dataset.objects.filter(origin=Dataset.Origin.SEALED, deletion__purged_at=None), "team_id", "size_bytes"),
             (PreparedDataset.objects.all(), "dataset__team_id", "size_bytes"),
             (DataReport.objects.all(), "dataset__team_id", "size_bytes"),

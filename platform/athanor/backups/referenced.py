@@ -45,9 +45,10 @@ def notes() -> Iterator[str]:
 def _files() -> Iterator[list[Any]]:
     for row in _checkpoints().iterator(chunk_size=CHUNK):
         yield row["manifest"]["files"]
-    artifacts = Artifact.objects.filter(_stays("job__team_id")).order_by("pk")
-    for row in artifacts.values("manifest").iterator(chunk_size=CHUNK):
-        yield row["manifest"]["files"]
+    for of_team in ("job__team_id", "model_import__team_id"):
+        artifacts = Artifact.objects.exclude(**{of_team: None}).filter(_stays(of_team)).order_by("pk")
+        for row in artifacts.values("manifest").iterator(chunk_size=CHUNK):
+            yield row["manifest"]["files"]
     of_datasets: tuple[type[Model], ...] = (PreparedDataset, DataReport)
     for model in of_datasets:
         rows = model._default_manager.filter(_stays("dataset__team_id", "dataset__")).order_by("pk")

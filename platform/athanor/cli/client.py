@@ -3,7 +3,7 @@
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -61,7 +61,7 @@ class Client:
         json: Any = None,
         *,
         content: Any = None,
-        params: dict[str, str] | None = None,
+        params: Mapping[str, str | list[str]] | None = None,
         headers: dict[str, str] | None = None,
     ) -> Any:
         """Retry like a read. The `Idempotency-Key` makes that safe: a request whose answer was lost is not done twice.

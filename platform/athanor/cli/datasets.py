@@ -1,8 +1,6 @@
 """`athanor dataset`: add, prepare, report on, show and list."""
 
 import json
-import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +12,7 @@ from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.options import AsJson, connect
 from athanor.cli.plain import plain
 from athanor.cli.render import columns, console, print_json, size
+from athanor.cli.tar_stream import TarStream
 from athanor.cli.times import moment
 from athanor.cli.watching import exit_code, watch
 from trainer.contract.data_report import DataReport, format_report
@@ -25,7 +24,6 @@ NOT_PREPARED = {
     "chat": "It is tokenised by the first job that trains on it, with the chat template of its model.",
     "preference": "training.preference trains on pairs; to train on one field, set format to jsonl, and text_field.",
 }
-BLOCK_BYTES = 1024 * 1024
 STATES = {"none": "not yet", "running": "running", "ready": "ready", "failed": "failed"}
 TeamOption = Annotated[str | None, typer.Option("--team", help="Required if you are in several teams.")]
 TextField = Annotated[
@@ -67,12 +65,12 @@ def add(
         if not path.is_file():
             raise CliError(ExitCode.USAGE, f"{path} is no file")
     client = connect()
-    archive = _Tar(paths)
+    archive = TarStream(paths)
     made = client.post(
         "/datasets",
         content=archive,
         params={"name": name, "format": form, **_given(team=team, text_field=text_field)},
-        headers={"Content-Type": "application/x-tar", "Content-Length": str(archive.size)},
+        headers=archive.headers,
     )
     if not as_json:
         console.print(f"data set {made['name']}: {_content(made)}; use it as dataset:{made['name']}")
@@ -260,39 +258,3 @@ def _print_preview(preview: Any) -> None:
     for row in preview["rows"]:
         text = row if isinstance(row, str) else json.dumps(row, ensure_ascii=False)
         console.print(escape(f"  {plain(text)}"), soft_wrap=True)
-
-
-class _Tar:
-    """Stream files as one tar archive, from the beginning at each iteration, so that a retry sends all of it."""
-
-    def __init__(self, paths: list[Path]) -> None:
-        names = [path.name for path in paths]
-        if len(set(names)) < len(names):
-            names = [f"{number}-{name}" for number, name in enumerate(names)]
-        self._members = [(path, name, path.stat().st_size) for path, name in zip(paths, names, strict=True)]
-        self.size = sum(len(block) if isinstance(block, bytes) else block for block in self._plan())
-
-    def __iter__(self) -> Iterator[bytes]:
-        for path, name, length in self._members:
-            yield self._header(name, length)
-            sent = 0
-            with path.open("rb") as handle:
-                while block := handle.read(min(BLOCK_BYTES, length - sent)):
-                    sent += len(block)
-                    yield block
-            if sent < length:
-                raise CliError(ExitCode.USAGE, f"{path} became shorter while it was read")
-            yield bytes(-length % tarfile.BLOCKSIZE)
-        yield bytes(2 * tarfile.BLOCKSIZE)
-
-    def _plan(self) -> Iterator[bytes | int]:
-        for _, name, length in self._members:
-            yield self._header(name, length)
-            yield length + -length % tarfile.BLOCKSIZE
-        yield 2 * tarfile.BLOCKSIZE
-
-    @staticmethod
-    def _header(name: str, length: int) -> bytes:
-        header = tarfile.TarInfo(name)
-        header.size = length
-        return header.tobuf(tarfile.PAX_FORMAT)

@@ -140,7 +140,7 @@ class Download:
         kind, step = MANIFESTS[self._kind]
         try:
             manifest = kind.model_validate(content)
-            check_manifest(manifest, encryptor, **{"job_id": self._stored["job"], step: self._stored["step"]})
+            check_manifest(manifest, encryptor, **{"job_id": self._stored["job"] or "", step: self._stored["step"]})
         except ValueError as error:
             raise CliError(
                 ExitCode.SERVER,

@@ -23,6 +23,7 @@ from athanor.cli import (
     jobs,
     lineage,
     model_documentation,
+    model_import,
     models,
     preflight,
     profiles,
@@ -105,6 +106,7 @@ app.add_typer(
 app.command("verify")(replays.verify)
 app.command("lineage")(lineage.lineage)
 registry.app.command("convert")(conversion.convert)
+registry.app.command("import")(model_import.import_folder)
 registry.app.command("document")(model_documentation.document)
 registry.app.command("sign")(models.sign)
 registry.app.command("verify")(signatures.verify)

@@ -59,7 +59,8 @@ def show(model: ModelName, team: TeamName = None, as_json: AsJson = False) -> No
     table = columns("version", "aliases", "job", "attempt", "step", "size", "registered", "by", "artifact")
     for row in versions:
         table.add_row(
-            str(row["number"]), escape(", ".join(row["aliases"])), escape(row["job"]["name"]),
+            str(row["number"]), escape(", ".join(row["aliases"])),
+            escape(row["job"]["name"]) if row["job"] else "imported",
             "" if row["attempt"] is None else str(row["attempt"]),
             str(row["step"]), size(row["size_bytes"]), moment(row["created_at"]), escape(row["created_by"] or ""),
             row["artifact"],
@@ -93,7 +94,8 @@ def register(
         print_json(made)
         return
     named = f", {escape(', '.join(made['aliases']))}" if made["aliases"] else ""
-    console.print(f"{escape(name)}@{made['number']}{named}: the model of {escape(made['job']['name'])}")
+    origin = f"the model of {escape(made['job']['name'])}" if made["job"] else "imported"
+    console.print(f"{escape(name)}@{made['number']}{named}: {origin}")
 
 
 @app.command("alias")

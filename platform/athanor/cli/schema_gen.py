@@ -396,8 +396,8 @@ class Problem(TypedDict):
 
 class Artifact(TypedDict):
     id: str
-    job: str
-    attempt: str
+    job: str | None
+    attempt: str | None
     step: int
     size_bytes: int
     files: list[StoredFile]

@@ -32,6 +32,7 @@ from athanor.artifacts.models import (
     EvaluationResult,
     GrantedKey,
     JobStorage,
+    ModelImport,
     ModelVersion,
     PreparedDataset,
     Profile,
@@ -273,6 +274,17 @@ def _release_quota(row: Deletion) -> None:
         quotas.change_tree(lambda tree: {**tree, leaf.id: replace(tree[leaf.id], grants={})}, row.deleted_by)
 
 
+def _delete_imports(team: Team) -> int:
+    """Delete the records of imported models, after their versions. Return how many."""
+    count = ModelImport.objects.filter(team=team).count()
+    imported = Artifact.objects.filter(model_import__team=team)
+    EvaluationResult.objects.filter(artifact__in=imported).exclude(team=team).update(artifact=None)
+    EvaluationResult.objects.filter(artifact__in=imported).delete()
+    imported.delete()
+    ModelImport.objects.filter(team=team).delete()  # of uploads that stopped
+    return count
+
+
 def _delete_records(team: Team, deletion: Deletion) -> dict[str, int]:
     """Delete what belongs to the team and to none of its jobs. Returns how many rows, by kind."""
     found = {}
@@ -283,6 +295,7 @@ def _delete_records(team: Team, deletion: Deletion) -> dict[str, int]:
     }.items():  # fmt: skip
         found[name] = model._default_manager.filter(team=team).count()
         model._default_manager.filter(team=team).delete()
+    found["imported_models"] = _delete_imports(team)
     Deletion.objects.filter(team=team).exclude(pk=deletion.pk).delete()
     # The name is free again; the costs of the past still show whose they were.
     Team.objects.filter(pk=team.pk).update(name=f"{team.name[:40]}-erased-{team.id[-8:].lower()}")

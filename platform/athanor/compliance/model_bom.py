@@ -11,7 +11,7 @@ from athanor.accounts.selectors import Principal
 from athanor.artifacts.lineage import Node
 from athanor.artifacts.models import EvaluationResult, ModelVersion
 from athanor.compliance.card_sections import card_sections
-from athanor.compliance.training_history import Run, history_of
+from athanor.compliance.training_history import Run, history_of, manifest_of
 from trainer.contract.manifest import StoredFile
 
 GRAMS_PER_TONNE = 1_000_000
@@ -31,6 +31,8 @@ def bom_of(principal: Principal, version: ModelVersion) -> Json:
     if history.limits:
         model["properties"] += [_property("not_on_record", limit) for limit in history.limits]
     bases = [_base(run) for run in runs[1:]]
+    references = [model["bom-ref"], *(each["bom-ref"] for each in bases)] if runs else []
+    bases_of = [*([each["bom-ref"]] for each in bases), []] if runs else []
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -43,32 +45,19 @@ def bom_of(principal: Principal, version: ModelVersion) -> Json:
         "components": [*bases, *(_dataset(node, runs) for node in datasets.values()), *frameworks.values()],
         "dependencies": [
             {"ref": reference, "dependsOn": sorted({*(node.id for node in run.datasets), *base, *_framework_of(run)})}
-            for reference, run, base in zip(
-                [model["bom-ref"], *(each["bom-ref"] for each in bases)],
-                runs,
-                [*([each["bom-ref"]] for each in bases), []],
-                strict=True,
-            )
+            for reference, run, base in zip(references, runs, bases_of, strict=True)
         ],
     }
 
 
 def _model(version: ModelVersion, runs: list[Run]) -> Json:
-    newest, sections = runs[0], card_sections(version.model.card)
+    manifest, sections = manifest_of(version.artifact), card_sections(version.model.card)
+    imported = [_property("origin", "imported, not trained here"), _property("artifact", version.artifact_id)]
     card: Json = {
-        "modelParameters": {
-            "approach": {"type": _approach(newest)},
-            "task": "text-generation",
-            "architectureFamily": "transformer",
-            "modelArchitecture": "decoder-only transformer"
-            + (", mixture of experts" if newest.training.model.resolve().moe else ""),
-            "datasets": [{"ref": node.id} for run in runs for node in run.datasets],
-            "inputs": [{"format": "text"}],
-            "outputs": [{"format": "text"}],
-        },
+        "modelParameters": _parameters(runs) if runs else {},
         "quantitativeAnalysis": {
             "performanceMetrics": [
-                *({"type": name, "value": f"{value:.6g}"} for name, value in sorted(newest.manifest.metrics.items())),
+                *({"type": name, "value": f"{value:.6g}"} for name, value in sorted(manifest.metrics.items())),
                 *map(_metric, version.evaluations),
             ]
         },
@@ -80,12 +69,26 @@ def _model(version: ModelVersion, runs: list[Run]) -> Json:
         "name": version.model.name,
         "version": str(version.number),
         "modelCard": card,
-        "components": [_file(file) for file in sorted(newest.manifest.files, key=lambda each: each.path)],
-        "properties": [_property("sha256_of_manifest", version.digest), *_properties(newest)],
+        "components": [_file(file) for file in sorted(manifest.files, key=lambda each: each.path)],
+        "properties": [_property("sha256_of_manifest", version.digest), *(_properties(runs[0]) if runs else imported)],
     }
     if sections.get("licence"):
         found["licenses"] = [{"license": {"name": sections["licence"]}}]
     return found
+
+
+def _parameters(runs: list[Run]) -> Json:
+    newest = runs[0]
+    return {
+        "approach": {"type": _approach(newest)},
+        "task": "text-generation",
+        "architectureFamily": "transformer",
+        "modelArchitecture": "decoder-only transformer"
+        + (", mixture of experts" if newest.training.model.resolve().moe else ""),
+        "datasets": [{"ref": node.id} for run in runs for node in run.datasets],
+        "inputs": [{"format": "text"}],
+        "outputs": [{"format": "text"}],
+    }
 
 
 def _file(file: StoredFile) -> Json:

@@ -14,7 +14,7 @@ from athanor.artifacts.models import DataReport, ModelVersion
 from athanor.budgets import costs
 from athanor.budgets.models import UsageHour
 from athanor.compliance.card_sections import card_sections
-from athanor.compliance.training_history import SECONDS_PER_HOUR, Run, history_of
+from athanor.compliance.training_history import SECONDS_PER_HOUR, Run, history_of, manifest_of
 from athanor.telemetry.energy import Energy
 
 REGULATION = "Regulation (EU) 2024/1689, Annex XI"
@@ -80,8 +80,8 @@ def _of_job(run: Run, name: str, value: str | None, part: str = "") -> Fact:
     return Fact(name, value, run.job.id, f"/jobs/{run.job.id}{part}")
 
 
-def _of_export(run: Run, name: str, value: str) -> Fact:
-    return Fact(name, value, run.artifact.id, f"/artifacts/{run.artifact.id}")
+def _of_model(version: ModelVersion, name: str, value: str) -> Fact:
+    return Fact(name, value, version.artifact_id, f"/artifacts/{version.artifact_id}")
 
 
 def _no_facts(version: ModelVersion, runs: list[Run]) -> Iterator[Fact]:
@@ -98,9 +98,12 @@ def _registration(version: ModelVersion, runs: list[Run]) -> Iterator[Fact]:
 
 
 def _architecture(version: ModelVersion, runs: list[Run]) -> Iterator[Fact]:
+    if not runs:
+        yield _of_model(version, "Parameters in the files", f"{manifest_of(version.artifact).num_parameters:,}")
+        return
     newest = runs[0]
     shape, vocabulary = newest.training.model.resolve(), newest.training.tokenizer.vocab_size
-    yield _of_export(newest, "Parameters in the exported files", f"{newest.manifest.num_parameters:,}")
+    yield _of_model(version, "Parameters in the exported files", f"{newest.manifest.num_parameters:,}")
     yield _of_job(newest, "Parameters of the model", f"{shape.num_parameters(vocabulary):,}")
     yield _of_job(newest, "Architecture", "decoder-only transformer" + (", mixture of experts" if shape.moe else ""))
     yield _of_job(newest, "Layers", f"{shape.num_layers}")
@@ -112,6 +115,8 @@ def _architecture(version: ModelVersion, runs: list[Run]) -> Iterator[Fact]:
 
 
 def _modality(version: ModelVersion, runs: list[Run]) -> Iterator[Fact]:
+    if not runs:
+        return
     newest = runs[0]
     yield _of_job(newest, "Input and output", "text, as tokens")
     yield _of_job(newest, "Vocabulary", f"{newest.training.tokenizer.vocab_size:,} tokens")
@@ -119,12 +124,14 @@ def _modality(version: ModelVersion, runs: list[Run]) -> Iterator[Fact]:
 
 
 def _files(version: ModelVersion, runs: list[Run]) -> Iterator[Fact]:
-    for file in sorted(runs[0].manifest.files, key=lambda each: each.path):
+    for file in sorted(manifest_of(version.artifact).files, key=lambda each: each.path):
         digest = f", SHA-256 {file.plaintext_sha256}" if file.plaintext_sha256 else ""
-        yield _of_export(runs[0], f"File {file.path}", f"{file.size:,} bytes{digest}")
+        yield _of_model(version, f"File {file.path}", f"{file.size:,} bytes{digest}")
 
 
 def _process(version: ModelVersion, runs: list[Run]) -> Iterator[Fact]:
+    if not runs:
+        yield _of_model(version, "Training", "imported, not trained here")
     for run in runs:
         training, optimizer = run.training, run.training.optimizer
         yield _of_job(run, "Job", run.job.name)
@@ -218,8 +225,8 @@ def _kwh(energy: Energy) -> str | None:
 
 
 def _evaluation(version: ModelVersion, runs: list[Run]) -> Iterator[Fact]:
-    for name, value in sorted(runs[0].manifest.metrics.items()):
-        yield _of_export(runs[0], f"Metric {name}, at the end of training", f"{value:.6g}")
+    for name, value in sorted(manifest_of(version.artifact).metrics.items()):
+        yield _of_model(version, f"Metric {name}, at the end of training", f"{value:.6g}")
     for row in version.evaluations:
         found = f"{row.value:.6g} on {row.source}, n {row.n:,}"
         if row.low is not None and row.high is not None:

@@ -12,6 +12,7 @@ from athanor.artifacts import signing_keys
 from athanor.artifacts.lineage import Kind
 from athanor.artifacts.models import ModelVersion
 from athanor.compliance.training_history import Run, history_of
+from athanor.core.errors import Conflict
 
 BUILD_TYPE = "docs/how-to/document-a-model/#what-a-provenance-states"
 Json = dict[str, Any]
@@ -20,11 +21,14 @@ Json = dict[str, Any]
 def signed_provenance_of(principal: Principal, version: ModelVersion) -> Json:
     """Return the provenance of a version of a model of the caller's teams, signed by the team's active key.
 
-    Raise Conflict for an export of which the manifest is not what was registered, or does not contain the digests of
-    its files.
+    Raise Conflict for an imported version, and for an export of which the manifest is not what was registered, or does
+    not contain the digests of its files.
     """
-    run = history_of(principal, version).runs[0]
-    return signing_keys.sign_provenance(run.artifact, _predicate(run), principal.user)
+    runs = history_of(principal, version).runs
+    if not runs:
+        remedy = "`athanor model sign` signs its files; who made them has to state how"
+        raise Conflict("not_trained_here", f"{version} was imported: how it was made is not on record", remedy=remedy)
+    return signing_keys.sign_provenance(version.artifact, _predicate(runs[0]), principal.user)
 
 
 def _predicate(run: Run) -> Json:

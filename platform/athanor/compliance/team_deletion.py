@@ -25,6 +25,7 @@ from athanor.artifacts.models import (
     PreparedDataset,
     RegisteredModel,
     TeamSecret,
+    of_teams,
 )
 from athanor.budgets.models import Budget
 from athanor.core import task_triggers
@@ -42,7 +43,7 @@ def preview(team: Team) -> Preview:
         team.id,
         team.name,
         usage.stored_bytes([team.id]).get(team.id, 0),
-        artifacts=list(Artifact.objects.filter(job__team=team, deletion__purged_at=None)),
+        artifacts=list(Artifact.objects.filter(of_teams([team.id]), deletion__purged_at=None)),
         checkpoints=list(Checkpoint.objects.filter(job__team=team, deleted_at=None)),
         preparations=list(PreparedDataset.objects.filter(dataset__team=team)),
         blocked_by=list(unfinished[:MAX_NAMED_JOBS]),

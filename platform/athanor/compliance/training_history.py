@@ -1,9 +1,12 @@
 """The jobs in which the weights of a model's version were trained: its own, and those of its base models.
 
+An imported model was not trained here: what it was made of is not on record, and the limits of the history say so.
+
 A fork starts with weights of its own: what it was forked from is no part. Nor is a base of which a job takes only the
 shape and the tokenizer.
 """
 
+import hashlib
 from dataclasses import dataclass
 
 from django.db.models import Q
@@ -11,7 +14,7 @@ from django.db.models import Q
 from athanor.accounts.selectors import Principal
 from athanor.artifacts import lineage, manifests
 from athanor.artifacts.lineage import Direction, Kind, Node
-from athanor.artifacts.models import Artifact, Checkpoint, Dataset, ModelVersion
+from athanor.artifacts.models import Artifact, Checkpoint, Dataset, ModelVersion, of_teams
 from athanor.jobs.models import Job
 from athanor.specs.v1 import JobSpec
 from athanor.telemetry.energy import Energy, by_job
@@ -92,7 +95,7 @@ class Run:
 
 @dataclass(frozen=True)
 class History:
-    """The runs of a version, the newest first. `limits`: sentences on what is not on record."""
+    """The runs of a version, newest first; none of an imported one. `limits`: sentences on what is not on record."""
 
     runs: list[Run]
     limits: list[str]
@@ -103,25 +106,41 @@ def history_of(principal: Principal, version: ModelVersion) -> History:
 
     Raise Conflict for an export of which the manifest is not what was registered.
     """
+    if version.artifact.job_id is None:
+        origin = f"{version} was imported, not trained here"
+        return History([], [f"{origin}: the data, compute and energy of its training are not on record."])
     runs = [_run(principal, version.artifact)]
     while (base := runs[-1].training.model.base) is not None and not runs[-1].training.model.is_new:
         team, name = runs[-1].job.team_id, base.removeprefix("model:")
-        artifact = Artifact.objects.select_related("job__team").filter(pk=name, job__team=team, deletion=None).first()
+        artifact = Artifact.objects.select_related("job__team").filter(of_teams([team]), pk=name, deletion=None).first()
         job = f"{runs[-1].job.name} ({runs[-1].job.id})"
         if artifact is None:
             limit = f"{job} started from {base}, which another team trained or which is deleted: data, compute and "
             return History(runs, [f"{limit}energy of it are not included."])
+        if artifact.job_id is None:
+            digest = hashlib.sha256(manifest_of(artifact).authenticated_bytes()).hexdigest()
+            origin = (
+                f"{job} started from {base} (SHA-256 of its manifest {digest}), which was imported, not trained here"
+            )
+            return History(runs, [f"{origin}: data, compute and energy of it are not on record."])
         if len(runs) == MAX_RUNS:
             return History(runs, [f"{job} started from {base}: only the newest {MAX_RUNS} jobs are included."])
         runs.append(_run(principal, artifact))
     return History(runs, [])
 
 
+def manifest_of(artifact: Artifact) -> ModelManifest:
+    """Return the manifest of a model. Raise Conflict if it is not what was registered."""
+    manifest = manifests.of_stored(artifact)
+    assert isinstance(manifest, ModelManifest)
+    return manifest
+
+
 def _run(principal: Principal, artifact: Artifact) -> Run:
+    assert artifact.job_id is not None, "an imported model has no run"
     job = Job.objects.select_related("pool").get(pk=artifact.job_id)
     training = JobSpec.model_validate(job.resolved_spec).training
     assert training is not None, f"{job.id} has exported a model"
-    manifest = manifests.of_stored(artifact)
-    assert isinstance(manifest, ModelManifest)
+    manifest = manifest_of(artifact)
     found = lineage.lineage_of(principal, job.id, Direction.UP, lineage.MAX_LIMIT, 1)
     return Run(job, artifact, manifest, training, [node for node in found.nodes if node.id != job.id])

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 
 from athanor.accounts import failures, idempotency, sign_on_checks
 from athanor.alerts import mailing
-from athanor.artifacts import deletions, scrub, unreferenced
+from athanor.artifacts import deletions, imports, scrub, unreferenced
 from athanor.artifacts.services import retired_checkpoints
 from athanor.budgets import goodput_hours, meter
 from athanor.compliance import erasure
@@ -109,6 +109,7 @@ DUE: dict[str, Callable[[], list[Due]]] = {
     task_triggers.SWEEP_STORAGE: lambda: [
         Due(retired_checkpoints(), F("retired_at")),
         Due(deletions.due(), F("purge_after")),
+        Due(imports.unfinished(), F("created_at") + imports.SWEPT_AFTER),
     ],
     task_triggers.SWEEP_UNREFERENCED: lambda: [Due(unreferenced.due(), F("next_scan_at"))],
     task_triggers.SCRUB: lambda: [Due(scrub.due(), Coalesce(F("verified_at") + scrub.VERIFY_AGAIN, "created_at"))],

@@ -65,7 +65,7 @@ RECONCILERS = (
     Reconciler(
         task_triggers.SWEEP_STORAGE,
         30.0,
-        "Objects of retired checkpoints and of deleted items are removed from the store.",
+        "Objects of retired checkpoints, of deleted items and of imports that stopped are removed from the store.",
     ),
     Reconciler(
         task_triggers.SWEEP_UNREFERENCED,

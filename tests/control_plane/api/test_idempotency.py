@@ -58,6 +58,7 @@ REQUESTS: dict[str, tuple[str, Any]] = {
 }
 JOBS = {"jobs_submit", "jobs_fork", "jobs_retry"}
 NODES = {"nodes_preflight"}  # dispatch/test_node_preflights.py
+IMPORTS = {"models_import"}  # artifacts/test_imports.py
 PASSKEYS = {"second_factors_passkey_add"}  # accounts/test_second_factors.py
 
 
@@ -121,7 +122,7 @@ def keyed_operations() -> dict[str, str]:
 
 
 def test_every_operation_that_takes_the_key_is_tested_here() -> None:
-    assert set(REQUESTS) | JOBS | NODES | PASSKEYS == set(keyed_operations())
+    assert set(REQUESTS) | JOBS | NODES | IMPORTS | PASSKEYS == set(keyed_operations())
 
 
 @pytest.mark.parametrize("name", REQUESTS)

@@ -283,8 +283,11 @@ def _download(principal: Principal, row: Artifact | Checkpoint) -> dict[str, Any
 
 
 def _name(row: Artifact | Checkpoint) -> str:
-    """Return the name of the job; of an artifact that is shared, its own, which is that of the job that exported it."""
-    return row.name if isinstance(row, Artifact) and row.granted is not None else row.job.name
+    """Return the name of the job; of an artifact that is shared or imported, its own."""
+    if isinstance(row, Artifact) and (row.granted is not None or row.job is None):
+        return row.name
+    assert row.job is not None, "a checkpoint has one"
+    return row.job.name
 
 
 def _tar(row: Artifact | Checkpoint, files: list[StoredFile], signature: bytes | None) -> Iterator[bytes]:

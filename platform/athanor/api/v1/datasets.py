@@ -1,10 +1,7 @@
 """/datasets: text to train on, inspected, uploaded in one request of any size (a file, a form, or a tar), previewed."""
 
-import hashlib
 import re
-import tarfile
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -13,12 +10,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from athanor.accounts import idempotency
-from athanor.accounts.models import Team, User
 from athanor.accounts.roles import Permission
 from athanor.api.access import check, check_may_write, get_principal, team_to_write
 from athanor.api.bodies import open_body, read_upload
-from athanor.api.idempotency import IDEMPOTENT, build_answer, build_keyed_request, build_replay, read_key
+from athanor.api.file_uploads import TAR, blocks, members, upload_once
+from athanor.api.idempotency import IDEMPOTENT
 from athanor.api.pagination import PAGE_PARAMETERS, paginate, paginated_response
 from athanor.api.parameters import IntegerParameter
 from athanor.api.parsers import RawParser
@@ -39,11 +35,9 @@ from athanor.artifacts.inspection import FORMATS, SAMPLE_BYTES, SUFFIXES, inspec
 from athanor.artifacts.models import Dataset
 from athanor.artifacts.selectors import dataset_of, datasets_of
 from athanor.artifacts.uploads import NewFile
-from athanor.core.errors import Conflict, FieldProblem, Invalid
+from athanor.core.errors import FieldProblem, Invalid
 
 NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
-TAR = "application/x-tar"
-READ_BYTES = 1024 * 1024
 MAX_FILE_NAME = 300
 ROWS = IntegerParameter("rows", "Maximum number of rows to return.", min_value=1, max_value=100, default=10)
 
@@ -122,11 +116,12 @@ class DatasetsView(APIView):
             raise _refused("/name", f"name={name!r} is not of letters, digits, dots, dashes and underscores (1 to 100)")
         files = _files(request, _format(request))
         text_field = request.query_params.get("text_field", "")
-        key = read_key(request)
+
+        def upload(sent: Iterable[NewFile], record: Callable[[Dataset], None]) -> Dataset:
+            return uploads.upload(team, principal.user, name, sent, record, text_field=text_field)
+
         with transfer(principal.user):
-            if key is None:
-                return _created(uploads.upload(team, principal.user, name, files, text_field=text_field))
-            return _uploaded_once(request, key, team, principal.user, name, files, text_field)
+            return upload_once(request, files, upload, _created)
 
 
 class DatasetView(APIView):
@@ -231,57 +226,6 @@ class PreparationsView(APIView):
         return Response({"forgotten": forget_preparations(row, principal.user.username)})
 
 
-class _Fingerprint:
-    """The digest of an upload's files, computed as they are read."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-
-    def over(self, files: Iterable[NewFile]) -> Iterator[NewFile]:
-        for file in files:
-            self._hash.update(f"\n{file.format} {file.name}\n".encode(errors="surrogateescape"))
-            yield NewFile(file.name, file.format, self._read(file.chunks))
-
-    def _read(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        for chunk in chunks:
-            self._hash.update(chunk)
-            yield chunk
-
-    def of_rest(self, files: Iterable[NewFile]) -> str:
-        """Read the files that are not read yet. Return the digest of all."""
-        for file in files:
-            for _ in file.chunks:
-                pass
-        return self._hash.hexdigest()
-
-
-def _uploaded_once(
-    request: Request, key: str, team: Team, user: User, name: str, files: Iterable[NewFile], text_field: str
-) -> Response:
-    """Upload, or return the answer of the upload that this request repeats.
-
-    An upload takes as long as its sender and the object store do, so it holds no transaction: its row and the record
-    of its answer are written together at its end. Of two at a time the later finds the row of the first, deletes what
-    it has stored, and gets its answer.
-    """
-    fingerprint = _Fingerprint()
-    hashed = fingerprint.over(files)
-
-    def record(row: Dataset) -> None:
-        idempotency.store(build_keyed_request(request, key, fingerprint.of_rest(hashed)), build_answer(_created(row)))
-
-    if not idempotency.has_answer(build_keyed_request(request, key, "")):
-        try:
-            return _created(uploads.upload(team, user, name, hashed, record, text_field=text_field))
-        except Conflict:
-            if not idempotency.has_answer(build_keyed_request(request, key, "")):
-                raise
-    answer = idempotency.find(build_keyed_request(request, key, fingerprint.of_rest(hashed)))
-    if answer is None:  # it expired meanwhile
-        raise Conflict("dataset_exists", f"the team has a data set {name!r}", remedy="choose another name")
-    return build_replay(answer)
-
-
 def _created(row: Dataset) -> Response:
     previews.load_preparations([row])
     return Response(DatasetSerializer(row).data, status=201)
@@ -297,7 +241,7 @@ def _format(request: Request) -> str:
 def _files(request: Request, asked: str) -> Iterator[NewFile]:
     content_type = (request.content_type or "").partition(";")[0].strip()
     if content_type == TAR:
-        yield from _members(request, asked)
+        yield from members(request, asked, lambda detail: _refused("/file", detail))
     elif content_type == "multipart/form-data":
         uploaded = read_upload(request, "file")
         if uploaded is None:
@@ -312,38 +256,7 @@ def _files(request: Request, asked: str) -> Iterator[NewFile]:
 def _body(request: Request) -> Iterator[bytes]:
     body = open_body(request)
     if body is not None:
-        yield from _blocks(body)
-
-
-def _blocks(content: Any) -> Iterator[bytes]:
-    while block := content.read(READ_BYTES):
-        yield block
-
-
-def _members(request: Request, asked: str) -> Iterator[NewFile]:
-    """Yield the files of a tar archive, read once from beginning to end. Nothing is unpacked to disk."""
-    try:
-        with tarfile.open(fileobj=open_body(request), mode="r|", bufsize=READ_BYTES) as archive:
-            for member in archive:
-                if member.isdir():
-                    continue
-                content = archive.extractfile(member) if member.isreg() else None
-                if content is None:
-                    raise _refused("/file", f"{member.name} is no ordinary file; send its content")
-                yield NewFile(member.name, asked, _member_blocks(content))
-    except tarfile.TarError as error:
-        raise _no_tar(error) from error
-
-
-def _member_blocks(content: Any) -> Iterator[bytes]:
-    try:
-        yield from _blocks(content)
-    except tarfile.TarError as error:
-        raise _no_tar(error) from error
-
-
-def _no_tar(error: tarfile.TarError) -> Invalid:
-    return _refused("/file", f"the body is no whole tar: {error}")
+        yield from blocks(body)
 
 
 def _refused(pointer: str, detail: str) -> Invalid:

@@ -44,7 +44,7 @@ def delete(request: Request, collection: str, identifier: str) -> Response:
     """Delete an object of a collection. Return the response."""
     principal = get_principal(request)
     target = FIND[collection](principal, identifier)
-    team_id = target.team_id if hasattr(target, "team_id") else target.job.team_id
+    team_id = target.team_id if hasattr(target, "team_id") else target.owner.id
     check_may_write(principal, team_id)
     permanently = _is_permanent(request)
     if permanently or collection == "projects":

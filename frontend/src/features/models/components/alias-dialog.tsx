@@ -50,7 +50,7 @@ export function AliasDialog({ model, versions, version, onClose }: AliasDialogPr
           <Select
             name="version"
             label="Version"
-            data={versions.map((each) => ({ value: String(each.number), label: `${each.number} (${each.job.name})` }))}
+            data={versions.map((each) => ({ value: String(each.number), label: `${each.number} (${each.job?.name ?? "imported"})` }))}
             defaultValue={String(version)}
             allowDeselect={false}
           />

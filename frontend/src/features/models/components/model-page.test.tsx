@@ -28,6 +28,7 @@ function version(number: number, aliases: string[]): ModelVersion {
     number,
     model: { id: "mdl_1", name: "bot" },
     job: { id: `job_${number}`, name: `train-${number}` },
+    not_trainable: "",
     attempt: 1,
     step: 100,
     artifact: `art_${number}`,
@@ -101,13 +102,15 @@ const EVALUATIONS: Comparison = {
 
 const GRANT = { team: { id: "team_2", name: "blue" }, granted_by: "ada", created_at: TIME };
 
-function open(model = MODEL, role: "viewer" | "admin" = "viewer") {
+const VERSIONS = [version(2, []), version(1, ["production"])];
+
+function open(model = MODEL, role: "viewer" | "admin" = "viewer", versions = VERSIONS) {
   server.answer("GET /session", session({ teams: [{ id: "team_1", name: "red", role }] }));
   server.answer("GET /models/{model_id}/grants", page(GRANT));
   server.answer("GET /lineage", LINEAGE);
   server.answer("GET /models/{model_id}", model);
   server.answer("GET /models/{model_id}/evaluations", EVALUATIONS);
-  server.answer("GET /models/{model_id}/versions", page(version(2, []), version(1, ["production"])));
+  server.answer("GET /models/{model_id}/versions", page(...versions));
   return render(<ModelPage />, { at: "/models/mdl_1", path: "/models/:modelId" });
 }
 
@@ -151,6 +154,19 @@ describe("model page", () => {
     const used = within(screen.getByRole("region", { name: "Used for" }));
     expect(used.getByRole("link", { name: "bot@2" }).getAttribute("href")).toBe("/models/mdl_1");
     expect(screen.queryByText(/There may be more/)).toBeNull();
+  });
+
+  it("calls a version imported that no job here made, and says why none can start from it", async () => {
+    const imported = { job: null, attempt: null };
+    open(MODEL, "viewer", [
+      { ...version(2, []), ...imported, not_trainable: "model_type is 'gpt2'" },
+      { ...version(1, ["production"]), ...imported },
+    ]);
+    const table = within(await screen.findByRole("table", { name: "Versions" }));
+    const [, newest, first] = table.getAllByRole("row").map((row) => row.textContent);
+    expect(newest).toContain("ImportedNo job can start from it: model_type is 'gpt2'");
+    expect(first).toContain("Imported");
+    expect(first).not.toContain("No job can start");
   });
 
   it("says when a limit has cut the lineage", async () => {

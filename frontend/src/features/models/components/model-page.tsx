@@ -48,7 +48,9 @@ function columns(model: RegisteredModel, onMove: OnVersion, onDelete: OnVersion)
     {
       name: "Job",
       cell: (version) =>
-        model.is_shared ? (
+        version.job === null ? (
+          <Imported notTrainable={version.not_trainable} />
+        ) : model.is_shared ? (
           version.job.name
         ) : (
           <Anchor component={Link} to={`/jobs/${version.job.id}`} size="sm">
@@ -81,6 +83,19 @@ function columns(model: RegisteredModel, onMove: OnVersion, onDelete: OnVersion)
     },
     ...(model.is_shared ? [] : [actions(model, onMove, onDelete)]),
   ];
+}
+
+function Imported({ notTrainable }: { notTrainable: string }) {
+  return notTrainable === "" ? (
+    "Imported"
+  ) : (
+    <>
+      Imported
+      <Text size="xs" c="dimmed">
+        No job can start from it: {notTrainable}
+      </Text>
+    </>
+  );
 }
 
 function actions(model: RegisteredModel, onMove: OnVersion, onDelete: OnVersion): Column<ModelVersion> {

@@ -60,20 +60,24 @@ class StoredSerializer(serializers.Serializer[Row]):
         known: dict[str, Manifest | None] = context.setdefault("manifests", {})
         encryptors = context.setdefault("encryptors", {})
         if row.pk not in known:
-            if row.job_id not in encryptors:
-                encryptors[row.job_id] = keys.encryptor_of(row)
+            if row.key_owner not in encryptors:
+                encryptors[row.key_owner] = keys.encryptor_of(row)
             try:
-                known[row.pk] = manifests.of_stored(row, encryptors[row.job_id])
+                known[row.pk] = manifests.of_stored(row, encryptors[row.key_owner])
             except Conflict:
                 known[row.pk] = None
         return known[row.pk]
 
 
 class ArtifactSerializer(StoredSerializer[Artifact]):
-    """A model, log or profile that a job stored."""
+    """A model, log or profile that a job stored, or an imported model."""
 
+    job = serializers.CharField(source="job_id", allow_null=True, help_text="Id of the job. Null if it was imported.")
+    attempt = serializers.CharField(
+        source="attempt_id", allow_null=True, help_text="Id of the attempt that stored it. Null if it was imported."
+    )
     team = NamedSerializer(
-        source="owner", help_text="The team of its job: another team than yours if it is the version of a shared model."
+        source="owner", help_text="The team that it belongs to: another than yours if it is of a shared model."
     )
     kind = serializers.ChoiceField(choices=Artifact.Kind.choices, help_text="`model`, `log` or `profile`.")
     name = serializers.CharField(help_text="Name of the artifact.")

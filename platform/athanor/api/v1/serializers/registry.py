@@ -87,6 +87,14 @@ class NewModelSerializer(RequestSerializer):
     )
 
 
+class DestinationSerializer(RequestSerializer):
+    """The model that an import becomes a version of, from the parameters of the request."""
+
+    name = serializers.RegexField(NAME_PATTERN, max_length=MAX_NAME)
+    alias = serializers.RegexField(ALIAS_PATTERN, max_length=MAX_ALIAS, required=False)
+    tags = serializers.ListField(child=serializers.RegexField(TAG, max_length=MAX_TAG), max_length=MAX_TAGS)
+
+
 class ModelChangesSerializer(RequestSerializer):
     """Changes of a model. Its name and its versions stay."""
 
@@ -130,17 +138,27 @@ class ResultSerializer(serializers.Serializer[EvaluationResult]):
 
 
 class VersionSerializer(serializers.Serializer[ModelVersion]):
-    """A version of a model: the export of a job. It never changes."""
+    """A version of a model: the export of a job, or an imported model. It never changes."""
 
     number = serializers.IntegerField(help_text="Number of the version within its model, from 1.")
     model = NamedSerializer(help_text="The model.")
-    job = NamedSerializer(source="made_by", help_text="The job that made it, with its name at that time.")
+    job = NamedSerializer(
+        source="made_by",
+        allow_null=True,
+        help_text="The job that made it, with its name at that time. Null if it was imported, not trained here.",
+    )
+    not_trainable = serializers.CharField(
+        allow_blank=True, help_text="Why no job can start from an imported version. Empty if one can, and of an export."
+    )
     attempt = serializers.IntegerField(
         source="attempt_number",
         allow_null=True,
-        help_text="Number of the job's attempt that exported it. Null if the model is shared by another team.",
+        help_text="Number of the job's attempt that exported it. Null if the model is shared by another team, "
+        "or was imported.",
     )
-    step = serializers.IntegerField(source="artifact.step", help_text="Optimizer step of the exported weights.")
+    step = serializers.IntegerField(
+        source="artifact.step", help_text="Optimizer step of the exported weights; 0 if imported."
+    )
     artifact = serializers.CharField(
         source="artifact_id", help_text="Id of the artifact, for `POST /artifacts/{artifact_id}:download`."
     )
