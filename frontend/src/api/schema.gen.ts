@@ -2279,9 +2279,29 @@ export interface paths {
         put?: never;
         /**
          * Sign a provenance
-         * @description Returns how a version was made, as a SLSA provenance over the SHA-256 of its files, signed by the active key of the model's team: spec, data sets, base model, job, mesh, accelerator, FLOPs and energy. Refused with 409 for an export that does not contain these digests. The request is recorded in the audit trail. A token needs the scope `artifacts`.
+         * @description Returns how a version was made, as a SLSA provenance over the SHA-256 of its files, signed by the active key of the model's team: spec, data sets, base model, job, mesh, accelerator, FLOPs and energy. Refused with 409 for an imported version, and for an export that does not contain these digests. The request is recorded in the audit trail. A token needs the scope `artifacts`.
          */
         post: operations["models_version_provenance"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/models:import": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Import a model
+         * @description Stores the body, which is streamed and may be of any size up to the team's storage limit: a tar archive of the files of one folder in Hugging Face's layout, with `config.json` and safetensors. The content is encrypted before it is stored, and becomes the next version of the model when all of it has arrived and was checked; until then nothing is registered. Each request without an Idempotency-Key makes a version. Needs the role member in the team.
+         */
+        post: operations["models_import"];
         delete?: never;
         options?: never;
         head?: never;
@@ -4057,14 +4077,14 @@ export interface components {
             /** @description The URI as a QR code, an SVG document. */
             qr_svg: string;
         };
-        /** @description A model, log or profile that a job stored. */
+        /** @description A model, log or profile that a job stored, or an imported model. */
         Artifact: {
             /** @description Identifier. It never changes and is never reused. */
             id: string;
-            /** @description Id of the job. */
-            job: string;
-            /** @description Id of the attempt that stored it. */
-            attempt: string;
+            /** @description Id of the job. Null if it was imported. */
+            job: string | null;
+            /** @description Id of the attempt that stored it. Null if it was imported. */
+            attempt: string | null;
             /** @description Optimizer step at which it was stored. */
             step: number;
             /** @description Size of the encrypted content in bytes, as it counts towards the storage limit. */
@@ -4082,7 +4102,7 @@ export interface components {
              * @description Time of creation, ISO 8601 in UTC.
              */
             created_at: string;
-            /** @description The team of its job: another team than yours if it is the version of a shared model. */
+            /** @description The team that it belongs to: another than yours if it is of a shared model. */
             team: components["schemas"]["Named"];
             /** @description `model`, `log` or `profile`. */
             kind: components["schemas"]["ArtifactKindEnum"];
@@ -12646,17 +12666,19 @@ export interface components {
         };
         /** @enum {string} */
         VerdictEnum: "equal" | "within_tolerance" | "differs" | "not_comparable";
-        /** @description A version of a model: the export of a job. It never changes. */
+        /** @description A version of a model: the export of a job, or an imported model. It never changes. */
         Version: {
             /** @description Number of the version within its model, from 1. */
             number: number;
             /** @description The model. */
             model: components["schemas"]["Named"];
-            /** @description The job that made it, with its name at that time. */
-            job: components["schemas"]["Named"];
-            /** @description Number of the job's attempt that exported it. Null if the model is shared by another team. */
+            /** @description The job that made it, with its name at that time. Null if it was imported, not trained here. */
+            job: components["schemas"]["Named"] | null;
+            /** @description Why no job can start from an imported version. Empty if one can, and of an export. */
+            not_trainable: string;
+            /** @description Number of the job's attempt that exported it. Null if the model is shared by another team, or was imported. */
             attempt: number | null;
-            /** @description Optimizer step of the exported weights. */
+            /** @description Optimizer step of the exported weights; 0 if imported. */
             step: number;
             /** @description Id of the artifact, for `POST /artifacts/{artifact_id}:download`. */
             artifact: string;
@@ -14721,7 +14743,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A model, log or profile that a job stored. */
+            /** @description A model, log or profile that a job stored, or an imported model. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -30665,7 +30687,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description A version of a model: the export of a job. It never changes. */
+            /** @description A version of a model: the export of a job, or an imported model. It never changes. */
             200: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -30676,7 +30698,7 @@ export interface operations {
                     "application/json": components["schemas"]["Version"];
                 };
             };
-            /** @description A version of a model: the export of a job. It never changes. */
+            /** @description A version of a model: the export of a job, or an imported model. It never changes. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -30820,7 +30842,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A version of a model: the export of a job. It never changes. */
+            /** @description A version of a model: the export of a job, or an imported model. It never changes. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -31539,6 +31561,161 @@ export interface operations {
                     "application/json": {
                         [key: string]: unknown;
                     };
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    models_import: {
+        parameters: {
+            query: {
+                /** @description Alias to point to the version, such as `candidate`. */
+                alias?: string;
+                /** @description Name of the model. It is created if the team has none of this name. */
+                name: string;
+                /** @description Tag to add to the model. Repeatable. */
+                tag?: string[];
+                /** @description Name or id of the team. May be left out if you belong to one team only. */
+                team?: string;
+            };
+            header?: {
+                /** @description Makes the request safe to repeat: for 24 hours the same key with the same address and body, from the same token or signed-in user, gets the first answer again and makes nothing. With another body or address: 422 `idempotency_key_reused`. While the first is in progress: 409 `request_in_progress` with Retry-After. Errors are not stored. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/x-tar": string;
+            };
+        };
+        responses: {
+            /** @description A version of a model: the export of a job, or an imported model. It never changes. */
+            201: {
+                headers: {
+                    /** @description Set when nothing was made: this is the answer of the first request with the key. */
+                    "Idempotency-Replayed"?: "true";
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Version"];
                 };
             };
             /** @description The body is not what its Content-Type says. */

@@ -33,6 +33,7 @@ def signed_provenance_of(principal: Principal, version: ModelVersion) -> Json:
 
 def _predicate(run: Run) -> Json:
     job, attempt, checkpoint = run.job, run.artifact.attempt, run.newest_checkpoint
+    assert attempt is not None, "of an export"
     url = settings.ATHANOR.public_url
     described: Json = {"sha256_of_resolved_spec": job.spec_digest, "resolved_spec": job.resolved_spec}
     described |= {"attempt": attempt.number, "method": run.method, "step": run.manifest.step, "tokens": run.tokens}

@@ -161,6 +161,7 @@ def test_its_documents_say_that_it_was_not_trained_here(owner: Api, bucket: str)
     assert facts["Training"] == "imported, not trained here"
     assert facts["Parameters in the files"] == "8"
     assert "SHA-256" in facts["File model.safetensors"]
+    refused(owner.send("POST", f"{path}/provenance"), 409, "not_trained_here")
     bom = done(owner.send("GET", f"{path}/bom"))
     component = bom["metadata"]["component"]
     assert {"name": "athanor:origin", "value": "imported, not trained here"} in component["properties"]

@@ -62,8 +62,8 @@ class ModelProvenanceView(APIView):
 
         Returns how a version was made, as a SLSA provenance over the SHA-256 of its files, signed by the active key of
         the model's team: spec, data sets, base model, job, mesh, accelerator, FLOPs and energy. Refused with 409 for an
-        imported version, and for an export that does not contain these digests. The request is recorded in the audit trail. A token needs the scope
-        `artifacts`."""
+        imported version, and for an export that does not contain these digests. The request is recorded in the audit
+        trail. A token needs the scope `artifacts`."""
         version = _version(request, model_id, version_number)
         principal = get_principal(request)
         check(principal, Permission.DOWNLOAD, version.model.team_id)
