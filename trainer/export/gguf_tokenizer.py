@@ -66,7 +66,7 @@ def read_tokenizer(folder: Path, vocab_size: int) -> GgufTokenizer:
         tokenizer = Tokenizer.from_file(str(path))
     except FileNotFoundError as error:
         raise user_error(f"{folder} has no {TOKENIZER_NAME}: give the folder of an exported model") from error
-    except Exception as error:
+    except Exception as error:  # tokenizers raises nothing narrower for a file that it cannot read
         raise user_error(f"{path} cannot be read: {error}; download the model again") from error
     model = content["model"]
     if model.get("type") != "BPE" or model.get("byte_fallback"):

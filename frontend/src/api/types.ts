@@ -54,6 +54,7 @@ export type Checkpoint = Schemas["Checkpoint"];
 export type ActedCheckpoint = Schemas["ActedCheckpoint"];
 export type Artifact = Schemas["Artifact"];
 export type Profile = Schemas["Profile"];
+export type SigningKey = Schemas["SigningKey"];
 export type ReplayedSegment = Schemas["ReplayedSegment"];
 export type ApiToken = Schemas["Token"];
 export type SignIn = Schemas["SignIn"];

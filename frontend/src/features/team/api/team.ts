@@ -14,6 +14,7 @@ import type {
   Role,
   Secret,
   ServiceAccount,
+  SigningKey,
   TeamOfPlatform,
 } from "@/api/types";
 
@@ -27,6 +28,7 @@ function listOf<T>(teamId: string, part: string) {
 export const invitationsQuery = (teamId: string) => listOf<Invitation>(teamId, "invitations");
 export const serviceAccountsQuery = (teamId: string) => listOf<ServiceAccount>(teamId, "service-accounts");
 export const secretsQuery = (teamId: string) => listOf<Secret>(teamId, "secrets");
+export const signingKeysQuery = (teamId: string) => listOf<SigningKey>(teamId, "signing-keys");
 
 /** Every team of the platform, for its administrators. */
 export const allTeamsQuery = () =>
@@ -114,6 +116,16 @@ export function setDestinations(id: string, destinations: string[]): Promise<Sec
 
 export function deleteSecret(id: string): Promise<void> {
   return request(`/secrets/${encodeURIComponent(id)}`, { method: "DELETE" });
+}
+
+/** Creates a key, which signs from now on; signatures by the keys before it stay valid. */
+export function rotateSigningKey(teamId: string): Promise<SigningKey> {
+  return request(teamPath(teamId, "signing-keys:rotate"), { method: "POST" });
+}
+
+/** All signatures by the key are refused from now on. */
+export function revokeSigningKey(id: string, reason: string): Promise<SigningKey> {
+  return request(`/signing-keys/${encodeURIComponent(id)}:revoke`, { method: "POST", json: { reason } });
 }
 
 export function changeProject(id: string, changes: { archived?: boolean; description?: string }): Promise<Project> {

@@ -15,6 +15,7 @@ import { OffersPanel } from "@/features/team/components/offers-panel";
 import { ProjectsPanel } from "@/features/team/components/projects-panel";
 import { SecretsPanel } from "@/features/team/components/secrets-panel";
 import { ServiceAccountsPanel } from "@/features/team/components/service-accounts-panel";
+import { SigningKeysPanel } from "@/features/team/components/signing-keys-panel";
 
 /** Who belongs to a team and what it owns; its administrators change it here. */
 export function TeamPage() {
@@ -54,6 +55,7 @@ export function TeamPage() {
       {manages ? <InvitationsPanel teamId={team.id} /> : null}
       {manages ? <ServiceAccountsPanel teamId={team.id} /> : null}
       <SecretsPanel teamId={team.id} manages={manages} />
+      <SigningKeysPanel teamId={team.id} manages={manages} />
       <DataPolicyPanel teamId={team.id} manages={manages} />
       <ProjectsPanel teamId={team.id} teamName={team.name} writes={team.role !== "viewer"} manages={manages} />
       {operates ? <AllTeamsPanel /> : null}
