@@ -15,6 +15,7 @@ from athanor.artifacts.models import (
     GrantedKey,
     ModelAlias,
     ModelGrant,
+    ModelImport,
     ModelVersion,
     RegisteredModel,
     TeamKey,
@@ -40,7 +41,7 @@ def of_a_team(model: type[models.Model], seen: tuple[type[models.Model], ...] = 
 
 
 # Read by the teams that a registered model is shared with.
-SHARED = {Artifact, GrantedKey, ModelAlias, ModelGrant, ModelVersion, RegisteredModel}
+SHARED = {Artifact, GrantedKey, ModelAlias, ModelGrant, ModelImport, ModelVersion, RegisteredModel}
 PROTECTED = [model for model in apps.get_models() if model._meta.app_label not in OPEN_APPS and of_a_team(model)]
 
 
