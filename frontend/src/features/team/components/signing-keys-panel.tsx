@@ -121,7 +121,7 @@ export function SigningKeysPanel({ teamId, manages }: { teamId: string; manages:
   const rows = keys.data?.items ?? [];
   const tools = manages ? (
     <Button size="compact-sm" variant="default" onClick={() => setRotating(true)}>
-      {rows.length > 0 ? "Rotate" : "Create a key"}
+      {rows.length > 0 ? "Rotate" : "New signing key"}
     </Button>
   ) : null;
   return (
