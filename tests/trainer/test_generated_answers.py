@@ -240,5 +240,7 @@ def test_the_interval_of_a_mean_score_is_cut_at_one() -> None:
     assert found.value == 0.875
     assert found.standard_error == pytest.approx(0.25 / 2)
     assert (found.low, found.high) == (pytest.approx(0.875 - Z * 0.125), 1.0)
+    equal = mean_score(torch.tensor([0.5, 0.5, 0.5]).numpy())
+    assert (equal.value, equal.standard_error, equal.low, equal.high) == (0.5, None, None, None), "no certainty"
     single = mean_score(torch.tensor([0.5]).numpy())
     assert (single.value, single.low, single.high) == (0.5, None, None)

@@ -37,10 +37,10 @@ def ratio(totals_N: NDArray[np.float64], sizes_N: NDArray[np.float64]) -> Estima
 
 def mean_score(scores_N: NDArray[np.float64]) -> Estimate:
     """Return the mean of N scores from 0 to 1, with the standard error s / sqrt(N) and the interval of `ratio`, cut
-    at 0 and 1."""
+    at 0 and 1. Scores that are all equal have neither: how much others vary cannot be estimated from them."""
     found = ratio(scores_N, np.ones_like(scores_N))
-    if found.low is None or found.high is None:
-        return found
+    if found.low is None or found.high is None or np.all(scores_N == scores_N[0]):
+        return Estimate(found.value, None, None, None)
     return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
 
 
