@@ -77,6 +77,18 @@ def test_what_is_no_complete_model_is_not_sent(
     assert server.seen == []
 
 
+def test_an_imported_version_is_shown_without_a_step(athanor: Any, server: Any, answer: Any) -> None:
+    model = {"id": "mdl_1", "name": "bot", "team": {"id": "team_1", "name": "red"}, "tags": [], "card": ""}
+    server.answer("GET /api/v1/models", answer({"items": [model], "next_cursor": None}))
+    server.answer("GET /api/v1/models/mdl_1", answer(model))
+    server.answer("GET /api/v1/models/mdl_1/grants", answer({"items": [], "next_cursor": None}))
+    server.answer("GET /api/v1/models/mdl_1/versions", answer({"items": [VERSION], "next_cursor": None}))
+    done = athanor("model", "show", "bot")
+    assert done.returncode == 0, done.stderr
+    (row,) = [line for line in done.stdout.splitlines() if "imported" in line]
+    assert row.split()[:5] == ["3", "new", "imported", "4.0", "KiB"]
+
+
 def test_links_and_subfolders_are_not_followed(folder: Path, athanor: Any, server: Any, tmp_path: Path) -> None:
     (tmp_path / "secret.json").write_text("{}")
     (folder / "added.json").symlink_to(tmp_path / "secret.json")

@@ -62,8 +62,8 @@ def show(model: ModelName, team: TeamName = None, as_json: AsJson = False) -> No
             str(row["number"]), escape(", ".join(row["aliases"])),
             escape(row["job"]["name"]) if row["job"] else "imported",
             "" if row["attempt"] is None else str(row["attempt"]),
-            str(row["step"]), size(row["size_bytes"]), moment(row["created_at"]), escape(row["created_by"] or ""),
-            row["artifact"],
+            str(row["step"]) if row["job"] else "", size(row["size_bytes"]), moment(row["created_at"]),
+            escape(row["created_by"] or ""), row["artifact"],
         )  # fmt: skip
     console.print(table if versions else "No versions.")
     if any(row["evaluations"] for row in versions):

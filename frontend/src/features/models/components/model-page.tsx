@@ -58,7 +58,7 @@ function columns(model: RegisteredModel, onMove: OnVersion, onDelete: OnVersion)
           </Anchor>
         ),
     },
-    { name: "Step", end: true, cell: (version) => count(version.step) },
+    { name: "Step", end: true, cell: (version) => (version.job === null ? "" : count(version.step)) },
     { name: "Size", end: true, cell: (version) => bytes(version.size_bytes) },
     {
       name: "Digest",
