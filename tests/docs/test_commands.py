@@ -226,8 +226,9 @@ def reader(stack: Stack, tmp_path: Path) -> Reader:
     return made
 
 
-def example_with(start: str) -> str:
-    return next(each.text for each in EXAMPLES if each.text.startswith(start))
+def example_with(start: str, name: str = "docs/") -> str:
+    """Return the first example that begins so, on the page of this name or below it."""
+    return next(each.text for each in EXAMPLES if each.text.startswith(start) and each.place.startswith(name))
 
 
 def test_every_block_of_shell_is_marked_and_every_exception_is_needed() -> None:
@@ -402,7 +403,7 @@ def test_the_commands_of_alerts(reader: Reader) -> None:
 
 def test_the_commands_of_the_registry(stack: Stack, reader: Reader) -> None:
     spec = reader.folder / "registered.yaml"
-    spec.write_text(example_with("version: 1\nname: support-bot"))
+    spec.write_text(example_with("version: 1\nname: support-bot", "docs/how-to/registry-of-models.md"))
     job = ANY_ID.findall(stack.athanor("submit", str(spec)).stdout)[0]
     stack.wait_for_end(job)
     reader.replaced["JOB_ID"] = job
