@@ -301,6 +301,15 @@ def test_an_existing_output_and_a_folder_without_a_model_are_refused(tmp_path: P
         convert(folder, tmp_path / "out", "gguf", "f16", None)
 
 
+def test_an_interrupted_download_beside_the_output_stays(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", FAMILIES["llama"])
+    partial = tmp_path / "out.partial"  # as `athanor download` names it
+    partial.mkdir()
+    convert(folder, tmp_path / "out", "int8", "f16", None)
+    assert partial.is_dir()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out", "out.partial"]
+
+
 def test_too_little_space_is_found_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_model(tmp_path / "model", FAMILIES["llama"])
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=2**20))

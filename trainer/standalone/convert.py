@@ -186,7 +186,7 @@ def temporary(output: Path, *, is_folder: bool) -> Iterator[Path]:
     """
     if output.exists() or output.is_symlink():
         raise user_error(f"{output} exists: choose another name, or remove it first")
-    partial = output.with_name(output.name + ".partial")
+    partial = output.with_name(output.name + ".converting")
     _remove(partial)
     try:
         if is_folder:
