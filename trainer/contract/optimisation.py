@@ -251,7 +251,7 @@ class CompressionSpec(SpecModel):
     rank: Annotated[int, Field(ge=1, le=1024)] = 8
     """Rank of the factors that `powersgd` sends. Ignored by the other kinds."""
     start_step: NonNegativeInt = 0
-    """Number of steps at the start of the run whose gradients are not compressed."""
+    """Number of steps at the start of the run in which gradients are not compressed."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ GROUP = 32
 
 
 class QuantizedFolder:
-    """A folder whose matrices of the layers are quantized; embeddings, head, norms and biases are as they were.
+    """A folder in which the matrices of the layers are quantized; embeddings, head, norms and biases are as they were.
 
     `int8`: one scale for each row. `int4`: one for each group of GROUP numbers of a row.
     """

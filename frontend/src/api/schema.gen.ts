@@ -4780,7 +4780,7 @@ export interface components {
             rank: number;
             /**
              * Start Step
-             * @description Number of steps at the start of the run whose gradients are not compressed.
+             * @description Number of steps at the start of the run in which gradients are not compressed.
              * @default 0
              */
             start_step: number;

@@ -200,7 +200,7 @@ class StoredThing(models.Model):
     @property
     def owner(self) -> Team:
         """Return the team that it belongs to."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: a model class of Django cannot have the metaclass of `abc`
 
     @property
     def reader_id(self) -> str:

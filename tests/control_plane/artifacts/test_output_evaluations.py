@@ -39,7 +39,7 @@ def data(api: Api, bucket: str) -> None:
 
 
 def trained(submit: Submit, **changes: Any) -> Attempt:
-    """An attempt whose model is exported, about to end."""
+    """An attempt that has exported its model and is about to end."""
     attempt = drive.run(submit(output=OUTPUT, **changes))
     exported(attempt)
     return attempt
