@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from jinja2 import TemplateError
 from numpy.typing import NDArray
-from tokenizers import Encoding
 
 from trainer.contract.chat import TOOLS_FIELD, trained_messages
 from trainer.data.chat import (
@@ -32,6 +31,7 @@ from trainer.data.documents import (
     json_lines,
     row_problem,
 )
+from trainer.data.encoding import Encoded
 from trainer.data.masks import masked
 
 PROMPT, CHOSEN, REJECTED = "prompt", "chosen", "rejected"
@@ -72,7 +72,7 @@ def read_pairs(
 
 
 def pair_tokens(
-    pair: Pair, encodings: Sequence[Encoding], before: Sequence[int], end_of_text: int
+    pair: Pair, encodings: Sequence[Encoded], before: Sequence[int], end_of_text: int
 ) -> NDArray[np.uint32]:
     """Return the tokens of a pair with their marks, the chosen answer first. `encodings`: of its sides; `before` and
     `end_of_text`: what begins and ends plain texts.
@@ -80,11 +80,12 @@ def pair_tokens(
     Raises TrainerError (DATA_ERROR) if an answer has no token of its own.
     """
     found = []
-    for side, encoding, name in zip(pair.sides, encodings, (CHOSEN, REJECTED), strict=True):
-        ids, counted = list(encoding.ids), counted_tokens(encoding.offsets, side.counted)
+    for side, encoded, name in zip(pair.sides, encodings, (CHOSEN, REJECTED), strict=True):
+        ids, counted = encoded.ids, counted_tokens(encoded.begins, side.counted)
         if pair.is_plain:
-            ids, counted = [*before, *ids, end_of_text], [False] * len(before) + counted + [True]
-        if not any(counted[1:]):
+            ids = np.array([*before, *ids, end_of_text], dtype=np.uint32)
+            counted = np.concatenate([np.zeros(len(before), dtype=bool), counted, [True]])
+        if not counted[1:].any():
             raise data_error(
                 f"the {name} answer of the pair that begins with {side[:60]!r} has no token of its own: the tokenizer "
                 "joins it with the prompt; correct or remove the line"

@@ -5,6 +5,7 @@ who prepares them: each has shards of its own.
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from tokenizers import Tokenizer
 from trainer.contract.data import END_OF_TEXT, MixturePart, Sequences, TokenizerSpec
 from trainer.data.chat import ChatTemplate, Conversation, counted_tokens, has_template, read_conversations
 from trainer.data.documents import STRICT, Document, Piece, RawObject, Reading, data_error, read_documents
+from trainer.data.encoding import Encoded, LibraryEncoder
 from trainer.data.masks import MASKED_DTYPE, masked
 from trainer.data.pairs import Pair, pair_tokens, read_pairs
 from trainer.data.shards import (
@@ -38,10 +40,17 @@ _BATCH_DOCUMENTS, _BATCH_CHARACTERS = 256, 4_000_000  # per call of the tokenize
 Objects = Callable[[], Iterable[RawObject]]
 Observe = Callable[[str, str, NDArray[np.uint32]], None]
 """Called with (split, document, its stored tokens)."""
+EncodeBatches = Callable[[str, bool, Iterable[list[str]]], Iterator[list[Encoded]]]
+"""Called with (content of the tokenizer's file, whether the beginnings of tokens are needed, batches of texts)."""
 
 
 def ignore_document(split: str, document: str, tokens: NDArray[np.uint32]) -> None:
     """Do nothing."""
+
+
+def encode_by_library(tokenizer: str, has_begins: bool, batches: Iterable[list[str]]) -> Iterator[list[Encoded]]:
+    """Yield the tokens of each text of each batch, encoded by the library's threads."""
+    return map(LibraryEncoder(tokenizer, has_begins=has_begins), batches)
 
 
 @dataclass
@@ -139,28 +148,39 @@ class Preparation:
         assert end_of_text is not None, "every tokenizer that is trained here has it"
         return PreparationPlan(counts, documents, trained.to_str(pretty=True), size, end_of_text)
 
-    def tokenise(self, number: int, plan: PreparationPlan, observe: Observe = ignore_document) -> UnitTokens:
-        """Write the shards and document lengths of a unit."""
+    def tokenise(
+        self,
+        number: int,
+        plan: PreparationPlan,
+        observe: Observe = ignore_document,
+        encode: EncodeBatches = encode_by_library,
+    ) -> UnitTokens:
+        """Write the shards and document lengths of a unit. `encode` may read some batches in advance."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        tokenizer = Tokenizer.from_str(plan.tokenizer)
         dtype, shard_bytes = self._dtype(plan), self._shard_bytes
         writers = {split: ShardWriter(self._folder, split, number, dtype, shard_bytes) for split in SPLITS}
         text_bytes = dict.fromkeys(SPLITS, 0)
-        before = ids_before_text(tokenizer)  # templates of chats have them
+        before = ids_before_text(Tokenizer.from_str(plan.tokenizer))  # templates of chats have them
+        beginning, end = np.array(before, dtype=np.uint32), np.array([plan.end_of_text], dtype=np.uint32)
         split_of = Split(self._part.validation_fraction, plan.counts)
-        for batch in _batches(split_of.divide(self._readers[number](), number)):
-            # Only the slower call returns the character offsets of tokens.
-            encode = tokenizer.encode_batch if self._is_masked else tokenizer.encode_batch_fast
-            texts = [part for _, text in batch for part in (text.sides if isinstance(text, Pair) else (text,))]
-            encodings = iter(encode([str(text) for text in texts], add_special_tokens=False))
-            for split, text in batch:
+        pending: deque[list[tuple[str, str]]] = deque()
+
+        def texts() -> Iterator[list[str]]:
+            for batch in _batches(split_of.divide(self._readers[number](), number)):
+                pending.append(batch)
+                sides = (text.sides if isinstance(text, Pair) else (text,) for _, text in batch)
+                yield [str(side) for each in sides for side in each]
+
+        for encoded in encode(plan.tokenizer, self._is_masked, texts()):
+            encodings = iter(encoded)
+            for split, text in pending.popleft():
                 if isinstance(text, Pair):
                     tokens = pair_tokens(text, [next(encodings), next(encodings)], before, plan.end_of_text)
                 elif isinstance(text, Conversation):
-                    encoding = next(encodings)
-                    tokens = masked(encoding.ids, counted_tokens(encoding.offsets, text.counted))
+                    ids, begins = next(encodings)
+                    tokens = masked(ids, counted_tokens(begins, text.counted))
                 else:
-                    tokens = np.array([*before, *next(encodings).ids, plan.end_of_text], dtype=np.uint32)
+                    tokens = np.concatenate([beginning, next(encodings).ids, end])
                 writers[split].add(tokens)
                 observe(split, text, tokens)
                 text_bytes[split] += len(text.encode())

@@ -9,7 +9,7 @@ import numpy as np
 from trainer.contract.data import MixturePart
 from trainer.contract.data_report import Overlap
 from trainer.data.documents import RawObject, data_error, json_lines, read_documents
-from trainer.data_report.ngrams import Hashes, ngram_hashes, word_hashes
+from trainer.data_report.ngrams import Hashes, Words, ngram_hashes, word_hashes
 
 NGRAM_WORDS = 13
 
@@ -33,13 +33,16 @@ class EvaluationText:
         """Return what was compared."""
         return Overlap(ngram=NGRAM_WORDS, rows=self._rows, too_short=self._too_short)
 
-    def shared(self, words: Hashes) -> tuple[int, int]:
-        """Return (runs of a document that the evaluation data has too, its runs)."""
-        ngrams = ngram_hashes(words, NGRAM_WORDS)
+    def shared(self, words: Words) -> Iterator[tuple[int, int, int]]:
+        """Yield (document, its runs that the evaluation data has too, its runs) of each document that has some."""
+        ngrams, documents = words.runs(NGRAM_WORDS)
         if not len(ngrams) or not len(self._ngrams):
-            return 0, len(ngrams)
+            return
         places = np.minimum(np.searchsorted(self._ngrams, ngrams), len(self._ngrams) - 1)
-        return int((self._ngrams[places] == ngrams).sum()), len(ngrams)
+        shared = np.bincount(documents[self._ngrams[places] == ngrams], minlength=len(words.counts))
+        total = np.bincount(documents, minlength=len(words.counts))
+        for document in np.flatnonzero(shared).tolist():
+            yield document, int(shared[document]), int(total[document])
 
 
 def _rows_of(path: Path) -> Iterator[str]:

@@ -4,8 +4,8 @@ The data is read twice, as in every preparation. In the first pass the rows are 
 in the second, the documents are tokenised. Lengths, splits and sequences are those of the prepared data.
 """
 
-import json
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,24 +27,26 @@ from trainer.contract.data_report import (
 )
 from trainer.contract.run import EndClass
 from trainer.data.documents import Document, Piece, Place, RawObject, Reading, RowProblem
+from trainer.data.encoding import Encoded, WordEncoder
 from trainer.data.masks import unmasked
 from trainer.data.packing import IGNORED
-from trainer.data.prepare import Objects, Preparation, PreparationPlan, check_enough
+from trainer.data.prepare import Objects, Preparation, PreparationPlan, UnitCount, check_enough
 from trainer.data.shards import SPLITS, TOKENIZER_NAME, DatasetIndex, DocumentLengths
 from trainer.data.source import row_counts
 from trainer.data.tokenizer import ExistingTokenizer
-from trainer.data_report.conversations import check_conversation
+from trainer.data_report.checks import Batch, Checked, Checks
+from trainer.data_report.conversations import Messages
 from trainer.data_report.duplicates import Duplicates, Prompts
 from trainer.data_report.findings import Findings
-from trainer.data_report.ngrams import word_hashes
 from trainer.data_report.overlap import EvaluationText
 from trainer.data_report.preview import Preview
-from trainer.data_report.secrets import find_secrets
-from trainer.data_report.text import Scripts, check_text
+from trainer.data_report.processes import Pipeline
+from trainer.data_report.text import Scripts
 from trainer.errors import TrainerError
 
 MAX_ROW_BYTES = 64 * 2**20
 _DETAIL_CHARACTERS = 300
+_BATCH_CHARACTERS = 250_000  # checked at a time: some megabytes of memory in each process
 
 
 @dataclass(frozen=True)
@@ -56,17 +58,19 @@ class ReportOptions:
     evaluation: EvaluationText | None = None
 
 
-class _Checks(Reading):
-    """Checks each row of the first pass."""
+class _Rows(Reading):
+    """Collects what is wrong with the rows of the first pass."""
 
-    def __init__(self, options: ReportOptions, special_tokens: Sequence[str]) -> None:
+    def __init__(self, options: ReportOptions, checks: Pipeline[Batch, Checked]) -> None:
         self.max_row_bytes = options.max_row_bytes
         self.findings = Findings(options.max_places)
         self.scripts, self.duplicates, self.prompts = Scripts(), Duplicates(), Prompts()
         self.rows = self.read_bytes = 0
         self.is_active = True
-        self._evaluation, self._special_tokens = options.evaluation, special_tokens
-        self._messages: list[dict[str, Any]] | None = None
+        self._checks = checks
+        self._batch, self._characters = Batch(), 0
+        self._places: deque[Place] = deque()  # of the documents that are not checked yet
+        self._messages: Messages | None = None
 
     def count_bytes(self, raw: RawObject) -> RawObject:
         """Return the object; what is read of it in the first pass is counted."""
@@ -91,57 +95,40 @@ class _Checks(Reading):
         if not self.is_active:
             return
         self.rows += 1
-        place, text = document.place, str(document)
-        messages, self._messages = self._messages, None
-        if messages is not None:
-            self._check_conversation(place, messages)
-            # Without what the chat template adds, such as its special tokens.
-            text = "\n".join(_texts_of(messages))
-        data = np.frombuffer(text.encode(), dtype=np.uint8)
-        self.scripts.add(text, data)
-        for kind, detail in check_text(text, data, self._special_tokens):
-            self.findings.add(kind, place, detail)
-        for kind, detail in _first_of_kinds(text):
-            self.findings.add(kind, place, detail)
-        words = word_hashes(data)
-        self.duplicates.add(place, str(document), words)
-        if self._evaluation is not None:
-            shared, total = self._evaluation.shared(words)
-            if shared:
-                self.findings.add("evaluation_overlap", place, f"{shared} of {total} runs of words")
+        self._places.append(document.place)
+        self._batch.texts.append(str(document))
+        self._batch.messages.append(self._messages)
+        self._messages = None
+        self._characters += len(document)
+        if self._characters >= _BATCH_CHARACTERS:
+            self._check()
 
-    def _check_conversation(self, place: Place, messages: list[dict[str, Any]]) -> None:
-        for kind, detail in check_conversation(messages):
-            self.findings.add(kind, place, detail)
-        first = next(number for number, message in enumerate(messages) if message["role"] == "assistant")
-        if any((message.get("content") or "").strip() for message in messages[:first]):
-            self.prompts.add(place, json.dumps(messages[:first]), json.dumps(messages))
+    def _check(self) -> None:
+        batch, self._batch, self._characters = self._batch, Batch(), 0
+        for checked in self._checks.put(batch):
+            self._add(checked)
+
+    def _add(self, checked: Checked) -> None:
+        places = [self._places.popleft() for _ in checked.fingerprints.texts]
+        for number, kind, detail in sorted(checked.problems):
+            self.findings.add(kind, places[number], detail)
+        self.scripts.add(checked.scripts)
+        self.duplicates.add(places, checked.fingerprints)
+        for number, prompt, conversation in checked.prompts:
+            self.prompts.add(places[number], prompt, conversation)
 
     def finish(self) -> None:
         """Add what is known once all documents are read."""
+        self.is_active = False
+        self._check()
+        for checked in self._checks.finish():
+            self._add(checked)
         for copy, original in self.duplicates.exact():
             self.findings.add("exact_duplicate", copy, f"of {original.object}:{original.row}")
         for document, other, similarity in self.duplicates.near():
             self.findings.add("near_duplicate", document, f"{similarity:.0%} like {other.object}:{other.row}")
         for place, other in self.prompts.conflicts():
             self.findings.add("conflicting_answers", place, f"prompt of {other.object}:{other.row}")
-
-
-def _texts_of(messages: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the content of each message, and its calls as JSON."""
-    for message in messages:
-        yield message.get("content") or ""
-        if message.get("tool_calls"):
-            yield json.dumps(message["tool_calls"], ensure_ascii=False)
-
-
-def _first_of_kinds(text: str) -> Iterator[tuple[str, str]]:
-    """Yield (kind, what may be shown) of the secrets of a text, each kind once."""
-    seen: set[str] = set()
-    for kind, _, _, shown in find_secrets(text):
-        if kind not in seen:
-            seen.add(kind)
-            yield kind, shown
 
 
 @dataclass
@@ -217,53 +204,58 @@ def report_source(
     options: ReportOptions,
 ) -> SourceReport:
     """Report on one source, which is prepared in `folder`."""
-    checks = _Checks(options, special_tokens_of(tokenizer))
-    counted: list[Objects] = [partial(_counted, unit, checks) for unit in units]
-    preparation = Preparation(counted, part, tokenizer, folder, reading=checks)
-    tokens = _Tokens(training, checks.findings, part.format == "chat")
-    plan, index = _prepare(preparation, part, checks, tokens)
+    with Pipeline[Batch, Checked](Checks, special_tokens_of(tokenizer), options.evaluation) as checks:
+        rows = _Rows(options, checks)
+        counted: list[Objects] = [partial(_counted, unit, rows) for unit in units]
+        preparation = Preparation(counted, part, tokenizer, folder, reading=rows)
+        counts = [preparation.count(number) for number in range(preparation.num_units)]
+        rows.finish()
+    tokens = _Tokens(training, rows.findings, part.format == "chat")
+    plan, index = _prepare(preparation, part, counts, tokens)
     if index is not None:
         try:
             check_enough(folder, index, part.source, training)
         except TrainerError as error:
-            checks.findings.add("too_few_tokens", Place(part.source, 0), str(error))
+            rows.findings.add("too_few_tokens", Place(part.source, 0), str(error))
     splits, lengths, packing = _measure(folder, index, training, tokens)
     return SourceReport(
         source=part.source,
         format=part.format,
-        read_bytes=checks.read_bytes,
-        rows=checks.rows,
+        read_bytes=rows.read_bytes,
+        rows=rows.rows,
         vocab_size=0 if plan is None else plan.vocab_size,
         splits=splits,
         lengths=lengths,
         packing=packing,
-        scripts=checks.scripts.shares(),
+        scripts=rows.scripts.shares(),
         overlap=None if options.evaluation is None else options.evaluation.summary,
-        findings=checks.findings.result(checks.rows),
+        findings=rows.findings.result(rows.rows),
         preview=[]
         if plan is None
         else tokens.preview.result(Tokenizer.from_str(plan.tokenizer), is_masked=tokens.is_masked),
     )
 
 
-def _counted(unit: Objects, checks: _Checks) -> Iterator[RawObject]:
-    return map(checks.count_bytes, unit())
+def _counted(unit: Objects, rows: _Rows) -> Iterator[RawObject]:
+    return map(rows.count_bytes, unit())
 
 
 def _prepare(
-    preparation: Preparation, part: MixturePart, checks: _Checks, tokens: _Tokens
+    preparation: Preparation, part: MixturePart, counts: Sequence[UnitCount], tokens: _Tokens
 ) -> tuple[PreparationPlan | None, DatasetIndex | None]:
-    """Prepare the data. Return the plan and the index, None where there are not enough documents."""
-    counts = [preparation.count(number) for number in range(preparation.num_units)]
-    checks.is_active = False
-    checks.finish()
+    """Tokenise the data. Return the plan and the index, None where there are not enough documents."""
     try:
         plan = preparation.plan(counts)
     except TrainerError as error:
-        checks.findings.add("no_documents", Place(part.source, 0), str(error))
+        tokens.findings.add("no_documents", Place(part.source, 0), str(error))
         return None, None
-    units = [preparation.tokenise(number, plan, tokens.observe) for number in range(preparation.num_units)]
+    units = [preparation.tokenise(number, plan, tokens.observe, _encode) for number in range(preparation.num_units)]
     return plan, preparation.finish(plan, units)
+
+
+def _encode(tokenizer: str, has_begins: bool, batches: Iterable[list[str]]) -> Iterator[list[Encoded]]:
+    with Pipeline[list[str], list[Encoded]](partial(WordEncoder, has_begins=has_begins), tokenizer) as encoder:
+        yield from encoder.map(batches)
 
 
 def special_tokens_of(tokenizer: TokenizerSpec | ExistingTokenizer) -> list[str]:
