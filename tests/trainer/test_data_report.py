@@ -26,10 +26,11 @@ from trainer.data.packing import IGNORED
 from trainer.data.prepare import Preparation
 from trainer.data.source import PreparedSource, Source
 from trainer.data.tokenizer import train_tokenizer
-from trainer.data_report.duplicates import MIN_SIMILARITY, Duplicates
-from trainer.data_report.ngrams import word_hashes
+from trainer.data_report.duplicates import MIN_SIMILARITY, Duplicates, Fingerprints
+from trainer.data_report.ngrams import word_hashes, words_of
 from trainer.data_report.report import ReportOptions, make_report
 from trainer.data_report.secrets import find_secrets, is_iban, is_luhn_valid
+from trainer.data_report.text import TextBatch
 from trainer.errors import TrainerError
 from trainer.standalone.data_report import report_on_files
 from trainer.standalone.job_file import read_job
@@ -274,9 +275,9 @@ def similar_rows(share: float, words: int = 400) -> tuple[str, str]:
 
 @pytest.mark.parametrize(("share", "is_near"), [(0.97, True), (0.9, True), (0.6, False), (0.3, False)])
 def test_documents_are_near_duplicates_by_the_share_of_equal_runs(share: float, is_near: bool) -> None:
-    duplicates = Duplicates()
-    for row, text in enumerate(similar_rows(share), start=1):
-        duplicates.add(Place("a", row), text, word_hashes(np.frombuffer(text.encode(), np.uint8)))
+    duplicates, texts = Duplicates(), similar_rows(share)
+    batch = TextBatch(texts)
+    duplicates.add([Place("a", 1), Place("a", 2)], Fingerprints.of(texts, words_of(batch.data, batch.begins)))
     near = list(duplicates.near())
     assert [(document.row, other.row) for document, other, _ in near] == ([(2, 1)] if is_near else [])
     assert all(similarity == pytest.approx(share, abs=0.1) for _, _, similarity in near)

@@ -59,6 +59,11 @@ class WordEncoder:
                 self._characters[number] = len(token)  # byte-level: a character for each byte
         self._forget()
 
+    @property
+    def is_quick(self) -> bool:
+        """Return whether words are looked up: the tokenizer divides texts in a way that is known here."""
+        return self._words is not None
+
     def __call__(self, texts: Sequence[str]) -> list[Encoded]:
         """Return the tokens of each text, without those that the tokenizer adds at its beginning and end."""
         if self._words is None:

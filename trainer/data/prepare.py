@@ -5,10 +5,13 @@ who prepares them: each has shards of its own.
 """
 
 import hashlib
+import os
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +43,7 @@ _BATCH_DOCUMENTS, _BATCH_CHARACTERS = 256, 4_000_000  # per call of the tokenize
 Objects = Callable[[], Iterable[RawObject]]
 Observe = Callable[[str, str, NDArray[np.uint32]], None]
 """Called with (split, document, its stored tokens)."""
+Text = TypeVar("Text", bound=str)
 EncodeBatches = Callable[[str, bool, Iterable[list[str]]], Iterator[list[Encoded]]]
 """Called with (content of the tokenizer's file, whether the beginnings of tokens are needed, batches of texts)."""
 
@@ -109,11 +113,16 @@ class Preparation:
         folder: Path,
         shard_bytes: int = MAX_SHARD_BYTES,
         reading: Reading = STRICT,
+        *,
+        has_spool: bool = False,
     ) -> None:
         """Set up for `folder`, which is created, with a tokenizer that is trained here or read from a file.
 
-        Each unit is read twice: to count and sample, and to tokenise.
+        Each unit is read twice: to count and sample, and to tokenise. `has_spool`: the documents are stored in the
+        folder when they are counted, and the same process reads them there when it tokenises, which saves reading rows
+        and rendering conversations again.
         """
+        self._has_spool = has_spool
         self.num_units, self._readers = len(units), [_reader(unit, part, tokenizer, reading) for unit in units]
         self._part, self._tokenizer, self._folder, self._shard_bytes = part, tokenizer, folder, shard_bytes
         self._sample_size = tokenizer.sample_size if isinstance(tokenizer, TokenizerSpec) else 0
@@ -125,10 +134,34 @@ class Preparation:
         # Joined samples are thinned, by half at most; so they are twice as large as needed, if there are several.
         size = self._sample_size if self.num_units == 1 else -(-2 * self._sample_size // self.num_units)
         count, sample = DocumentCount(), EvenSample(size)
-        for document in self._readers[number]():
+        documents = self._readers[number]()
+        for document in self._spooled(number, documents) if self._has_spool else documents:
             count.add(document)
             sample.add(document)
         return UnitCount(count, sample.sample)
+
+    def _spooled(self, number: int, documents: Iterable[Document]) -> Iterator[Document]:
+        """Yield the documents of a unit, and store them."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with self._spool(number).open("wb") as file:
+            for batch in _batches(("", document) for document in documents):
+                stored = [document for _, document in batch]
+                pickle.dump(stored, file, protocol=pickle.HIGHEST_PROTOCOL)
+                yield from stored
+
+    def _spool(self, number: int) -> Path:
+        return self._folder / f"documents-{number:05d}.pickle"
+
+    def _documents(self, number: int) -> Iterator[Document]:
+        """Yield the documents of a unit that was counted."""
+        if not self._has_spool:
+            yield from self._readers[number]()
+            return
+        with self._spool(number).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            while file.tell() < size:
+                yield from pickle.load(file)  # noqa: S301 - written by this process
+        self._spool(number).unlink()
 
     def plan(self, units: Sequence[UnitCount]) -> PreparationPlan:
         """Train or read the tokenizer. `units`: all of them, in order."""
@@ -166,7 +199,7 @@ class Preparation:
         pending: deque[list[tuple[str, str]]] = deque()
 
         def texts() -> Iterator[list[str]]:
-            for batch in _batches(split_of.divide(self._readers[number](), number)):
+            for batch in _batches(split_of.divide(self._documents(number), number)):
                 pending.append(batch)
                 sides = (text.sides if isinstance(text, Pair) else (text,) for _, text in batch)
                 yield [str(side) for each in sides for side in each]
@@ -312,8 +345,8 @@ def check_enough(folder: Path, index: DatasetIndex, source: str, training: Seque
             )
 
 
-def _batches(texts: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    batch: list[tuple[str, str]] = []
+def _batches(texts: Iterable[tuple[str, Text]]) -> Iterator[list[tuple[str, Text]]]:
+    batch: list[tuple[str, Text]] = []
     characters = 0
     for split, text in texts:
         batch.append((split, text))

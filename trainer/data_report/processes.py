@@ -1,13 +1,15 @@
 """Compute batches in processes beside this one, with the results in order. Little data is computed here: a process
 takes some tenths of a second to start."""
 
-import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from multiprocessing.connection import Connection
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -20,8 +22,8 @@ BATCHES_HERE = 16
 """Batches that are computed before processes are started."""
 _PER_PROCESS = 2  # batches in memory
 
-# A new interpreter has none of the threads and connections of the agent.
-_context = multiprocessing.get_context("spawn")
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from trainer.data_report import processes; processes.serve({number})"
+"""A new interpreter, unlike a fork, has none of the agent's threads, and it does not run the caller's program."""
 
 
 class Pipeline(Generic[Batch, Result]):
@@ -36,7 +38,7 @@ class Pipeline(Generic[Batch, Result]):
         self._threads: ThreadPoolExecutor | None = None
         self._pending: deque[Future[Result]] = deque()
         self._idle: SimpleQueue[Connection] = SimpleQueue()
-        self._started: list[tuple[multiprocessing.process.BaseProcess, Connection]] = []
+        self._started: list[tuple[subprocess.Popen[bytes], Connection]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -50,7 +52,7 @@ class Pipeline(Generic[Batch, Result]):
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
         for process, _ in self._started:
-            process.join()
+            process.wait()
 
     def put(self, batch: Batch) -> Iterator[Result]:
         """Add a batch. Yield results of earlier batches, or of this one, that are complete."""
@@ -77,10 +79,11 @@ class Pipeline(Generic[Batch, Result]):
 
     def _start(self) -> ThreadPoolExecutor:
         for _ in range(self._count):
-            here, there = _context.Pipe()
-            process = _context.Process(target=_run, args=(there, self._make, self._arguments), daemon=True)
-            process.start()
+            here, there = Pipe()
+            program = _PROGRAM.format(path=sys.path, number=there.fileno())
+            process = subprocess.Popen([sys.executable, "-c", program], pass_fds=[there.fileno()])
             there.close()
+            here.send((self._make, self._arguments))
             self._started.append((process, here))
             self._idle.put(here)
         return ThreadPoolExecutor(self._count)
@@ -99,18 +102,21 @@ class Pipeline(Generic[Batch, Result]):
         return result
 
 
-def _run(connection: Connection, make: Callable[..., Callable[[Any], Any]], arguments: tuple[Any, ...]) -> None:
-    """Compute batches until the other end is closed, as it is when its process ends."""
+def serve(number: int) -> None:
+    """Compute batches that arrive at the connection with this file descriptor, until its other end is closed, as it is
+    when its process ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["RAYON_NUM_THREADS"] = "1"  # of the tokenizers library: each core has a process
-    compute = make(*arguments)
-    while True:
-        try:
-            batch = connection.recv()
-        except EOFError:
-            return
-        try:
-            result = compute(batch)
-        except Exception as error:  # noqa: BLE001 - raised again by the process that reads the data
-            result = error
-        connection.send(result)
+    connection = Connection(number)
+    with suppress(EOFError, ConnectionError):
+        make, arguments = connection.recv()
+        compute = make(*arguments)
+        while True:
+            connection.send(_result(compute, connection.recv()))
+
+
+def _result(compute: Callable[[Any], Any], batch: Any) -> Any:
+    try:
+        return compute(batch)
+    except Exception as error:  # noqa: BLE001 - raised again by the process that reads the data
+        return error

@@ -1,7 +1,7 @@
 """Make the report of the sources of a spec: prepare each in a folder as training does, and look at what is read.
 
-The data is read twice, as in every preparation. In the first pass the rows are checked, and invalid ones are collected;
-in the second, the documents are tokenised. Lengths, splits and sequences are those of the prepared data.
+In a first pass the rows are read and checked, and invalid ones are collected; in the second, the documents are
+tokenised. Lengths, splits and sequences are those of the prepared data.
 """
 
 from collections import deque
@@ -46,7 +46,7 @@ from trainer.errors import TrainerError
 
 MAX_ROW_BYTES = 64 * 2**20
 _DETAIL_CHARACTERS = 300
-_BATCH_CHARACTERS = 250_000  # checked at a time: some megabytes of memory in each process
+BATCH_CHARACTERS = 250_000  # checked at a time: some megabytes of memory in each process
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class _Rows(Reading):
         self._batch.messages.append(self._messages)
         self._messages = None
         self._characters += len(document)
-        if self._characters >= _BATCH_CHARACTERS:
+        if self._characters >= BATCH_CHARACTERS:
             self._check()
 
     def _check(self) -> None:
@@ -207,7 +207,7 @@ def report_source(
     with Pipeline[Batch, Checked](Checks, special_tokens_of(tokenizer), options.evaluation) as checks:
         rows = _Rows(options, checks)
         counted: list[Objects] = [partial(_counted, unit, rows) for unit in units]
-        preparation = Preparation(counted, part, tokenizer, folder, reading=rows)
+        preparation = Preparation(counted, part, tokenizer, folder, reading=rows, has_spool=True)
         counts = [preparation.count(number) for number in range(preparation.num_units)]
         rows.finish()
     tokens = _Tokens(training, rows.findings, part.format == "chat")
