@@ -273,13 +273,10 @@ class PrepareSpec(CheckedModel):
         if self.tokenizer.kind == "model":
             message = "tokenizer.kind `model` comes with a model to train; the job that trains it prepares its data"
             yield FieldConflict("tokenizer.kind", message)
-        if any(part.format == "preference" for part in self.data.parts):
+        if self.report is None and any(part.format == "preference" for part in self.data.parts):
             message = (
                 "data.format preference is tokenised with the tokenizer of the model that is trained; the job that "
                 "trains it prepares its data"
-                if self.report is None
-                else "report reads texts and conversations, not the pairs of data.format preference; the job that "
-                "trains on them checks each line before its first step"
             )
             yield FieldConflict("data.mixture" if self.data.mixture else "data.format", message)
         yield from self.tokenizer.conflicts_with(self.data)

@@ -3,7 +3,8 @@ one core, by encoding each distinct word once."""
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -23,13 +24,40 @@ class Encoded(NamedTuple):
     begins: NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class EncodedTexts:
+    """The tokens of texts, one text after the other, which another process sends in less time than many arrays.
+    `ends`: of each text."""
+
+    ids: NDArray[np.uint32]
+    begins: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+    @classmethod
+    def join(cls, texts: Sequence[Encoded]) -> "EncodedTexts":
+        """Return the tokens of texts that were encoded one by one."""
+        ids, begins = ([getattr(text, name) for text in texts] for name in Encoded._fields)
+        return cls(
+            np.concatenate([np.empty(0, dtype=np.uint32), *ids]),
+            np.concatenate([np.empty(0, dtype=np.int64), *begins]),
+            np.cumsum([len(each) for each in ids], dtype=np.int64),
+        )
+
+    def __iter__(self) -> Iterator[Encoded]:
+        """Yield the tokens of each text."""
+        start = 0
+        for stop in self.ends.tolist():
+            yield Encoded(self.ids[start:stop], self.begins[start:stop])
+            start = stop
+
+
 class LibraryEncoder:
     """Encodes texts by the tokenizers library, with its own threads. `tokenizer`: content of its file."""
 
     def __init__(self, tokenizer: str, *, has_begins: bool) -> None:
         self._tokenizer, self.has_begins = Tokenizer.from_str(tokenizer), has_begins
 
-    def __call__(self, texts: Sequence[str]) -> list[Encoded]:
+    def __call__(self, texts: Sequence[str]) -> EncodedTexts:
         """Return the tokens of each text, without those that the tokenizer adds at its beginning and end."""
         # Only the slower call returns the character offsets of tokens.
         encode = self._tokenizer.encode_batch if self.has_begins else self._tokenizer.encode_batch_fast
@@ -39,7 +67,7 @@ class LibraryEncoder:
             offsets = chain.from_iterable(encoding.offsets) if self.has_begins else ()
             begins = np.fromiter(offsets, dtype=np.int64)[::2]
             found.append(Encoded(ids, begins))
-        return found
+        return EncodedTexts.join(found)
 
 
 class WordEncoder:
@@ -64,16 +92,18 @@ class WordEncoder:
         """Return whether words are looked up: the tokenizer divides texts in a way that is known here."""
         return self._words is not None
 
-    def __call__(self, texts: Sequence[str]) -> list[Encoded]:
+    def __call__(self, texts: Sequence[str]) -> EncodedTexts:
         """Return the tokens of each text, without those that the tokenizer adds at its beginning and end."""
         if self._words is None:
             return self._library(texts)
         is_ascii = [text.isascii() for text in texts]
+        if all(is_ascii):
+            return self._encode(list(texts))
         quick = iter(self._encode([text for text, plain in zip(texts, is_ascii, strict=True) if plain]))
         slow = iter(self._library([text for text, plain in zip(texts, is_ascii, strict=True) if not plain]))
-        return [next(quick) if plain else next(slow) for plain in is_ascii]
+        return EncodedTexts.join([next(quick) if plain else next(slow) for plain in is_ascii])
 
-    def _encode(self, texts: list[str]) -> list[Encoded]:
+    def _encode(self, texts: list[str]) -> EncodedTexts:
         words, ends = self._divide(texts)
         self._learn(words)
         numbers = np.fromiter(map(self._numbers.__getitem__, words), dtype=np.int64, count=len(words))
@@ -81,22 +111,16 @@ class WordEncoder:
         after = np.cumsum(counts)
         places = np.arange(counts.sum()) + np.repeat(self._begins[numbers] - (after - counts), counts)
         ids = self._ids[places]
-        stops = np.append(0, after)[np.array(ends, dtype=np.int64)].tolist()
-        none = np.empty(0, dtype=np.int64)
+        stops = np.append(0, after)[np.array(ends, dtype=np.int64)]
         if not self._has_begins:
-            return [Encoded(ids[start:stop], none) for start, stop in zip([0, *stops], stops, strict=False)]
-        sizes = self._characters[ids]
-        begins = np.cumsum(sizes) - sizes
-        found, before = [], 0
-        for text, start, stop in zip(texts, [0, *stops], stops, strict=False):
-            size = int(sizes[start:stop].sum())
-            # A vocabulary without some bytes leaves them out.
-            is_complete = size == len(text)
-            found.append(
-                Encoded(ids[start:stop], begins[start:stop] - before) if is_complete else self._library([text])[0]
-            )
-            before += size
-        return found
+            return EncodedTexts(ids, np.empty(0, dtype=np.int64), stops)
+        sizes = np.append(0, np.cumsum(self._characters[ids]))
+        starts = np.append(0, stops[:-1])[: len(stops)]
+        begins = sizes[:-1] - np.repeat(sizes[starts], stops - starts)
+        found = EncodedTexts(ids, begins, stops)
+        if (sizes[stops] - sizes[starts]).tolist() == list(map(len, texts)):
+            return found
+        return self._library(texts)  # a vocabulary without some bytes leaves them out
 
     def _divide(self, texts: list[str]) -> tuple[list[str], list[int]]:
         """Return the words of all texts, and how many there are up to the end of each."""

@@ -19,10 +19,10 @@ from tokenizers import Tokenizer
 
 from trainer.contract.data import END_OF_TEXT, MixturePart, Sequences, TokenizerSpec
 from trainer.data.chat import ChatTemplate, Conversation, counted_tokens, has_template, read_conversations
-from trainer.data.documents import STRICT, Document, Piece, RawObject, Reading, data_error, read_documents
-from trainer.data.encoding import Encoded, LibraryEncoder
+from trainer.data.documents import STRICT, Document, Piece, RawObject, Reading, RowProblem, data_error, read_documents
+from trainer.data.encoding import EncodedTexts, LibraryEncoder
 from trainer.data.masks import MASKED_DTYPE, masked
-from trainer.data.pairs import Pair, pair_tokens, read_pairs
+from trainer.data.pairs import Pair, PairProblem, pair_tokens, read_pairs
 from trainer.data.shards import (
     MAX_SHARD_BYTES,
     SPLITS,
@@ -44,7 +44,7 @@ Objects = Callable[[], Iterable[RawObject]]
 Observe = Callable[[str, str, NDArray[np.uint32]], None]
 """Called with (split, document, its stored tokens)."""
 Text = TypeVar("Text", bound=str)
-EncodeBatches = Callable[[str, bool, Iterable[list[str]]], Iterator[list[Encoded]]]
+EncodeBatches = Callable[[str, bool, Iterable[list[str]]], Iterator[EncodedTexts]]
 """Called with (content of the tokenizer's file, whether the beginnings of tokens are needed, batches of texts)."""
 
 
@@ -52,7 +52,7 @@ def ignore_document(split: str, document: str, tokens: NDArray[np.uint32]) -> No
     """Do nothing."""
 
 
-def encode_by_library(tokenizer: str, has_begins: bool, batches: Iterable[list[str]]) -> Iterator[list[Encoded]]:
+def encode_by_library(tokenizer: str, has_begins: bool, batches: Iterable[list[str]]) -> Iterator[EncodedTexts]:
     """Yield the tokens of each text of each batch, encoded by the library's threads."""
     return map(LibraryEncoder(tokenizer, has_begins=has_begins), batches)
 
@@ -122,7 +122,7 @@ class Preparation:
         folder when they are counted, and the same process reads them there when it tokenises, which saves reading rows
         and rendering conversations again.
         """
-        self._has_spool = has_spool
+        self._has_spool, self._reading = has_spool, reading
         self.num_units, self._readers = len(units), [_reader(unit, part, tokenizer, reading) for unit in units]
         self._part, self._tokenizer, self._folder, self._shard_bytes = part, tokenizer, folder, shard_bytes
         self._sample_size = tokenizer.sample_size if isinstance(tokenizer, TokenizerSpec) else 0
@@ -208,7 +208,12 @@ class Preparation:
             encodings = iter(encoded)
             for split, text in pending.popleft():
                 if isinstance(text, Pair):
-                    tokens = pair_tokens(text, [next(encodings), next(encodings)], before, plan.end_of_text)
+                    sides = [next(encodings), next(encodings)]
+                    try:
+                        tokens = pair_tokens(text, sides, before, plan.end_of_text)
+                    except PairProblem as error:
+                        self._reading.on_problem(RowProblem(error.kind, text.place, str(error)))
+                        continue
                 elif isinstance(text, Conversation):
                     ids, begins = next(encodings)
                     tokens = masked(ids, counted_tokens(begins, text.counted))
@@ -278,7 +283,9 @@ def _reader(
         end_of_text = Tokenizer.from_file(str(tokenizer.file)).id_to_token(tokenizer.end_of_text) or END_OF_TEXT
     template = ChatTemplate.from_model(model, end_of_text)
     if part.format == "preference":
-        return lambda: read_pairs(objects(), template if has_template(model) else None, reading)
+        # Without a model, which only a data report allows, conversations have the default template.
+        own = template if model is None or has_template(model) else None
+        return lambda: read_pairs(objects(), own, reading)
     return lambda: read_conversations(objects(), part, template, reading)
 
 

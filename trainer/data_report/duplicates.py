@@ -154,6 +154,31 @@ def _first_of_equal(values: Hashes) -> NDArray[np.int64]:
     return found
 
 
+class Preferences:
+    """Prompts with their chosen and rejected answers, for pairs that contradict an earlier one."""
+
+    def __init__(self) -> None:
+        self._places, self._chosen, self._rejected = _Places(), array("Q"), array("Q")
+
+    def add(self, place: Place, chosen: int, rejected: int) -> None:
+        """Add a pair: the hashes of its prompt with each answer."""
+        self._places.add(place)
+        self._chosen.append(chosen)
+        self._rejected.append(rejected)
+
+    def contradictions(self) -> Iterator[tuple[Place, Place]]:
+        """Yield (pair, the first earlier one that prefers the answer which it rejects), in order."""
+        chosen, rejected = (np.asarray(each, dtype=np.uint64) for each in (self._chosen, self._rejected))
+        pairs, opposites = mix(chosen) + rejected, mix(rejected) + chosen
+        order = np.argsort(pairs, kind="stable")
+        places = np.searchsorted(pairs, opposites, sorter=order)
+        first = order[np.minimum(places, len(order) - 1)] if len(order) else order
+        numbers = np.arange(len(first))
+        is_opposite = (pairs[first] == opposites) & (first < numbers) & (chosen != rejected)
+        for number in np.flatnonzero(is_opposite).tolist():
+            yield self._places[number], self._places[int(first[number])]
+
+
 class Prompts:
     """Prompts and answers of conversations, for equal prompts with different answers."""
 

@@ -22,21 +22,22 @@ from trainer.contract.data_report import (
     DataReport,
     Lengths,
     Packing,
+    PairReport,
     SourceReport,
     SplitReport,
 )
-from trainer.contract.run import EndClass
 from trainer.data.documents import Document, Piece, Place, RawObject, Reading, RowProblem
-from trainer.data.encoding import Encoded, WordEncoder
-from trainer.data.masks import unmasked
+from trainer.data.encoding import EncodedTexts, WordEncoder
+from trainer.data.masks import num_chosen, unmasked
 from trainer.data.packing import IGNORED
+from trainer.data.pairs import Pair
 from trainer.data.prepare import Objects, Preparation, PreparationPlan, UnitCount, check_enough
 from trainer.data.shards import SPLITS, TOKENIZER_NAME, DatasetIndex, DocumentLengths
 from trainer.data.source import row_counts
 from trainer.data.tokenizer import ExistingTokenizer
 from trainer.data_report.checks import Batch, Checked, Checks
 from trainer.data_report.conversations import Messages
-from trainer.data_report.duplicates import Duplicates, Prompts
+from trainer.data_report.duplicates import Duplicates, Preferences, Prompts
 from trainer.data_report.findings import Findings
 from trainer.data_report.overlap import EvaluationText
 from trainer.data_report.preview import Preview
@@ -64,7 +65,8 @@ class _Rows(Reading):
     def __init__(self, options: ReportOptions, checks: Pipeline[Batch, Checked]) -> None:
         self.max_row_bytes = options.max_row_bytes
         self.findings = Findings(options.max_places)
-        self.scripts, self.duplicates, self.prompts = Scripts(), Duplicates(), Prompts()
+        self.scripts, self.duplicates = Scripts(), Duplicates()
+        self.prompts, self.preferences = Prompts(), Preferences()
         self.rows = self.read_bytes = 0
         self.is_active = True
         self._checks = checks
@@ -73,31 +75,28 @@ class _Rows(Reading):
         self._messages: Messages | None = None
 
     def count_bytes(self, raw: RawObject) -> RawObject:
-        """Return the object; what is read of it in the first pass is counted."""
+        """Return the object; what is read of it is counted."""
 
         def counted() -> Iterator[bytes]:
             for block in raw.read():
-                self.read_bytes += len(block) if self.is_active else 0
+                self.read_bytes += len(block)
                 yield block
 
         return RawObject(raw.name, counted)
 
     def on_problem(self, problem: RowProblem) -> None:
-        if self.is_active:
-            self.rows += 1
-            # The content of the row is not part of these messages, apart from names of fields.
-            self.findings.add(problem.kind, problem.place, problem.message[:_DETAIL_CHARACTERS])
+        # What is found when a pair is tokenised is about a row that was counted.
+        self.rows += self.is_active
+        self.findings.add(problem.kind, problem.place, problem.message[:_DETAIL_CHARACTERS])
 
     def on_conversation(self, place: Place, messages: list[dict[str, Any]]) -> None:
         self._messages = messages
 
     def on_document(self, document: Document) -> None:
-        if not self.is_active:
-            return
         self.rows += 1
         self._places.append(document.place)
         self._batch.texts.append(str(document))
-        self._batch.messages.append(self._messages)
+        self._batch.contents.append(document.answers if isinstance(document, Pair) else self._messages)
         self._messages = None
         self._characters += len(document)
         if self._characters >= BATCH_CHARACTERS:
@@ -116,6 +115,8 @@ class _Rows(Reading):
         self.duplicates.add(places, checked.fingerprints)
         for number, prompt, conversation in checked.prompts:
             self.prompts.add(places[number], prompt, conversation)
+        for number, chosen, rejected in checked.pairs:
+            self.preferences.add(places[number], chosen, rejected)
 
     def finish(self) -> None:
         """Add what is known once all documents are read."""
@@ -129,6 +130,29 @@ class _Rows(Reading):
             self.findings.add("near_duplicate", document, f"{similarity:.0%} like {other.object}:{other.row}")
         for place, other in self.prompts.conflicts():
             self.findings.add("conflicting_answers", place, f"prompt of {other.object}:{other.row}")
+        for place, other in self.preferences.contradictions():
+            self.findings.add("contradicting_pairs", place, f"opposite of {other.object}:{other.row}")
+
+
+@dataclass
+class _Pairs:
+    """Learned tokens of chosen and rejected answers."""
+
+    pairs: int = 0
+    chosen: int = 0
+    rejected: int = 0
+    longer: int = 0
+
+    def add(self, chosen: int, rejected: int) -> None:
+        self.pairs, self.longer = self.pairs + 1, self.longer + (chosen > rejected)
+        self.chosen, self.rejected = self.chosen + chosen, self.rejected + rejected
+
+    def result(self) -> PairReport:
+        of = max(1, self.pairs)
+        return PairReport(
+            pairs=self.pairs, chosen_mean=self.chosen / of, rejected_mean=self.rejected / of,
+            chosen_longer=self.longer / of,
+        )  # fmt: skip
 
 
 @dataclass
@@ -139,6 +163,7 @@ class _Tokens:
     findings: Findings
     is_masked: bool
     preview: Preview = field(default_factory=Preview)
+    pairs: _Pairs = field(default_factory=_Pairs)
     documents: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
     learned: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
 
@@ -157,6 +182,9 @@ class _Tokens:
             taken = targets[: length - 1] if data.long_documents == "truncate" else targets
             if not taken.any():
                 self.findings.add("nothing_learned", document.place, f"{len(tokens):,} tokens")
+        if isinstance(document, Pair) and targets is not None:
+            chosen = num_chosen(tokens)
+            self.pairs.add(int(targets[: chosen - 1].sum()), int(targets[chosen:].sum()))
         self.preview.add(document, tokens)
 
 
@@ -169,15 +197,9 @@ def make_report(
 ) -> DataReport:
     """Report on all sources of `training.data`. `units`: of each source. `folder`: for what is prepared.
 
-    Raises TrainerError if objects cannot be read, and (BAD_SPEC) for pairs of preference data.
+    Raises TrainerError if objects cannot be read.
     """
     parts = training.data.parts
-    if any(part.format == "preference" for part in parts):
-        message = (
-            "training.data.format preference: the data report reads texts and conversations, not pairs of answers; "
-            "a run checks each line of them before its first step"
-        )
-        raise TrainerError(EndClass.BAD_SPEC, message)
     trainer = 0 if isinstance(tokenizer, ExistingTokenizer) else tokenizer.trainer_among(parts)
     found: dict[int, SourceReport] = {}
     # The part that trains the tokenizer comes first.
@@ -210,7 +232,7 @@ def report_source(
         preparation = Preparation(counted, part, tokenizer, folder, reading=rows, has_spool=True)
         counts = [preparation.count(number) for number in range(preparation.num_units)]
         rows.finish()
-    tokens = _Tokens(training, rows.findings, part.format == "chat")
+    tokens = _Tokens(training, rows.findings, part.format in ("chat", "preference"))
     plan, index = _prepare(preparation, part, counts, tokens)
     if index is not None:
         try:
@@ -233,6 +255,7 @@ def report_source(
         preview=[]
         if plan is None
         else tokens.preview.result(Tokenizer.from_str(plan.tokenizer), is_masked=tokens.is_masked),
+        pairs=tokens.pairs.result() if part.format == "preference" else None,
     )
 
 
@@ -253,8 +276,8 @@ def _prepare(
     return plan, preparation.finish(plan, units)
 
 
-def _encode(tokenizer: str, has_begins: bool, batches: Iterable[list[str]]) -> Iterator[list[Encoded]]:
-    with Pipeline[list[str], list[Encoded]](partial(WordEncoder, has_begins=has_begins), tokenizer) as encoder:
+def _encode(tokenizer: str, has_begins: bool, batches: Iterable[list[str]]) -> Iterator[EncodedTexts]:
+    with Pipeline[list[str], EncodedTexts](partial(WordEncoder, has_begins=has_begins), tokenizer) as encoder:
         yield from encoder.map(batches)
 
 

@@ -96,3 +96,22 @@ def test_a_job_reports_on_a_data_set_and_members_of_its_team_read_it(
     world.finish(attempt.backend_name, 0)
     drive.settle()
     assert Job.objects.get(pk=attempt.job_id).status == "succeeded"
+
+
+def test_a_job_reports_on_pairs(api: Any, run_job: Callable[[dict], Attempt]) -> None:
+    rows = [
+        {"prompt": f"Is {number} even?", "chosen": " Yes.", "rejected": f" Perhaps, says {number * 7919}."}
+        for number in range(60)
+    ]
+    rows.append({"prompt": "Is 1 even?", "chosen": rows[1]["rejected"], "rejected": " Yes."})
+    content = "\n".join(map(json.dumps, rows)).encode()
+    dataset = upload(api, content, name="pairs", content_type="application/jsonl").json()
+    spec = report_spec("dataset:pairs")
+    spec["prepare"]["data"] |= {"format": "preference", "packing": "documents", "long_documents": "drop"}
+    run_job(spec)
+    (source,) = api.get(f"/api/v1/datasets/{dataset['id']}/report").json()["report"]["sources"]
+    (found,) = [each for each in source["findings"] if each["kind"] == "contradicting_pairs"]
+    assert [place["row"] for place in found["places"]] == [61]
+    assert source["pairs"]["pairs"] == 61
+    assert source["pairs"]["chosen_longer"] == pytest.approx(1 / 61)
+    assert [each["answer"] for each in source["preview"]][:2] == ["chosen", "rejected"]
