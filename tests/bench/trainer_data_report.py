@@ -17,6 +17,7 @@ from tests.bench.defects import Planted, score, write_corpus
 from trainer.contract.data import DataSpec
 from trainer.contract.data_report import SourceReport
 from trainer.contract.training import TrainingSpec
+from trainer.data.documents import RawObject
 from trainer.data_report.overlap import EvaluationText
 from trainer.data_report.report import ReportOptions
 from trainer.standalone.data_report import report_on_files
@@ -28,7 +29,7 @@ EVERYTHING = 10**9
 
 def report_on(planted: Planted, form: str) -> SourceReport:
     """Return the report of a planted corpus, with every place."""
-    evaluation = EvaluationText([planted.evaluation]) if form == "text" else None
+    evaluation = EvaluationText([RawObject.file(planted.evaluation)]) if form == "text" else None
     options = ReportOptions(EVERYTHING, defects.MAX_ROW_BYTES, evaluation)
     return report_on_files(training_of(form), [planted.path], options).sources[0]
 

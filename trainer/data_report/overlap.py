@@ -1,7 +1,6 @@
 """Text that documents share with evaluation data: runs of 13 words, as in Brown et al. (2020), appendix C."""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,11 @@ NGRAM_WORDS = 13
 class EvaluationText:
     """The runs of words of evaluation data, 8 bytes each in memory. Of JSON lines, all texts of a row are joined."""
 
-    def __init__(self, files: Sequence[Path]) -> None:
-        """Read the files. Raises TrainerError (DATA_ERROR) for one that cannot be read."""
+    def __init__(self, objects: Iterable[RawObject]) -> None:
+        """Read the objects. Raises TrainerError (DATA_ERROR) for one that cannot be read."""
         found = []
         self._rows = self._too_short = 0
-        for text in (text for path in files for text in _rows_of(path)):
+        for text in (text for raw in objects for text in _rows_of(raw)):
             words = word_hashes(np.frombuffer(text.encode(errors="replace"), dtype=np.uint8))
             self._rows += 1
             self._too_short += len(words) < NGRAM_WORDS
@@ -45,14 +44,14 @@ class EvaluationText:
             yield document, int(shared[document]), int(total[document])
 
 
-def _rows_of(path: Path) -> Iterator[str]:
-    if path.suffix in (".parquet", ".pq"):
-        raise data_error(f"{path}: evaluation data is read from JSON lines and text; convert it to JSON lines")
-    if path.suffix in (".jsonl", ".ndjson", ".json"):
-        for _, record in json_lines(RawObject.file(path)):
+def _rows_of(raw: RawObject) -> Iterator[str]:
+    if raw.name.endswith((".parquet", ".pq")):
+        raise data_error(f"{raw.name}: evaluation data is read from JSON lines and text; convert it to JSON lines")
+    if raw.name.endswith((".jsonl", ".ndjson", ".json")):
+        for _, record in json_lines(raw):
             yield " ".join(_texts(record))
     else:
-        yield from read_documents([RawObject.file(path)], MixturePart(source="dataset:evaluation", format="text"))
+        yield from read_documents([raw], MixturePart(source="dataset:evaluation", format="text"))
 
 
 def _texts(value: Any) -> Iterator[str]:

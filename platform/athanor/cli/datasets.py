@@ -226,6 +226,14 @@ def report(
     sequence_length: Annotated[
         int, typer.Option(min=8, max=1_048_576, help="With --make: length of a training sequence, in tokens.")
     ] = 1024,
+    base: Annotated[
+        str | None,
+        typer.Option("--base", help="With --make: model to train on the data; its tokenizer is used."),
+    ] = None,
+    evaluation: Annotated[
+        list[str] | None,
+        typer.Option("--evaluation", help="With --make: a data set that the data must not contain. Can be repeated."),
+    ] = None,
     team: TeamOption = None,
     text_field: TextField = None,
     vocab_size: VocabSize = 2048,
@@ -248,7 +256,11 @@ def report(
     task = _task(name, text_field, validation_fraction, vocab_size)
     if dataset["format"] == "preference":
         task["data"] |= PAIRS
-    task["report"] = {"sequence_length": sequence_length}
+    task["report"] = {"sequence_length": sequence_length, **_given(base=base)}
+    if evaluation:
+        task["report"]["evaluation"] = [each if ":" in each else f"dataset:{each}" for each in evaluation]
+    if base is not None:
+        del task["tokenizer"]
     job = _submit(client, f"report-{name}", team, task, "reports on it", wait=wait, as_json=as_json)
     if as_json:
         print_json(job, one_line=wait)
