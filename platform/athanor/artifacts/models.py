@@ -469,6 +469,8 @@ class EvaluationResult(models.Model):
     as the spec names it. `trained_on`: the data sets among those evaluated on that the model, or one that it started
     from, was trained on, by their ids with the id of the job; None if what it was trained on is not on record.
     `standard_error`, `low` and `high` (the 95 % confidence interval): None if there is too little data for them.
+    `items`: the results of the items (`trainer.contract.item_scores`), None if there are too many; queries for lists
+    leave them out.
     """
 
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
@@ -487,6 +489,7 @@ class EvaluationResult(models.Model):
     low = models.FloatField(null=True)
     high = models.FloatField(null=True)
     trained_on = models.JSONField(null=True)
+    items = models.BinaryField(null=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

@@ -137,7 +137,7 @@ def test_a_report_for_a_base_model_uses_its_tokenizer_and_template(
     assert learned == "Paris, answer 0.<|im_end|>"
     assert not list(tmp_path.rglob("*.safetensors")), "a report needs no weights"
     edges = api.get("/api/v1/lineage", {"of": artifact.id, "direction": "down"}).json()["edges"]
-    assert any(edge["target"] == attempt.job_id and edge["relation"] == "base" for edge in edges)
+    assert any(edge["target_id"] == attempt.job_id and edge["relation"] == "base" for edge in edges)
 
 
 @pytest.mark.parametrize(
