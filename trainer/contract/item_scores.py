@@ -7,6 +7,7 @@ import sys
 import zlib
 from array import array
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 MAX_ITEMS = 20_000
 """Of a figure: the results of more items are not stored."""
@@ -21,7 +22,7 @@ COLUMNS = {
 }  # fmt: skip
 """Metric -> type codes of `array`. A ratio has the sum and the size of each item, others the score of each item."""
 
-Columns = list["array[float]"]
+Columns = list["array[Any]"]
 
 
 def pack(metric: str, *columns: Iterable[float]) -> str:
@@ -53,7 +54,7 @@ def unpack(metric: str, count: int, compressed: bytes) -> Columns:
         raise ValueError(f"they are not the results of {count} items")
     found, start = [], 0
     for code, size in zip(codes, sizes, strict=True):
-        column = array(code)
+        column: array[Any] = array(code)
         column.frombytes(content[start : start + size])
         found.append(_little_endian(column))
         start += size
@@ -73,12 +74,12 @@ def problem(metric: str, value: float, columns: Columns) -> str:
     return ""
 
 
-def _array(code: str, values: Iterable[float]) -> "array[float]":
-    made: array[float] = array(code, map(int, values) if code == "B" else values)
+def _array(code: str, values: Iterable[float]) -> "array[Any]":
+    made: array[Any] = array(code, map(int, values) if code == "B" else values)
     return made
 
 
-def _little_endian(column: "array[float]") -> "array[float]":
+def _little_endian(column: "array[Any]") -> "array[Any]":
     if sys.byteorder == "big":
         column.byteswap()
     return column

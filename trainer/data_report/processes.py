@@ -45,13 +45,13 @@ class Pipeline(Generic[Batch, Result]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """End the processes."""
-        for process, connection in self._started:
-            if kind is not None:
+        if kind is not None:
+            for process, _ in self._started:
                 process.kill()  # a thread can wait for its result
-            connection.close()
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
-        for process, _ in self._started:
+        for process, connection in self._started:
+            connection.close()
             process.wait()
 
     def put(self, batch: Batch) -> Iterator[Result]:
@@ -96,7 +96,8 @@ class Pipeline(Generic[Batch, Result]):
         except (EOFError, OSError) as error:
             message = "a process that makes the data report ended unexpectedly; see the node's system log"
             raise TrainerError(EndClass.PROCESS_KILLED, message) from error
-        self._idle.put(connection)
+        finally:
+            self._idle.put(connection)  # one of a process that has ended fails for the next batch too
         if isinstance(result, Exception):
             raise result
         return result
@@ -105,7 +106,8 @@ class Pipeline(Generic[Batch, Result]):
 def serve(number: int) -> None:
     """Compute batches that arrive at the connection with this file descriptor, until its other end is closed, as it is
     when its process ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number_of_signal in (signal.SIGINT, signal.SIGTERM):  # the process that reads the data stops this one
+        signal.signal(number_of_signal, signal.SIG_IGN)
     os.environ["RAYON_NUM_THREADS"] = "1"  # of the tokenizers library: each core has a process
     connection = Connection(number)
     with suppress(EOFError, ConnectionError):
