@@ -158,8 +158,9 @@ class WordEncoder:
 
     def _forget(self) -> None:
         self._numbers: dict[str, int] = {}
-        self._ids = np.empty(0, dtype=np.uint32)
-        self._counts, self._begins = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        self._ids: NDArray[np.uint32] = np.empty(0, dtype=np.uint32)
+        self._counts: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._begins: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
 
 def _word_pattern(state: dict[str, Any]) -> re.Pattern[str] | None:

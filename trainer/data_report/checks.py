@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from trainer.data.pairs import Answers
 from trainer.data_report.conversations import Messages, check_conversation
@@ -86,7 +86,7 @@ def _conversations(content: Messages | Answers | None) -> list[Messages]:
         return [content]
     if content is None or isinstance(content[0], str):
         return []
-    prompt, *answers = cast(tuple[Messages, Messages, Messages], content)
+    prompt, *answers = content
     return [[*prompt, *answer] for answer in answers]
 
 

@@ -58,9 +58,9 @@ def _signatures(words: Words, signed: NDArray[np.int64]) -> NDArray[np.uint16]:
     row_of[signed] = np.arange(len(signed))
     rows = row_of[documents]
     shingles, rows = shingles[rows >= 0], rows[rows >= 0]
-    lowest = np.full(len(signed) * BINS, _EMPTY)
-    np.minimum.at(lowest, rows * BINS + (shingles >> _BIN_SHIFT).astype(np.intp), shingles << np.uint64(7))
-    lowest = lowest.reshape(-1, BINS)
+    flat = np.full(len(signed) * BINS, _EMPTY)
+    np.minimum.at(flat, rows * BINS + (shingles >> _BIN_SHIFT).astype(np.intp), shingles << np.uint64(7))
+    lowest = flat.reshape(-1, BINS)
     bins = np.arange(BINS)
     # Of each bin, the nearest filled one from it on, beyond the end from the beginning.
     filled = np.where(lowest != _EMPTY, bins, 2 * BINS)

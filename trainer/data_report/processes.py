@@ -17,7 +17,8 @@ from typing import Any, Generic, Self, TypeVar
 from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
 
-Batch, Result = TypeVar("Batch"), TypeVar("Result")
+Batch = TypeVar("Batch")
+Result = TypeVar("Result")
 BATCHES_HERE = 16
 """Batches that are computed before processes are started."""
 _PER_PROCESS = 2  # batches in memory
@@ -43,7 +44,9 @@ class Pipeline(Generic[Batch, Result]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         """End the processes."""
         if kind is not None:
             for process, _ in self._started:
