@@ -85,7 +85,10 @@ class WordEncoder:
         for token, number in self._tokenizer.get_vocab(with_added_tokens=True).items():
             if number < len(self._characters):
                 self._characters[number] = len(token)  # byte-level: a character for each byte
-        self._forget()
+        self._numbers: dict[str, int] = {}
+        self._ids: NDArray[np.uint32] = np.empty(0, dtype=np.uint32)
+        self._counts: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._begins: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
     @property
     def is_quick(self) -> bool:
@@ -157,10 +160,8 @@ class WordEncoder:
         self._begins = np.concatenate([self._begins, first + np.cumsum(counts) - counts])
 
     def _forget(self) -> None:
-        self._numbers: dict[str, int] = {}
-        self._ids: NDArray[np.uint32] = np.empty(0, dtype=np.uint32)
-        self._counts: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self._begins: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._numbers, self._ids = {}, self._ids[:0]
+        self._counts, self._begins = self._counts[:0], self._begins[:0]
 
 
 def _word_pattern(state: dict[str, Any]) -> re.Pattern[str] | None:

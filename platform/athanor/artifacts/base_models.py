@@ -51,7 +51,7 @@ def pin(team: Team, base: str) -> str:
             raise _refused("base_not_usable", f"{base}: {CONFIG_NAME} has no vocab_size: take another model")
     except Invalid as error:
         problems = tuple(replace(problem, pointer=REPORT_POINTER) for problem in error.problems)
-        raise Invalid(error.code, error.message, remedy=error.remedy, problems=problems) from error
+        raise Invalid("invalid_spec", error.message, remedy=error.remedy, problems=problems) from error
     return pinned
 
 
