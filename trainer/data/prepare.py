@@ -5,10 +5,10 @@ who prepares them: each has shards of its own.
 """
 
 import hashlib
-import os
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -157,9 +157,8 @@ class Preparation:
         if not self._has_spool:
             yield from self._readers[number]()
             return
-        with self._spool(number).open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            while file.tell() < size:
+        with self._spool(number).open("rb") as file, suppress(EOFError):
+            while True:
                 yield from pickle.load(file)  # noqa: S301 - written by this process
         self._spool(number).unlink()
 
