@@ -163,7 +163,7 @@ def test_a_base_model_excludes_a_tokenizer(api: Any, world: Any, bucket: str) ->
     spec["prepare"]["tokenizer"] = {"vocab_size": 500}
     spec["prepare"]["report"]["base"] = "model:any"
     answer = api.send("POST", "jobs", spec).json()
-    assert [error["pointer"] for error in answer["errors"]] == ["/prepare/tokenizer"]
+    assert [error["pointer"] for error in answer["errors"]] == ["/prepare/tokenizer", "/prepare/report/base"]
 
 
 def test_a_report_compares_the_data_with_evaluation_data(api: Any, run_job: Callable[[dict], Attempt]) -> None:
