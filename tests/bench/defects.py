@@ -22,6 +22,7 @@ class Maker:
         self.random = random.Random(seed)
         self._vocabulary = ["".join(self.random.choices(SYLLABLES, k=self.random.randint(1, 4))) for _ in range(5000)]
         self.clean: list[str] = []  # texts of clean rows, of which there may be copies
+        self.pairs: list[dict[str, Any]] = []  # clean pairs
         self.evaluation = [self.words(40) for _ in range(50)]
 
     def words(self, count: int) -> str:
@@ -226,6 +227,46 @@ CHAT_DEFECTS = [
     found("e-mail in an answer", lambda m: [user(m.text()), assistant(f"{m.text()} {m.words(1)}@acme.io")], "email"),
 ]  # fmt: skip
 
+
+def pair(maker: Maker, **fields: Any) -> bytes:
+    """A line with a prompt and two answers, as texts."""
+    record = {"prompt": maker.text(), "chosen": f" {maker.text()}", "rejected": f" {maker.text()}", **fields}
+    if not fields:
+        maker.pairs.append(record)
+    return json.dumps({name: value for name, value in record.items() if value is not None}).encode()
+
+
+def same_answers(maker: Maker, **fields: Any) -> bytes:
+    answer = f" {maker.text()}"
+    return pair(maker, chosen=answer, rejected=answer, **fields)
+
+
+def chat_pair(maker: Maker, *prompt: dict[str, Any]) -> bytes:
+    answers = {name: [assistant(maker.text())] for name in ("chosen", "rejected")}
+    return pair(maker, prompt=list(prompt) or [user(maker.text())], **answers)
+
+
+def opposite_pair(maker: Maker) -> bytes:
+    earlier = maker.pairs.pop()
+    return pair(maker, prompt=earlier["prompt"], chosen=earlier["rejected"], rejected=earlier["chosen"])
+
+
+PAIR_DEFECTS = [
+    found("not an object", lambda m: b'["chosen"]'),
+    found("no rejected answer", lambda m: pair(m, rejected=None), "invalid_pair"),
+    found("empty answer", lambda m: pair(m, chosen=""), "invalid_pair"),
+    found("texts and messages", lambda m: pair(m, chosen=[assistant(m.text())]), "invalid_pair"),
+    found("same answers without a prompt", lambda m: same_answers(m, prompt=None), "identical_answers"),
+    found("same answers", same_answers, "identical_answers"),
+    found("opposite of another pair", opposite_pair, "contradicting_pairs", "near_duplicate"),
+    found("half a surrogate pair", lambda m: pair(m, chosen=" \ud83d"), "lone_surrogate"),
+    found("two prompts", lambda m: chat_pair(m, user(m.text()), user(m.text())), "same_role_twice"),
+    found("answer before a prompt", lambda m: chat_pair(m, {"role": "system", "content": m.text()}), "no_user_turn"),
+    found("no content", lambda m: chat_pair(m, user(None)), "invalid_message"),
+    found("longer than sequence", lambda m: pair(m, chosen=f" {m.words(4000)}")),
+    found("e-mail in the rejected answer", lambda m: pair(m, rejected=f" {m.words(1)}@acme.io is wrong"), "email"),
+]  # fmt: skip
+
 HALF = "This sentence is in many rows of the corpus, the same in each of them, so that they share some runs of words."
 TEXT_DECOYS: list[Make] = [
     lambda m: m.with_text("4111 1111 1111 1112"),  # not valid by Luhn
@@ -257,6 +298,19 @@ CHAT_DECOYS: list[Make] = [
 ]  # fmt: skip
 
 
+PAIR_DECOYS: list[Make] = [
+    chat_pair,
+    lambda m: pair(m, prompt=None, chosen=f"{HALF} {m.text()}", rejected=f"{HALF} {m.text()}"),
+    lambda m: pair(m, prompt="The same prompt, with other answers."),
+]
+CORPORA: dict[str, tuple[list[Defect], list[Make], Make]] = {
+    "text": (TEXT_DEFECTS, TEXT_DECOYS, Maker.text),
+    "chat": (CHAT_DEFECTS, CHAT_DECOYS, turns),
+    "pairs": (PAIR_DEFECTS, PAIR_DECOYS, pair),
+}
+"""Form -> rows with defects, rows that only look defective, a clean row."""
+
+
 @dataclass
 class Planted:
     """A corpus. `findings`: what the report must find in each row that has a defect; `names`: the defect of the row."""
@@ -269,17 +323,16 @@ class Planted:
 
 
 def write_corpus(folder: Path, form: str, each: int, clean: int, seed: int = 1) -> Planted:
-    """Write `each` rows of every defect, at random among `clean` ones, of the form `text` or `chat`."""
-    maker, is_chat = Maker(seed), form == "chat"
+    """Write `each` rows of every defect, at random among `clean` ones, of a form of CORPORA."""
+    maker, (kinds, decoys, plain) = Maker(seed), CORPORA[form]
     planted = Planted(folder / f"{form}.jsonl", folder / "evaluation.jsonl")
     planted.evaluation.write_text("".join(json.dumps({"question": row}) + "\n" for row in maker.evaluation))
-    defects = [defect for defect in (CHAT_DEFECTS if is_chat else TEXT_DEFECTS) for _ in range(each)]
-    decoys, plain = (CHAT_DECOYS, turns) if is_chat else (TEXT_DECOYS, Maker.text)
+    defects = [defect for defect in kinds for _ in range(each)]
     makes: list[Make | Defect] = [*defects, *(decoys * each), *([plain] * clean)]
     maker.random.shuffle(makes)
     # Copies come after what they copy.
     first: list[Make] = [plain] * 20
-    if is_chat:
+    if form == "chat":
         first.append(lambda m: [user(PROMPT), assistant(m.text())])
     with planted.path.open("wb") as file:
         for number, made in enumerate([*first, *makes], start=1):
@@ -288,7 +341,7 @@ def write_corpus(folder: Path, form: str, each: int, clean: int, seed: int = 1) 
                 planted.findings[number], planted.names[number] = made.findings, made.name
             elif made is Maker.text:
                 maker.clean.append(value)
-            file.write(_line(value, "messages" if is_chat else "text") + b"\n")
+            file.write(_line(value, "messages" if form == "chat" else "text") + b"\n")
             planted.rows = number
     return planted
 

@@ -157,19 +157,22 @@ def compared(version: int, difference: dict[str, Any] | None, **result: Any) -> 
 def test_evaluations_are_compared_and_those_on_training_data_are_warned_about(
     athanor: Any, server: Any, answer: Any
 ) -> None:
-    differences = [(0.1, True, True), (-0.2, True, False), (0.01, False, True), (0.3, None, True)]
+    differences = [
+        (0.1, True, True, 0.012), (-0.2, True, False, None), (0.01, False, True, 0.5), (0.3, None, True, None),
+    ]  # fmt: skip
     items = [
-        compared(number, {"value": value, "low": None, "high": None, "is_significant": sure, "is_better": better},
-                 trained_on=[])
-        for number, (value, sure, better) in enumerate(differences, start=2)
+        compared(number, {"value": value, "low": None, "high": None, "is_significant": sure, "is_better": better,
+                          "is_paired": p_value is not None, "p_value": p_value}, trained_on=[])
+        for number, (value, sure, better, p_value) in enumerate(differences, start=2)
     ]  # fmt: skip
     items.append(compared(1, None, low=None, high=None))
     server.answer("GET /api/v1/models/mdl_1/evaluations", answer({"against": 1, "items": items}))
     done = athanor("model", "evaluations", "bot", "--against", "1")
     assert done.returncode == 0, done.stderr
     assert server.seen[-1].path.endswith("evaluations?against=1")
-    for text in ("0.598 to 0.858", "+0.1, better", "-0.2, worse", "+0.01, not significant", "significance unknown"):
+    for text in ("0.598 to 0.858", "+0.1, better (p", "-0.2, worse", "+0.01, not significant", "significance unknown"):
         assert text in done.stdout
+    assert "0.012)" in done.stdout
     assert "evaluate[1]" in done.stdout
     (warning,) = [line for line in done.stdout.splitlines() if line.startswith("warning")]
     assert "facts.accuracy of version 1 is on dataset:facts, which the model was trained on (job_2)" in warning

@@ -13,7 +13,7 @@ import yaml
 from tokenizers.processors import TemplateProcessing
 
 from tests.bench import trainer_data_report as bench
-from tests.bench.defects import CHAT_DEFECTS, TEXT_DEFECTS, Maker, write_corpus
+from tests.bench.defects import CORPORA, TEXT_DEFECTS, Maker, assistant, user, write_corpus
 from tests.pages import REPOSITORY
 from tests.trainer.runs import TINY, tiny_text, tiny_training
 from trainer.__main__ import main
@@ -26,10 +26,11 @@ from trainer.data.packing import IGNORED
 from trainer.data.prepare import Preparation
 from trainer.data.source import PreparedSource, Source
 from trainer.data.tokenizer import train_tokenizer
-from trainer.data_report.duplicates import MIN_SIMILARITY, Duplicates
-from trainer.data_report.ngrams import word_hashes
+from trainer.data_report.duplicates import MIN_SIMILARITY, Duplicates, Fingerprints
+from trainer.data_report.ngrams import word_hashes, words_of
 from trainer.data_report.report import ReportOptions, make_report
 from trainer.data_report.secrets import find_secrets, is_iban, is_luhn_valid
+from trainer.data_report.text import TextBatch
 from trainer.errors import TrainerError
 from trainer.standalone.data_report import report_on_files
 from trainer.standalone.job_file import read_job
@@ -56,18 +57,18 @@ def answer(number: int, text: str = "It is the number that follows.") -> dict[st
     return {"messages": [question, {"role": "assistant", "content": f"{text} {number + 1}"}]}
 
 
-@pytest.mark.parametrize("form", ["text", "chat"])
+@pytest.mark.parametrize("form", ["text", "chat", "pairs"])
 def test_every_planted_defect_is_found_and_nothing_else(tmp_path: Path, form: str) -> None:
     planted = write_corpus(tmp_path, form, each=2, clean=60)
-    found = bench.found_rows(bench.report_on(planted, "chat" if form == "chat" else "jsonl"))
+    found = bench.found_rows(bench.report_on(planted, form))
     rows = {row: (planted.names.get(row, "a clean row"), kinds) for row, kinds in found.items()}
     assert rows == {row: (planted.names[row], kinds) for row, kinds in planted.findings.items()}
 
 
 def test_the_corpus_has_fifty_kinds_of_defects_and_more() -> None:
-    names = {("text", each.name) for each in TEXT_DEFECTS} | {("chat", each.name) for each in CHAT_DEFECTS}
-    assert len(names) == len(TEXT_DEFECTS) + len(CHAT_DEFECTS) >= 50
-    planted = {kind for each in [*TEXT_DEFECTS, *CHAT_DEFECTS] for kind in each.findings}
+    defects = [(form, each) for form, (kinds, _, _) in CORPORA.items() for each in kinds]
+    assert len({(form, each.name) for form, each in defects}) == len(defects) >= 50
+    planted = {kind for _, each in defects for kind in each.findings}
     assert set(FINDINGS) - planted == {"not_parquet", "no_documents", "too_few_tokens"}  # of files, below
 
 
@@ -274,9 +275,9 @@ def similar_rows(share: float, words: int = 400) -> tuple[str, str]:
 
 @pytest.mark.parametrize(("share", "is_near"), [(0.97, True), (0.9, True), (0.6, False), (0.3, False)])
 def test_documents_are_near_duplicates_by_the_share_of_equal_runs(share: float, is_near: bool) -> None:
-    duplicates = Duplicates()
-    for row, text in enumerate(similar_rows(share), start=1):
-        duplicates.add(Place("a", row), text, word_hashes(np.frombuffer(text.encode(), np.uint8)))
+    duplicates, texts = Duplicates(), similar_rows(share)
+    batch = TextBatch(texts)
+    duplicates.add([Place("a", 1), Place("a", 2)], Fingerprints.of(texts, words_of(batch.data, batch.begins)))
     near = list(duplicates.near())
     assert [(document.row, other.row) for document, other, _ in near] == ([(2, 1)] if is_near else [])
     assert all(similarity == pytest.approx(share, abs=0.1) for _, _, similarity in near)
@@ -324,13 +325,49 @@ def test_sources_of_a_mixture_share_the_tokenizer(tmp_path: Path) -> None:
     assert [source.preview[0].object for source in report.sources] == ["first.jsonl", "second.jsonl"]
 
 
-def test_pairs_of_answers_are_refused_with_what_checks_them(tmp_path: Path) -> None:
-    texts = tiny_training(data=JSONL)
-    pairs = texts.data.model_copy(update={"format": "preference"})
-    training = texts.model_copy(update={"data": pairs})
-    with pytest.raises(TrainerError, match="not pairs of answers; a run checks each line") as refused:
-        make_report([[]], TokenizerSpec(vocab_size=300), training, tmp_path, ReportOptions())
-    assert refused.value.end_class is EndClass.BAD_SPEC
+SHORT_PAIR = {"prompt": "Which is larger, one or two?", "chosen": " Two is.", "rejected": " One is."}
+
+
+def report_on_pairs(path: Path, rows: list[dict[str, Any]]) -> SourceReport:
+    data = {**JSONL, "format": "preference", "long_documents": "drop"}
+    training = tiny_training(data=JSONL, **LONGER)
+    training = training.model_copy(update={"data": DataSpec.model_validate(data)})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return report_on_files(training, [path], ReportOptions()).sources[0]
+
+
+def test_the_answers_of_pairs_are_measured_and_previewed_one_by_one(tmp_path: Path) -> None:
+    longer = {"prompt": "Name a fruit.", "chosen": " An apple, which grows on a tree.", "rejected": " No."}
+    rows = [longer, {**longer, "prompt": "Name another."}, SHORT_PAIR] * 20
+    report = report_on_pairs(tmp_path / "pairs.jsonl", rows)
+    train, pairs = report.splits["train"], report.pairs
+    assert pairs is not None
+    assert pairs.pairs == 60
+    assert pairs.chosen_mean > pairs.rejected_mean > 1
+    assert pairs.chosen_longer == pytest.approx(2 / 3)
+    learned = sum(split.learned_tokens for split in report.splits.values())
+    assert learned == round(pairs.pairs * (pairs.chosen_mean + pairs.rejected_mean))
+    assert train.learned_tokens < train.tokens
+    first, second = report.preview[:2]
+    assert (first.answer, second.answer) == ("chosen", "rejected")
+    shown = ["".join(token.text for token in each.tokens if token.learned) for each in (first, second)]
+    assert shown == [" An apple, which grows on a tree.<|endoftext|>", " No.<|endoftext|>"]
+    assert "".join(token.text for token in second.tokens) == "Name a fruit. No.<|endoftext|>"
+    lines = "\n".join(
+        format_report(DataReport(sequence_length=1024, packing="documents", long_documents="drop", sources=[report]))
+    )
+    assert "preview of pairs.jsonl:1 (rejected): Name a fruit.« No.<|endoftext|>»" in lines
+    assert "the chosen one is longer in 66.7%" in lines
+
+
+def test_both_answers_of_conversations_are_checked(tmp_path: Path) -> None:
+    prompt = [user("Is it late?")]
+    fine = {"prompt": prompt, "chosen": [assistant("Yes.")], "rejected": [assistant("No.")]}
+    rejected = {**fine, "rejected": [assistant("As an AI language model, I cannot know.")]}
+    report = report_on_pairs(tmp_path / "pairs.jsonl", [{**fine, "n": number} for number in range(50)] + [rejected])
+    assert kinds_of(report)["assistant_boilerplate"] == [51]
+    assert report.preview[0].answer == "chosen"
+    assert "".join(token.text for token in report.preview[1].tokens if token.learned) == "No.<|endoftext|>"
 
 
 def test_equal_data_gives_an_equal_digest(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from torch.nn import functional
 from tests.trainer.agent_api import AgentApi
 from tests.trainer.runs import FinishedRun, platform_run, run_alone, tiny_text, tiny_training
 from tests.trainer.test_platform_runs import supervisor_for
+from trainer.contract import item_scores
 from trainer.contract.encryption import Encryptor, new_keyset
 from trainer.contract.evaluation import EvaluationJobSpec, EvaluationResults, EvaluationTask
 from trainer.contract.manifest import StoredFile
@@ -26,7 +27,7 @@ from trainer.errors import TrainerError
 from trainer.export.folder import with_base
 from trainer.export.read import load_exported
 from trainer.training.confidence import Z, proportion, ratio
-from trainer.training.evaluation_job import figures_of
+from trainer.training.evaluation_job import figures_of, results_of
 
 LENGTH = 32
 TEXTS = [tiny_text()[start : start + size] for start, size in ((0, 300), (500, 40), (900, 90), (2000, 700))]
@@ -262,3 +263,22 @@ def test_a_task_that_occurs_twice_is_refused() -> None:
     twice = {"model": "model:a@b", "sequence_length": 32, "tasks": [TASKS[0], TASKS[0]]}
     with pytest.raises(ValueError, match="tasks have the name held-out more than once"):
         EvaluationJobSpec.model_validate(twice)
+
+
+def test_figures_have_the_results_of_their_items(trained: FinishedRun) -> None:
+    questions = [{"question": "a", "choices": ["b", "c"], "answer": answer} for answer in (0, 1, 0)]
+    items = read(trained, json_lines(questions), **TASKS[1])
+    sums = np.array([[1.0, 1.0], [2.0, 1.0]] * 3)
+    found = {each.metric: each for each in figures_of(EvaluationTask.model_validate(TASKS[1]), items, sums)}
+    accuracy = found["accuracy"]
+    assert accuracy.items is not None
+    (right,) = item_scores.unpack("accuracy", 3, item_scores.decode(accuracy.items))
+    assert (right.tolist(), accuracy.value, accuracy.n) == ([1, 0, 1], pytest.approx(2 / 3), 3)
+    texts = read(trained, json_lines([{"text": "gold"}, {"text": "silver coin"}]), **TASKS[0])
+    losses = np.array([[4.0, 2.0], [9.0, 3.0]])
+    for each in figures_of(EvaluationTask.model_validate(TASKS[0]), texts, losses):
+        assert each.items is not None
+        columns = item_scores.unpack(each.metric, 2, item_scores.decode(each.items))
+        assert item_scores.problem(each.metric, each.value, columns) == ""
+    many = results_of([accuracy.model_copy(update={"items": "x" * item_scores.MAX_TOTAL_BYTES}), accuracy])
+    assert [each.items is None for each in many.figures] == [False, True]

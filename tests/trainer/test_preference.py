@@ -226,8 +226,8 @@ def test_conversations_need_the_template_of_the_model() -> None:
 
 
 def test_both_answers_of_a_pair_are_documents_of_one_row() -> None:
-    chosen = masked([5, 6, 7], [False, True, True])
-    rejected = masked([5, 8], [False, True], is_rejected=True)
+    chosen = masked(np.array([5, 6, 7], np.uint32), np.array([False, True, True]))
+    rejected = masked(np.array([5, 8], np.uint32), np.array([False, True]), is_rejected=True)
     tokens = np.concatenate([chosen, rejected, chosen, rejected])
     rows = DocumentRows(np.array([5, 5]), 12, "drop")
     (row,) = [rows.read(tokens, number, 99, is_masked=True, has_pairs=True) for number in range(rows.count)]

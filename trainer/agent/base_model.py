@@ -16,18 +16,18 @@ WEIGHTS_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 
 
 def fetch_base_model(root: Path, run: RunConfig, keys: DataKeys, storage: Storage) -> Path | None:
-    """Return the folder of the base model's files, downloading them if needed; None if training starts from scratch.
+    """Return the folder of the base model's files, downloading them if needed; None if there is none.
 
     Attempts on one node share the folder.
 
     Raises StorageError, DecryptionError.
     """
-    if run.training is None or run.training.model.base is None:
-        return None
-    if run.base is None:
+    if run.training is not None and run.training.model.base is not None and run.base is None:
         return Path(run.training.model.base)
+    if run.base is None:
+        return None
     base = run.base
-    if run.training.model.is_new:  # only its tokenizer is needed
+    if run.training is None or run.training.model.is_new:  # only its tokenizer is needed
         files = [file for file in base.files if not file.path.endswith(WEIGHTS_SUFFIXES)]
         base = base.model_copy(update={"files": files})
     folder = root / hashlib.sha256(base.model_dump_json().encode()).hexdigest()[:32]

@@ -157,7 +157,9 @@ class Supervisor:
         begin = time.monotonic()
         cache = team_cache(self._config.cache, run) if self._config.cache else self._config.work / "datasets"
         if run.prepare is not None and run.prepare.report is not None:
-            report_on_data(run, keys, storage, self._platform, self._config.work, self._is_stopping, self._report_event)
+            base = fetch_base_model(cache / "models", run, keys, storage)
+            work, report = self._config.work, self._report_event
+            report_on_data(run, keys, storage, self._platform, work, base, self._is_stopping, report)
             return Outcome(EndClass.COMPLETED, "", -1, {})
         base = fetch_base_model(cache / "models", run, keys, storage)
         if base is not None:

@@ -247,6 +247,19 @@ class ReportSpec(SpecModel):
 
     sequence_length: Annotated[SequenceLength, Field(examples=[512])]
     """Length of a training sequence, in tokens: what is longer, and how sequences are filled, is reported for it."""
+    base: Annotated[
+        Annotated[str, Field(min_length=1, max_length=1000)] | None,
+        Field(examples=["model:support-bot@production"], exclude_if=lambda value: value is None),
+    ] = None
+    """Base model that will be trained on the data: its tokenizer and chat template are used, and `tokenizer` must be
+    left out. `model:NAME@ALIAS`, `model:NAME`, `model:art_...` or `s3://bucket/prefix`, as in `training.model.base`.
+    What it refers to is fixed when the job is submitted."""
+    evaluation: Annotated[
+        list[Source],
+        Field(max_length=16, examples=[["dataset:held-out"]], exclude_if=lambda value: not value),
+    ] = []
+    """Up to 16 sources of evaluation data that the data must not contain: documents that share a run of 13 words with
+    them are a critical finding. JSON lines, of which all texts of a row are compared, or plain text."""
 
 
 class PrepareSpec(CheckedModel):
@@ -273,13 +286,13 @@ class PrepareSpec(CheckedModel):
         if self.tokenizer.kind == "model":
             message = "tokenizer.kind `model` comes with a model to train; the job that trains it prepares its data"
             yield FieldConflict("tokenizer.kind", message)
-        if any(part.format == "preference" for part in self.data.parts):
+        if self.report is None and any(part.format == "preference" for part in self.data.parts):
             message = (
                 "data.format preference is tokenised with the tokenizer of the model that is trained; the job that "
                 "trains it prepares its data"
-                if self.report is None
-                else "report reads texts and conversations, not the pairs of data.format preference; the job that "
-                "trains on them checks each line before its first step"
             )
             yield FieldConflict("data.mixture" if self.data.mixture else "data.format", message)
+        if self.report is not None and self.report.base is not None and self.tokenizer != TokenizerSpec():
+            message = "report.base comes with its own tokenizer; leave tokenizer out"
+            yield FieldConflict("tokenizer", message, ("report.base",))
         yield from self.tokenizer.conflicts_with(self.data)

@@ -37,6 +37,7 @@ FINDINGS: dict[str, FindingKind] = {
     "private_use_mark": FindingKind("critical", "private-use characters U+E0F1 or U+E0F2", _REMOVE),
     "no_assistant_turn": FindingKind("critical", "conversations without an answer to train on", _REMOVE),
     "template_refuses": FindingKind("critical", "conversations that the chat template refuses", _REMOVE),
+    "invalid_pair": FindingKind("critical", "pairs that lack an answer, or mix texts and messages", _REMOVE),
     "no_documents": FindingKind("critical", "no document at all", "add files with text"),
     "too_few_tokens": FindingKind(
         "critical", "a split with less than one sequence", "add text, or set a shorter training.sequence_length"
@@ -59,6 +60,13 @@ FINDINGS: dict[str, FindingKind] = {
     ),
     "conflicting_answers": FindingKind(
         "info", "equal prompts with different answers", "leave one answer unless the variety is intended"
+    ),
+    # Pairs of answers.
+    "identical_answers": FindingKind(
+        "warning", "pairs of which both answers are the same", "remove them: nothing is learned from them"
+    ),
+    "contradicting_pairs": FindingKind(
+        "warning", "pairs that prefer the answer which an earlier pair rejects", "remove one of the two"
     ),
     # Lengths.
     "longer_than_sequence": FindingKind(

@@ -2,7 +2,7 @@
 
 import hashlib
 from itertools import groupby
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -90,12 +90,24 @@ class PreviewToken(WireModel):
 
 
 class PreviewDocument(WireModel):
-    """A document as the model sees it. `tokens`: the first ones; `omitted`: how many follow."""
+    """A document as the model sees it. `tokens`: the first ones; `omitted`: how many follow. `answer`: of a pair."""
 
     object: str
     row: int
     tokens: list[PreviewToken]
     omitted: int
+    answer: Annotated[Literal["chosen", "rejected"] | None, Field(exclude_if=lambda value: value is None)] = None
+
+
+class PairReport(WireModel):
+    """The answers of pairs, of both splits. `pairs`: how many; `chosen_mean` and `rejected_mean`: learned tokens of an
+    answer; `chosen_longer`: share of the pairs of which the chosen answer has more. A share far from a half can teach
+    the length instead of the quality."""
+
+    pairs: int
+    chosen_mean: float
+    rejected_mean: float
+    chosen_longer: float
 
 
 class SourceReport(WireModel):
@@ -115,6 +127,7 @@ class SourceReport(WireModel):
     overlap: Overlap | None
     findings: list[Finding]
     preview: list[PreviewDocument]
+    pairs: Annotated[PairReport | None, Field(exclude_if=lambda value: value is None)] = None
 
 
 class DataReport(WireModel):
@@ -175,11 +188,15 @@ def _summary(report: DataReport, source: SourceReport) -> list[str]:
         ("lengths", f"mean {lengths.mean:,.0f}, longest {lengths.longest:,} tokens"),
         *((f"  {bound}", f"{count:,}") for bound, count in zip(bounds, lengths.counts, strict=True)),
         ("longer than a sequence", f"{lengths.cut_documents:,} documents; {lengths.lost_tokens:,} tokens not learned"),
-        *([] if source.format == "chat" else [("packing none", f"{packing.none:,} sequences")]),
+        *([] if source.format in ("chat", "preference") else [("packing none", f"{packing.none:,} sequences")]),
         ("packing documents", f"{packing.documents:,} sequences, {packing.padding:.1%} padding"),
         ("one document each", f"{packing.alone:,} sequences"),
         ("letters", ", ".join(f"{name} {share:.1%}" for name, share in source.scripts.items()) or "none"),
     ]  # fmt: skip
+    if source.pairs is not None:
+        pairs = source.pairs
+        means = f"chosen {pairs.chosen_mean:,.1f}, rejected {pairs.rejected_mean:,.1f} tokens"
+        rows.append(("answers", f"mean {means}; the chosen one is longer in {pairs.chosen_longer:.1%}"))
     if source.overlap is not None:
         overlap = source.overlap
         rows.append(("evaluation data", f"{overlap.rows:,} rows, {overlap.too_short:,} of them too short to compare"))
@@ -194,7 +211,8 @@ def _preview(document: PreviewDocument) -> str:
         text = "".join("█" if token.hidden else token.text for token in tokens)
         pieces.append(f"«{text}»" if is_learned else text)
     more = f" ... and {document.omitted:,} tokens" if document.omitted else ""
-    return f"preview of {document.object}:{document.row}: {''.join(pieces)}{more}"
+    answer = f" ({document.answer})" if document.answer else ""
+    return f"preview of {document.object}:{document.row}{answer}: {''.join(pieces)}{more}"
 
 
 def _printable(line: str) -> str:

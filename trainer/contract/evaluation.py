@@ -8,6 +8,7 @@ from pydantic import Field
 
 from trainer.contract.base import CheckedModel, Count64, FieldConflict, Pattern, WireModel
 from trainer.contract.data import Source, TextField
+from trainer.contract.item_scores import MAX_BYTES
 from trainer.contract.parallelism import ParallelismSpec
 from trainer.contract.training import TrainingSpec
 
@@ -205,7 +206,7 @@ FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 class EvaluationFigure(WireModel):
     """One metric of one evaluation. `n`: documents, questions or prompts. `tokens`: those that count, or were
     generated. `standard_error`, `low` and `high` (the 95 % confidence interval): None if `n` is too small to estimate
-    them."""
+    them. `items`: the results of the items (`trainer.contract.item_scores`)."""
 
     name: EvaluationName
     metric: Metric
@@ -215,6 +216,9 @@ class EvaluationFigure(WireModel):
     standard_error: Annotated[FiniteFloat, Field(ge=0.0)] | None = None
     low: FiniteFloat | None = None
     high: FiniteFloat | None = None
+    items: Annotated[Annotated[str, Field(max_length=2 * MAX_BYTES)] | None, Field(exclude_if=_is_none, repr=False)] = (
+        None
+    )
 
 
 class EvaluationResults(WireModel):

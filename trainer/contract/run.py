@@ -53,6 +53,7 @@ class RunConfig(OneTask, WireModel):
     with `replay`, segments of a finished job with this `training` are computed again, and compared.
     `outbound_allow`: exemptions by an administrator from the rule that addresses
     chosen by users must be public (`trainer.contract.addresses`); None (standalone runs) exempts everything.
+    `compared`: the evaluation data that a data report compares its data with.
     `cache_scope`: the team, which has its own part of a node's cache; empty: the entire cache. `best`: the checkpoint
     with the lowest held-out loss, with `checkpoint.keep_best`. `rollbacks`: of all attempts, oldest first.
     `preflight`: measure devices and network before the first step. `hang_seconds`: None for `timeouts.HANG_SECONDS`.
@@ -73,6 +74,7 @@ class RunConfig(OneTask, WireModel):
     checkpoint: CheckpointPolicy
     dataset: DatasetSource
     more_datasets: list[DatasetSource] = []
+    compared: list[DatasetSource] = []
     base: BaseModelSource | None = None
     resume: CheckpointManifest | None = None
     best: CheckpointManifest | None = None
@@ -146,7 +148,7 @@ class RunConfig(OneTask, WireModel):
 class DataKeys(WireModel):
     """Reply of GET /keys: Tink streaming keysets (JSON, base64) and secrets.
 
-    `dataset`: of the first data set. `more_datasets`: of a mixture's other data sets, by id. `base`: of the job that
+    `dataset`: of the first data set. `more_datasets`: of all others that the job reads, by id. `base`: of the job that
     trained the base model. `replayed`: of the job that is replayed. `secrets`: the team's
     secrets that the spec names, by name.
     """

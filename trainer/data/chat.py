@@ -12,10 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import TemplateError, UndefinedError, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from numpy.typing import NDArray
 
 from trainer.contract.chat import TOOLS_FIELD, conversation_problem, trained_messages
 from trainer.contract.data import MixturePart
@@ -232,9 +234,12 @@ def read_conversations(
             yield made
 
 
-def counted_tokens(offsets: list[tuple[int, int]], counted: Spans) -> list[bool]:
-    """Return for each token whether its first character is in a target span. `offsets`: characters of each token."""
-    return [any(start <= begin < stop for start, stop in counted) for begin, _ in offsets]
+def counted_tokens(begins: NDArray[np.int64], counted: Spans) -> NDArray[np.bool_]:
+    """Return for each token whether its first character is in a target span. `begins`: first character of each."""
+    found = np.zeros(len(begins), dtype=bool)
+    for start, stop in counted:
+        found |= (begins >= start) & (begins < stop)
+    return found
 
 
 def _problem(place: Place, record: Any, field: str) -> RowProblem | None:

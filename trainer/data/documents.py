@@ -59,6 +59,16 @@ class Document(str):
         made.place = Place(name, row)
         return made
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how pickle makes the document again, of whichever class it is."""
+        return _restore, (type(self), str(self), self.__dict__)
+
+
+def _restore(kind: type[Document], text: str, attributes: dict[str, Any]) -> Document:
+    made = str.__new__(kind, text)
+    made.__dict__.update(attributes)
+    return made
+
 
 class Piece(Document):
     """A part of a plain text file; `begins_file` is set on the first one."""

@@ -140,8 +140,8 @@ class ItemReader:
             encodings = self._tokenizer.encode_batch([str(each) for each in batch], add_special_tokens=False)
             for document, encoding in zip(batch, encodings, strict=True):
                 if isinstance(document, Conversation):
-                    ids, counted = encoding.ids, counted_tokens(encoding.offsets, document.counted)
-                    self._add(items, ids, counted, 0)
+                    begins = np.array([begin for begin, _ in encoding.offsets], dtype=np.int64)
+                    self._add(items, encoding.ids, counted_tokens(begins, document.counted).tolist(), 0)
                 else:
                     first = self._before or [self._end]
                     ids = [*first, *encoding.ids, self._end]

@@ -1,8 +1,6 @@
 """Stored tokens with a loss mask: the highest of 32 bits is set for tokens that are not targets, the next one for those
 of the rejected answer of a pair."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,10 +8,10 @@ MASKED_DTYPE = "uint32"
 _UNCOUNTED, _REJECTED = 1 << 31, 1 << 30
 
 
-def masked(ids: Sequence[int], counted: Sequence[bool], *, is_rejected: bool = False) -> NDArray[np.uint32]:
+def masked(ids: NDArray[np.uint32], counted: NDArray[np.bool_], *, is_rejected: bool = False) -> NDArray[np.uint32]:
     """Return token ids with the mask bit set where `counted` is false, and with `is_rejected` the other bit."""
     side = np.uint32(_REJECTED if is_rejected else 0)
-    return np.asarray(ids, dtype=np.uint32) | side | np.where(counted, 0, _UNCOUNTED).astype(np.uint32)
+    return ids | side | np.where(counted, np.uint32(0), np.uint32(_UNCOUNTED))
 
 
 def unmasked(tokens: NDArray[np.integer], ignored: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from jinja2 import TemplateError
 from numpy.typing import NDArray
-from tokenizers import Encoding
 
 from trainer.contract.chat import TOOLS_FIELD, trained_messages
 from trainer.data.chat import (
@@ -27,28 +26,45 @@ from trainer.data.documents import (
     Document,
     RawObject,
     Reading,
-    data_error,
     has_lone_surrogate,
     json_lines,
     row_problem,
 )
+from trainer.data.encoding import Encoded
 from trainer.data.masks import masked
 
 PROMPT, CHOSEN, REJECTED = "prompt", "chosen", "rejected"
 
 
+Answers = tuple[str, str, str] | tuple[Messages, Messages, Messages]
+"""The prompt, the chosen answer and the rejected one, as texts or as messages."""
+
+
+class PairProblem(ValueError):
+    """Why a record is no pair. `kind`: one of those of `trainer.contract.data_findings`."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 class Pair(Document):
     """The texts of a pair, one after the other. `sides`: the chosen answer and the rejected one, each with its prompt;
-    `is_plain`: they are no conversations, which end as their template defines."""
+    `answers`: what they are made of. Texts, unlike conversations, do not end as a template defines."""
 
     sides: tuple[Conversation, Conversation]
-    is_plain: bool
+    answers: Answers
 
-    def __new__(cls, chosen: Conversation, rejected: Conversation, *, is_plain: bool) -> "Pair":
+    def __new__(cls, chosen: Conversation, rejected: Conversation, answers: Answers) -> "Pair":
         """Create the text with its sides."""
         made = super().__new__(cls, chosen + rejected)
-        made.sides, made.is_plain = (chosen, rejected), is_plain
+        made.sides, made.answers = (chosen, rejected), answers
         return made
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether prompt and answers are texts."""
+        return isinstance(self.answers[0], str)
 
 
 def read_pairs(
@@ -65,44 +81,50 @@ def read_pairs(
             try:
                 made = _pair(record, template)
             except (TemplateError, ValueError) as error:
-                reading.on_problem(row_problem("invalid_message", place, str(error)))
+                kind = error.kind if isinstance(error, PairProblem) else "template_refuses"
+                reading.on_problem(row_problem(kind, place, str(error)))
                 continue
             made.place = place
+            reading.on_document(made)
             yield made
 
 
 def pair_tokens(
-    pair: Pair, encodings: Sequence[Encoding], before: Sequence[int], end_of_text: int
+    pair: Pair, encodings: Sequence[Encoded], before: Sequence[int], end_of_text: int
 ) -> NDArray[np.uint32]:
     """Return the tokens of a pair with their marks, the chosen answer first. `encodings`: of its sides; `before` and
     `end_of_text`: what begins and ends plain texts.
 
-    Raises TrainerError (DATA_ERROR) if an answer has no token of its own.
+    Raises PairProblem if an answer has no token of its own.
     """
     found = []
-    for side, encoding, name in zip(pair.sides, encodings, (CHOSEN, REJECTED), strict=True):
-        ids, counted = list(encoding.ids), counted_tokens(encoding.offsets, side.counted)
+    for side, encoded, name in zip(pair.sides, encodings, (CHOSEN, REJECTED), strict=True):
+        ids, counted = encoded.ids, counted_tokens(encoded.begins, side.counted)
         if pair.is_plain:
-            ids, counted = [*before, *ids, end_of_text], [False] * len(before) + counted + [True]
-        if not any(counted[1:]):
-            raise data_error(
+            ids = np.array([*before, *ids, end_of_text], dtype=np.uint32)
+            counted = np.concatenate([np.zeros(len(before), dtype=bool), counted, [True]])
+        if not counted[1:].any():
+            raise PairProblem(
+                "invalid_pair",
                 f"the {name} answer of the pair that begins with {side[:60]!r} has no token of its own: the tokenizer "
-                "joins it with the prompt; correct or remove the line"
+                "joins it with the prompt; correct or remove the line",
             )
         found.append(masked(ids, counted, is_rejected=name == REJECTED))
     return np.concatenate(found)
 
 
 def _pair(record: Any, template: ChatTemplate | None) -> Pair:
-    """Return the pair of a line. Raises ValueError that says what is wrong with it, TemplateError as the template."""
+    """Return the pair of a line. Raises PairProblem, and what rendering a conversation raises."""
     if not isinstance(record, dict) or not {CHOSEN, REJECTED} <= record.keys():
         names = ", ".join(sorted(record)[:8]) if isinstance(record, dict) else f"a {type(record).__name__}"
-        raise ValueError(f"no fields {CHOSEN!r} and {REJECTED!r} (it has: {names}); name the two answers so")
+        kind = "invalid_pair" if isinstance(record, dict) else "not_an_object"
+        raise PairProblem(kind, f"no fields {CHOSEN!r} and {REJECTED!r} (it has: {names}); name the two answers so")
     fields = {name: record[name] for name in (PROMPT, CHOSEN, REJECTED) if record.get(name) is not None}
     kinds = {name: type(record[name]).__name__ for name in (PROMPT, CHOSEN, REJECTED) if name in record}
     if {type(value) for value in fields.values()} not in ({str}, {list}) or not {CHOSEN, REJECTED} <= fields.keys():
         found = ", ".join(f"{name} is a {kind}" for name, kind in kinds.items())
-        raise ValueError(f"prompt, chosen and rejected must all be strings or all lists of messages, and {found}")
+        message = f"prompt, chosen and rejected must all be strings or all lists of messages, and {found}"
+        raise PairProblem("invalid_pair", message)
     chosen, rejected = fields[CHOSEN], fields[REJECTED]
     if isinstance(chosen, str):
         return _plain_pair(fields.get(PROMPT), chosen, rejected)
@@ -120,11 +142,12 @@ def _plain_pair(prompt: str | None, chosen: str, rejected: str) -> Pair:
         chosen, rejected = chosen[len(prompt) :], rejected[len(prompt) :]
     for name, answer in ((CHOSEN, chosen), (REJECTED, rejected)):
         if has_lone_surrogate(prompt + answer):
-            raise ValueError(f"the {name} answer, or its prompt, {LONE_SURROGATE}")
+            raise PairProblem("lone_surrogate", f"the {name} answer, or its prompt, {LONE_SURROGATE}")
         if not answer:
-            raise ValueError(f"the {name} answer is empty, or the same as the beginning of the other; remove the line")
+            message = f"the {name} answer is empty, or the same as the beginning of the other; remove the line"
+            raise PairProblem("invalid_pair", message)
     sides = [Conversation(prompt + answer, [(len(prompt), len(prompt) + len(answer))]) for answer in (chosen, rejected)]
-    return Pair(sides[0], sides[1], is_plain=True)
+    return Pair(sides[0], sides[1], (prompt, chosen, rejected))
 
 
 def _common_beginning(chosen: str, rejected: str) -> str:
@@ -140,7 +163,7 @@ def _chat_pair(fields: dict[str, Messages], record: dict[str, Any], template: Ch
         same = [one for one, _ in takewhile(lambda both: both[0] == both[1], zip(chosen, rejected, strict=False))]
         prompt, chosen, rejected = same, chosen[len(same) :], rejected[len(same) :]
     sides = [_side(prompt, answer, record, template, name) for name, answer in ((CHOSEN, chosen), (REJECTED, rejected))]
-    return Pair(sides[0], sides[1], is_plain=False)
+    return Pair(sides[0], sides[1], (prompt, chosen, rejected))
 
 
 def _side(
@@ -149,12 +172,13 @@ def _side(
     """Return a prompt with one of its answers, of which the assistant's messages are the targets."""
     problem = messages_problem([*prompt, *answer], record, f"{PROMPT} and {name}")
     if problem is not None:
-        raise ValueError(problem[1])
+        raise PairProblem(*problem)
     if not any(trained_messages(answer)):
-        raise ValueError(f"the {name} answer has no message with the role assistant after what both begin with")
+        message = f"the {name} answer has no message with the role assistant after what both begin with"
+        raise PairProblem("no_assistant_turn", message)
     before = [{**message, "weight": 0} if message["role"] == "assistant" else message for message in prompt]
     tools: Tools = record.get(TOOLS_FIELD)
     side = template.conversation(with_parsed_arguments([*before, *answer]), tools)
     if not any(stop > start for start, stop in side.counted):
-        raise ValueError(f"the {name} answer is empty")
+        raise PairProblem("invalid_pair", f"the {name} answer is empty")
     return side

@@ -5,9 +5,13 @@ who prepares them: each has shards of its own.
 """
 
 import hashlib
+import pickle
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +19,10 @@ from tokenizers import Tokenizer
 
 from trainer.contract.data import END_OF_TEXT, MixturePart, Sequences, TokenizerSpec
 from trainer.data.chat import ChatTemplate, Conversation, counted_tokens, has_template, read_conversations
-from trainer.data.documents import STRICT, Document, Piece, RawObject, Reading, data_error, read_documents
+from trainer.data.documents import STRICT, Document, Piece, RawObject, Reading, RowProblem, data_error, read_documents
+from trainer.data.encoding import EncodedTexts, LibraryEncoder
 from trainer.data.masks import MASKED_DTYPE, masked
-from trainer.data.pairs import Pair, pair_tokens, read_pairs
+from trainer.data.pairs import Pair, PairProblem, pair_tokens, read_pairs
 from trainer.data.shards import (
     MAX_SHARD_BYTES,
     SPLITS,
@@ -38,10 +43,18 @@ _BATCH_DOCUMENTS, _BATCH_CHARACTERS = 256, 4_000_000  # per call of the tokenize
 Objects = Callable[[], Iterable[RawObject]]
 Observe = Callable[[str, str, NDArray[np.uint32]], None]
 """Called with (split, document, its stored tokens)."""
+Text = TypeVar("Text", bound=str)
+EncodeBatches = Callable[[str, bool, Iterable[list[str]]], Iterator[EncodedTexts]]
+"""Called with (content of the tokenizer's file, whether the beginnings of tokens are needed, batches of texts)."""
 
 
 def ignore_document(split: str, document: str, tokens: NDArray[np.uint32]) -> None:
     """Do nothing."""
+
+
+def encode_by_library(tokenizer: str, has_begins: bool, batches: Iterable[list[str]]) -> Iterator[EncodedTexts]:
+    """Yield the tokens of each text of each batch, encoded by the library's threads."""
+    return map(LibraryEncoder(tokenizer, has_begins=has_begins), batches)
 
 
 @dataclass
@@ -100,11 +113,16 @@ class Preparation:
         folder: Path,
         shard_bytes: int = MAX_SHARD_BYTES,
         reading: Reading = STRICT,
+        *,
+        has_spool: bool = False,
     ) -> None:
         """Set up for `folder`, which is created, with a tokenizer that is trained here or read from a file.
 
-        Each unit is read twice: to count and sample, and to tokenise.
+        Each unit is read twice: to count and sample, and to tokenise. `has_spool`: the documents are stored in the
+        folder when they are counted, and the same process reads them there when it tokenises, which saves reading rows
+        and rendering conversations again.
         """
+        self._has_spool, self._reading = has_spool, reading
         self.num_units, self._readers = len(units), [_reader(unit, part, tokenizer, reading) for unit in units]
         self._part, self._tokenizer, self._folder, self._shard_bytes = part, tokenizer, folder, shard_bytes
         self._sample_size = tokenizer.sample_size if isinstance(tokenizer, TokenizerSpec) else 0
@@ -116,10 +134,33 @@ class Preparation:
         # Joined samples are thinned, by half at most; so they are twice as large as needed, if there are several.
         size = self._sample_size if self.num_units == 1 else -(-2 * self._sample_size // self.num_units)
         count, sample = DocumentCount(), EvenSample(size)
-        for document in self._readers[number]():
+        documents = self._readers[number]()
+        for document in self._spooled(number, documents) if self._has_spool else documents:
             count.add(document)
             sample.add(document)
         return UnitCount(count, sample.sample)
+
+    def _spooled(self, number: int, documents: Iterable[Document]) -> Iterator[Document]:
+        """Yield the documents of a unit, and store them."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with self._spool(number).open("wb") as file:
+            for batch in _batches(("", document) for document in documents):
+                stored = [document for _, document in batch]
+                pickle.dump(stored, file, protocol=pickle.HIGHEST_PROTOCOL)
+                yield from stored
+
+    def _spool(self, number: int) -> Path:
+        return self._folder / f"documents-{number:05d}.pickle"
+
+    def _documents(self, number: int) -> Iterator[Document]:
+        """Yield the documents of a unit that was counted."""
+        if not self._has_spool:
+            yield from self._readers[number]()
+            return
+        with self._spool(number).open("rb") as file, suppress(EOFError):
+            while True:
+                yield from pickle.load(file)  # noqa: S301 - written by this process
+        self._spool(number).unlink()
 
     def plan(self, units: Sequence[UnitCount]) -> PreparationPlan:
         """Train or read the tokenizer. `units`: all of them, in order."""
@@ -139,28 +180,44 @@ class Preparation:
         assert end_of_text is not None, "every tokenizer that is trained here has it"
         return PreparationPlan(counts, documents, trained.to_str(pretty=True), size, end_of_text)
 
-    def tokenise(self, number: int, plan: PreparationPlan, observe: Observe = ignore_document) -> UnitTokens:
-        """Write the shards and document lengths of a unit."""
+    def tokenise(
+        self,
+        number: int,
+        plan: PreparationPlan,
+        observe: Observe = ignore_document,
+        encode: EncodeBatches = encode_by_library,
+    ) -> UnitTokens:
+        """Write the shards and document lengths of a unit. `encode` may read some batches in advance."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        tokenizer = Tokenizer.from_str(plan.tokenizer)
         dtype, shard_bytes = self._dtype(plan), self._shard_bytes
         writers = {split: ShardWriter(self._folder, split, number, dtype, shard_bytes) for split in SPLITS}
         text_bytes = dict.fromkeys(SPLITS, 0)
-        before = ids_before_text(tokenizer)  # templates of chats have them
+        before = ids_before_text(Tokenizer.from_str(plan.tokenizer))  # templates of chats have them
+        beginning, end = np.array(before, dtype=np.uint32), np.array([plan.end_of_text], dtype=np.uint32)
         split_of = Split(self._part.validation_fraction, plan.counts)
-        for batch in _batches(split_of.divide(self._readers[number](), number)):
-            # Only the slower call returns the character offsets of tokens.
-            encode = tokenizer.encode_batch if self._is_masked else tokenizer.encode_batch_fast
-            texts = [part for _, text in batch for part in (text.sides if isinstance(text, Pair) else (text,))]
-            encodings = iter(encode([str(text) for text in texts], add_special_tokens=False))
-            for split, text in batch:
+        pending: deque[list[tuple[str, str]]] = deque()
+
+        def texts() -> Iterator[list[str]]:
+            for batch in _batches(split_of.divide(self._documents(number), number)):
+                pending.append(batch)
+                sides = (text.sides if isinstance(text, Pair) else (text,) for _, text in batch)
+                yield [str(side) for each in sides for side in each]
+
+        for encoded in encode(plan.tokenizer, self._is_masked, texts()):
+            encodings = iter(encoded)
+            for split, text in pending.popleft():
                 if isinstance(text, Pair):
-                    tokens = pair_tokens(text, [next(encodings), next(encodings)], before, plan.end_of_text)
+                    sides = [next(encodings), next(encodings)]
+                    try:
+                        tokens = pair_tokens(text, sides, before, plan.end_of_text)
+                    except PairProblem as error:
+                        self._reading.on_problem(RowProblem(error.kind, text.place, str(error)))
+                        continue
                 elif isinstance(text, Conversation):
-                    encoding = next(encodings)
-                    tokens = masked(encoding.ids, counted_tokens(encoding.offsets, text.counted))
+                    ids, begins = next(encodings)
+                    tokens = masked(ids, counted_tokens(begins, text.counted))
                 else:
-                    tokens = np.array([*before, *next(encodings).ids, plan.end_of_text], dtype=np.uint32)
+                    tokens = np.concatenate([beginning, next(encodings).ids, end])
                 writers[split].add(tokens)
                 observe(split, text, tokens)
                 text_bytes[split] += len(text.encode())
@@ -225,7 +282,9 @@ def _reader(
         end_of_text = Tokenizer.from_file(str(tokenizer.file)).id_to_token(tokenizer.end_of_text) or END_OF_TEXT
     template = ChatTemplate.from_model(model, end_of_text)
     if part.format == "preference":
-        return lambda: read_pairs(objects(), template if has_template(model) else None, reading)
+        # Without a model, which only a data report allows, conversations have the default template.
+        own = template if model is None or has_template(model) else None
+        return lambda: read_pairs(objects(), own, reading)
     return lambda: read_conversations(objects(), part, template, reading)
 
 
@@ -292,8 +351,8 @@ def check_enough(folder: Path, index: DatasetIndex, source: str, training: Seque
             )
 
 
-def _batches(texts: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    batch: list[tuple[str, str]] = []
+def _batches(texts: Iterable[tuple[str, Text]]) -> Iterator[list[tuple[str, Text]]]:
+    batch: list[tuple[str, Text]] = []
     characters = 0
     for split, text in texts:
         batch.append((split, text))

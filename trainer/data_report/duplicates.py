@@ -8,14 +8,15 @@ a temporary file, 256 bytes per document.
 
 import tempfile
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainer.data.documents import Place
-from trainer.data_report.ngrams import Hashes, mix, ngram_hashes
+from trainer.data_report.ngrams import Hashes, Words, mix
 
 SHINGLE_WORDS, BINS, BAND = 5, 128, 4
 MIN_SIMILARITY = 0.75
@@ -31,15 +32,42 @@ def text_hash(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def signature(words: Hashes) -> NDArray[np.uint16]:
-    """Return the MinHash values of a document with the hashes `words` of its words, [BINS]."""
-    shingles = ngram_hashes(words, SHINGLE_WORDS)
-    lowest = np.full(BINS, _EMPTY)
-    np.minimum.at(lowest, (shingles >> _BIN_SHIFT).astype(np.intp), shingles << np.uint64(7))
-    filled = np.flatnonzero(lowest != _EMPTY)
-    nearest = filled[np.searchsorted(filled, np.arange(BINS)) % len(filled)]
-    distance = ((nearest - np.arange(BINS)) % BINS).astype(np.uint64)
-    return (mix(lowest[nearest] + distance) >> np.uint64(48)).astype(np.uint16)
+@dataclass(frozen=True)
+class Fingerprints:
+    """What is compared of documents. `texts`: hashes of their texts, [documents]. `signed`: the documents that have a
+    signature; `signatures`: their MinHash values, [signed, BINS]."""
+
+    texts: Hashes
+    signed: NDArray[np.int64]
+    signatures: NDArray[np.uint16]
+
+    @classmethod
+    def of(cls, texts: Sequence[str], words: Words) -> "Fingerprints":
+        """Return the fingerprints of documents with these words."""
+        signed = np.flatnonzero(words.counts >= MIN_WORDS)
+        hashes = np.fromiter(map(text_hash, texts), dtype=np.uint64, count=len(texts))
+        return cls(hashes, signed, _signatures(words, signed))
+
+
+def _signatures(words: Words, signed: NDArray[np.int64]) -> NDArray[np.uint16]:
+    """Return the MinHash values of the documents `signed`, [signed, BINS]."""
+    if not len(signed):
+        return np.empty((0, BINS), dtype=np.uint16)
+    shingles, documents = words.runs(SHINGLE_WORDS)
+    row_of = np.full(len(words.counts), -1)
+    row_of[signed] = np.arange(len(signed))
+    rows = row_of[documents]
+    shingles, rows = shingles[rows >= 0], rows[rows >= 0]
+    flat = np.full(len(signed) * BINS, _EMPTY)
+    np.minimum.at(flat, rows * BINS + (shingles >> _BIN_SHIFT).astype(np.intp), shingles << np.uint64(7))
+    lowest = flat.reshape(-1, BINS)
+    bins = np.arange(BINS)
+    # Of each bin, the nearest filled one from it on, beyond the end from the beginning.
+    filled = np.where(lowest != _EMPTY, bins, 2 * BINS)
+    around = np.concatenate([filled, np.where(filled < BINS, filled + BINS, 2 * BINS)], axis=1)
+    nearest = np.minimum.accumulate(around[:, ::-1], axis=1)[:, ::-1][:, :BINS]
+    values = np.take_along_axis(lowest, nearest % BINS, axis=1) + (nearest - bins).astype(np.uint64)
+    return (mix(values) >> np.uint64(48)).astype(np.uint16)
 
 
 class _Places:
@@ -68,13 +96,13 @@ class Duplicates:
         self._signed = array("q")  # numbers of the documents that have a signature
         self._signatures = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the object
 
-    def add(self, place: Place, text: str, words: Hashes) -> None:
-        """Add a document with the hashes of its words."""
-        if len(words) >= MIN_WORDS:
-            self._signed.append(len(self._texts))
-            self._signatures.write(signature(words).tobytes())
-        self._places.add(place)
-        self._texts.append(text_hash(text))
+    def add(self, places: Iterable[Place], prints: Fingerprints) -> None:
+        """Add documents."""
+        self._signed.extend((prints.signed + len(self._texts)).tolist())
+        self._signatures.write(prints.signatures.tobytes())
+        self._texts.extend(prints.texts.tolist())
+        for place in places:
+            self._places.add(place)
 
     def exact(self) -> Iterator[tuple[Place, Place]]:
         """Yield (copy, its original) of each document that has the text of an earlier one, in order."""
@@ -126,17 +154,42 @@ def _first_of_equal(values: Hashes) -> NDArray[np.int64]:
     return found
 
 
+class Preferences:
+    """Prompts with their chosen and rejected answers, for pairs that contradict an earlier one."""
+
+    def __init__(self) -> None:
+        self._places, self._chosen, self._rejected = _Places(), array("Q"), array("Q")
+
+    def add(self, place: Place, chosen: int, rejected: int) -> None:
+        """Add a pair: the hashes of its prompt with each answer."""
+        self._places.add(place)
+        self._chosen.append(chosen)
+        self._rejected.append(rejected)
+
+    def contradictions(self) -> Iterator[tuple[Place, Place]]:
+        """Yield (pair, the first earlier one that prefers the answer which it rejects), in order."""
+        chosen, rejected = (np.asarray(each, dtype=np.uint64) for each in (self._chosen, self._rejected))
+        pairs, opposites = mix(chosen) + rejected, mix(rejected) + chosen
+        order = np.argsort(pairs, kind="stable")
+        places = np.searchsorted(pairs, opposites, sorter=order)
+        first = order[np.minimum(places, len(order) - 1)] if len(order) else order
+        numbers = np.arange(len(first))
+        is_opposite = (pairs[first] == opposites) & (first < numbers) & (chosen != rejected)
+        for number in np.flatnonzero(is_opposite).tolist():
+            yield self._places[number], self._places[int(first[number])]
+
+
 class Prompts:
     """Prompts and answers of conversations, for equal prompts with different answers."""
 
     def __init__(self) -> None:
         self._places, self._prompts, self._all = _Places(), array("Q"), array("Q")
 
-    def add(self, place: Place, prompt: str, conversation: str) -> None:
-        """Add a conversation: what comes before the first answer, and all of it."""
+    def add(self, place: Place, prompt: int, conversation: int) -> None:
+        """Add a conversation: the hashes of what comes before the first answer, and of all of it."""
         self._places.add(place)
-        self._prompts.append(text_hash(prompt))
-        self._all.append(text_hash(conversation))
+        self._prompts.append(prompt)
+        self._all.append(conversation)
 
     def conflicts(self) -> Iterator[tuple[Place, Place]]:
         """Yield (conversation, an earlier one with the same prompt and another answer), in order, without copies."""

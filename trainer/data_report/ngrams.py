@@ -1,4 +1,6 @@
-"""Hashes of words and of runs of words, computed for a complete text at a time."""
+"""Hashes of words and of runs of words, computed for many texts at a time."""
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,24 +15,52 @@ _IS_WORD = np.array([chr(byte).isalnum() or byte >= 128 for byte in range(128)] 
 _IS_ALONE = np.array([0xE3 <= byte <= 0xED for byte in range(256)])
 """First bytes of characters of scripts without spaces (U+3000 to U+DFFF in UTF-8): each is a word."""
 _TO_LOWER = np.array([byte + 32 if 65 <= byte <= 90 else byte for byte in range(256)], dtype=np.uint8)
+_OF_BYTE_IN_ANY_CASE = _OF_BYTE[:, _TO_LOWER].ravel()
+
+
+class Words(NamedTuple):
+    """Words of texts. `counts`: words of each text, [texts]."""
+
+    hashes: Hashes
+    counts: NDArray[np.int64]
+
+    def runs(self, size: int) -> tuple[Hashes, NDArray[np.int64]]:
+        """Return a hash for each run of `size` words, and the number of its text; none for texts of fewer words."""
+        found = ngram_hashes(self.hashes, size)
+        text_of = np.repeat(np.arange(len(self.counts)), self.counts)
+        first, last = text_of[: len(found)], text_of[size - 1 :]
+        is_within = first == last
+        return found[is_within], first[is_within]
+
+
+def words_of(data: NDArray[np.uint8], begins: NDArray[np.int64]) -> Words:
+    """Return the words of texts in UTF-8 that follow one another. `begins`: of each text; before each but the first is
+    a byte that belongs to no word, such as a line end.
+
+    A hash disregards ASCII case. It is the sum of random numbers for each byte and its place in the word (tabulation
+    hashing).
+    """
+    is_word = _IS_WORD[data]
+    is_first = is_word.copy()
+    is_first[1:] &= ~is_word[:-1]
+    is_first |= _IS_ALONE[data]
+    places = np.flatnonzero(is_word)
+    starts = np.flatnonzero(is_first[places])
+    if not len(starts):
+        return Words(np.empty(0, dtype=np.uint64), np.zeros(len(begins), dtype=np.int64))
+    lengths = np.diff(np.append(starts, len(places)))
+    within = np.arange(len(places)) - np.repeat(starts, lengths)
+    within &= _POSITIONS - 1
+    within <<= 8
+    within += data[places]
+    hashes = np.add.reduceat(_OF_BYTE_IN_ANY_CASE[within], starts)
+    before = np.searchsorted(places[starts], np.append(begins, len(data)))
+    return Words(hashes, np.diff(before))
 
 
 def word_hashes(data: NDArray[np.uint8]) -> Hashes:
-    """Return a hash for each word of a text in UTF-8, without regard to ASCII case: sums of random numbers for each
-    byte and its place in the word (tabulation hashing)."""
-    is_word = _IS_WORD[data]
-    if not is_word.any():
-        return np.empty(0, dtype=np.uint64)
-    begins = is_word.copy()
-    begins[1:] &= ~is_word[:-1]
-    begins |= _IS_ALONE[data]
-    places = np.flatnonzero(is_word)
-    is_first = begins[places]
-    starts = np.flatnonzero(is_first)
-    lengths = np.diff(np.append(starts, len(places)))
-    within = np.arange(len(places)) - np.repeat(starts, lengths)
-    values = _OF_BYTE[within % _POSITIONS, _TO_LOWER[data[places]]]
-    return np.add.reduceat(values, starts)
+    """Return a hash for each word of a text in UTF-8."""
+    return words_of(data, np.zeros(1, dtype=np.int64)).hashes
 
 
 def ngram_hashes(words: Hashes, size: int) -> Hashes:

@@ -1,11 +1,11 @@
 """Make the report of the sources of a spec: prepare each in a folder as training does, and look at what is read.
 
-The data is read twice, as in every preparation. In the first pass the rows are checked, and invalid ones are collected;
-in the second, the documents are tokenised. Lengths, splits and sequences are those of the prepared data.
+In a first pass the rows are read and checked, and invalid ones are collected; in the second, the documents are
+tokenised. Lengths, splits and sequences are those of the prepared data.
 """
 
-import json
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,29 +22,32 @@ from trainer.contract.data_report import (
     DataReport,
     Lengths,
     Packing,
+    PairReport,
     SourceReport,
     SplitReport,
 )
-from trainer.contract.run import EndClass
 from trainer.data.documents import Document, Piece, Place, RawObject, Reading, RowProblem
-from trainer.data.masks import unmasked
+from trainer.data.encoding import EncodedTexts, WordEncoder
+from trainer.data.masks import num_chosen, unmasked
 from trainer.data.packing import IGNORED
-from trainer.data.prepare import Objects, Preparation, PreparationPlan, check_enough
+from trainer.data.pairs import Pair
+from trainer.data.prepare import Objects, Preparation, PreparationPlan, UnitCount, check_enough
 from trainer.data.shards import SPLITS, TOKENIZER_NAME, DatasetIndex, DocumentLengths
 from trainer.data.source import row_counts
 from trainer.data.tokenizer import ExistingTokenizer
-from trainer.data_report.conversations import check_conversation
-from trainer.data_report.duplicates import Duplicates, Prompts
+from trainer.data_report.checks import Batch, Checked, Checks
+from trainer.data_report.conversations import Messages
+from trainer.data_report.duplicates import Duplicates, Preferences, Prompts
 from trainer.data_report.findings import Findings
-from trainer.data_report.ngrams import word_hashes
 from trainer.data_report.overlap import EvaluationText
 from trainer.data_report.preview import Preview
-from trainer.data_report.secrets import find_secrets
-from trainer.data_report.text import Scripts, check_text
+from trainer.data_report.processes import Pipeline
+from trainer.data_report.text import Scripts
 from trainer.errors import TrainerError
 
 MAX_ROW_BYTES = 64 * 2**20
 _DETAIL_CHARACTERS = 300
+BATCH_CHARACTERS = 250_000  # checked at a time: some megabytes of memory in each process
 
 
 @dataclass(frozen=True)
@@ -56,92 +59,100 @@ class ReportOptions:
     evaluation: EvaluationText | None = None
 
 
-class _Checks(Reading):
-    """Checks each row of the first pass."""
+class _Rows(Reading):
+    """Collects what is wrong with the rows of the first pass."""
 
-    def __init__(self, options: ReportOptions, special_tokens: Sequence[str]) -> None:
+    def __init__(self, options: ReportOptions, checks: Pipeline[Batch, Checked]) -> None:
         self.max_row_bytes = options.max_row_bytes
         self.findings = Findings(options.max_places)
-        self.scripts, self.duplicates, self.prompts = Scripts(), Duplicates(), Prompts()
+        self.scripts, self.duplicates = Scripts(), Duplicates()
+        self.prompts, self.preferences = Prompts(), Preferences()
         self.rows = self.read_bytes = 0
         self.is_active = True
-        self._evaluation, self._special_tokens = options.evaluation, special_tokens
-        self._messages: list[dict[str, Any]] | None = None
+        self._checks = checks
+        self._batch, self._characters = Batch(), 0
+        self._places: deque[Place] = deque()  # of the documents that are not checked yet
+        self._messages: Messages | None = None
 
     def count_bytes(self, raw: RawObject) -> RawObject:
-        """Return the object; what is read of it in the first pass is counted."""
+        """Return the object; what is read of it is counted."""
 
         def counted() -> Iterator[bytes]:
             for block in raw.read():
-                self.read_bytes += len(block) if self.is_active else 0
+                self.read_bytes += len(block)
                 yield block
 
         return RawObject(raw.name, counted)
 
     def on_problem(self, problem: RowProblem) -> None:
-        if self.is_active:
-            self.rows += 1
-            # The content of the row is not part of these messages, apart from names of fields.
-            self.findings.add(problem.kind, problem.place, problem.message[:_DETAIL_CHARACTERS])
+        # What is found when a pair is tokenised is about a row that was counted.
+        self.rows += self.is_active
+        self.findings.add(problem.kind, problem.place, problem.message[:_DETAIL_CHARACTERS])
 
     def on_conversation(self, place: Place, messages: list[dict[str, Any]]) -> None:
         self._messages = messages
 
     def on_document(self, document: Document) -> None:
-        if not self.is_active:
-            return
         self.rows += 1
-        place, text = document.place, str(document)
-        messages, self._messages = self._messages, None
-        if messages is not None:
-            self._check_conversation(place, messages)
-            # Without what the chat template adds, such as its special tokens.
-            text = "\n".join(_texts_of(messages))
-        data = np.frombuffer(text.encode(), dtype=np.uint8)
-        self.scripts.add(text, data)
-        for kind, detail in check_text(text, data, self._special_tokens):
-            self.findings.add(kind, place, detail)
-        for kind, detail in _first_of_kinds(text):
-            self.findings.add(kind, place, detail)
-        words = word_hashes(data)
-        self.duplicates.add(place, str(document), words)
-        if self._evaluation is not None:
-            shared, total = self._evaluation.shared(words)
-            if shared:
-                self.findings.add("evaluation_overlap", place, f"{shared} of {total} runs of words")
+        self._places.append(document.place)
+        self._batch.texts.append(str(document))
+        self._batch.contents.append(document.answers if isinstance(document, Pair) else self._messages)
+        self._messages = None
+        self._characters += len(document)
+        if self._characters >= BATCH_CHARACTERS:
+            self._check()
 
-    def _check_conversation(self, place: Place, messages: list[dict[str, Any]]) -> None:
-        for kind, detail in check_conversation(messages):
-            self.findings.add(kind, place, detail)
-        first = next(number for number, message in enumerate(messages) if message["role"] == "assistant")
-        if any((message.get("content") or "").strip() for message in messages[:first]):
-            self.prompts.add(place, json.dumps(messages[:first]), json.dumps(messages))
+    def _check(self) -> None:
+        batch, self._batch, self._characters = self._batch, Batch(), 0
+        for checked in self._checks.put(batch):
+            self._add(checked)
+
+    def _add(self, checked: Checked) -> None:
+        places = [self._places.popleft() for _ in checked.fingerprints.texts]
+        for number, kind, detail in sorted(checked.problems):
+            self.findings.add(kind, places[number], detail)
+        self.scripts.add(checked.scripts)
+        self.duplicates.add(places, checked.fingerprints)
+        for number, prompt, conversation in checked.prompts:
+            self.prompts.add(places[number], prompt, conversation)
+        for number, chosen, rejected in checked.pairs:
+            self.preferences.add(places[number], chosen, rejected)
 
     def finish(self) -> None:
         """Add what is known once all documents are read."""
+        self.is_active = False
+        self._check()
+        for checked in self._checks.finish():
+            self._add(checked)
         for copy, original in self.duplicates.exact():
             self.findings.add("exact_duplicate", copy, f"of {original.object}:{original.row}")
         for document, other, similarity in self.duplicates.near():
             self.findings.add("near_duplicate", document, f"{similarity:.0%} like {other.object}:{other.row}")
         for place, other in self.prompts.conflicts():
             self.findings.add("conflicting_answers", place, f"prompt of {other.object}:{other.row}")
+        for place, other in self.preferences.contradictions():
+            self.findings.add("contradicting_pairs", place, f"opposite of {other.object}:{other.row}")
 
 
-def _texts_of(messages: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the content of each message, and its calls as JSON."""
-    for message in messages:
-        yield message.get("content") or ""
-        if message.get("tool_calls"):
-            yield json.dumps(message["tool_calls"], ensure_ascii=False)
+@dataclass
+class _Pairs:
+    """Learned tokens of chosen and rejected answers."""
 
+    pairs: int = 0
+    chosen: int = 0
+    rejected: int = 0
+    longer: int = 0
 
-def _first_of_kinds(text: str) -> Iterator[tuple[str, str]]:
-    """Yield (kind, what may be shown) of the secrets of a text, each kind once."""
-    seen: set[str] = set()
-    for kind, _, _, shown in find_secrets(text):
-        if kind not in seen:
-            seen.add(kind)
-            yield kind, shown
+    def add(self, chosen: int, rejected: int) -> None:
+        self.pairs, self.longer = self.pairs + 1, self.longer + (chosen > rejected)
+        self.chosen, self.rejected = self.chosen + chosen, self.rejected + rejected
+
+    def result(self) -> PairReport:
+        of = max(1, self.pairs)
+        return PairReport(
+            pairs=self.pairs, chosen_mean=self.chosen / of, rejected_mean=self.rejected / of,
+            chosen_longer=self.longer / of,
+        )  # fmt: skip
 
 
 @dataclass
@@ -152,6 +163,7 @@ class _Tokens:
     findings: Findings
     is_masked: bool
     preview: Preview = field(default_factory=Preview)
+    pairs: _Pairs = field(default_factory=_Pairs)
     documents: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
     learned: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
 
@@ -170,6 +182,9 @@ class _Tokens:
             taken = targets[: length - 1] if data.long_documents == "truncate" else targets
             if not taken.any():
                 self.findings.add("nothing_learned", document.place, f"{len(tokens):,} tokens")
+        if isinstance(document, Pair) and targets is not None:
+            chosen = num_chosen(tokens)
+            self.pairs.add(int(targets[: chosen - 1].sum()), int(targets[chosen:].sum()))
         self.preview.add(document, tokens)
 
 
@@ -182,15 +197,9 @@ def make_report(
 ) -> DataReport:
     """Report on all sources of `training.data`. `units`: of each source. `folder`: for what is prepared.
 
-    Raises TrainerError if objects cannot be read, and (BAD_SPEC) for pairs of preference data.
+    Raises TrainerError if objects cannot be read.
     """
     parts = training.data.parts
-    if any(part.format == "preference" for part in parts):
-        message = (
-            "training.data.format preference: the data report reads texts and conversations, not pairs of answers; "
-            "a run checks each line of them before its first step"
-        )
-        raise TrainerError(EndClass.BAD_SPEC, message)
     trainer = 0 if isinstance(tokenizer, ExistingTokenizer) else tokenizer.trainer_among(parts)
     found: dict[int, SourceReport] = {}
     # The part that trains the tokenizer comes first.
@@ -217,53 +226,59 @@ def report_source(
     options: ReportOptions,
 ) -> SourceReport:
     """Report on one source, which is prepared in `folder`."""
-    checks = _Checks(options, special_tokens_of(tokenizer))
-    counted: list[Objects] = [partial(_counted, unit, checks) for unit in units]
-    preparation = Preparation(counted, part, tokenizer, folder, reading=checks)
-    tokens = _Tokens(training, checks.findings, part.format == "chat")
-    plan, index = _prepare(preparation, part, checks, tokens)
+    with Pipeline[Batch, Checked](Checks, special_tokens_of(tokenizer), options.evaluation) as checks:
+        rows = _Rows(options, checks)
+        counted: list[Objects] = [partial(_counted, unit, rows) for unit in units]
+        preparation = Preparation(counted, part, tokenizer, folder, reading=rows, has_spool=True)
+        counts = [preparation.count(number) for number in range(preparation.num_units)]
+        rows.finish()
+    tokens = _Tokens(training, rows.findings, part.format in ("chat", "preference"))
+    plan, index = _prepare(preparation, part, counts, tokens)
     if index is not None:
         try:
             check_enough(folder, index, part.source, training)
         except TrainerError as error:
-            checks.findings.add("too_few_tokens", Place(part.source, 0), str(error))
+            rows.findings.add("too_few_tokens", Place(part.source, 0), str(error))
     splits, lengths, packing = _measure(folder, index, training, tokens)
     return SourceReport(
         source=part.source,
         format=part.format,
-        read_bytes=checks.read_bytes,
-        rows=checks.rows,
+        read_bytes=rows.read_bytes,
+        rows=rows.rows,
         vocab_size=0 if plan is None else plan.vocab_size,
         splits=splits,
         lengths=lengths,
         packing=packing,
-        scripts=checks.scripts.shares(),
+        scripts=rows.scripts.shares(),
         overlap=None if options.evaluation is None else options.evaluation.summary,
-        findings=checks.findings.result(checks.rows),
+        findings=rows.findings.result(rows.rows),
         preview=[]
         if plan is None
         else tokens.preview.result(Tokenizer.from_str(plan.tokenizer), is_masked=tokens.is_masked),
+        pairs=tokens.pairs.result() if part.format == "preference" else None,
     )
 
 
-def _counted(unit: Objects, checks: _Checks) -> Iterator[RawObject]:
-    return map(checks.count_bytes, unit())
+def _counted(unit: Objects, rows: _Rows) -> Iterator[RawObject]:
+    return map(rows.count_bytes, unit())
 
 
 def _prepare(
-    preparation: Preparation, part: MixturePart, checks: _Checks, tokens: _Tokens
+    preparation: Preparation, part: MixturePart, counts: Sequence[UnitCount], tokens: _Tokens
 ) -> tuple[PreparationPlan | None, DatasetIndex | None]:
-    """Prepare the data. Return the plan and the index, None where there are not enough documents."""
-    counts = [preparation.count(number) for number in range(preparation.num_units)]
-    checks.is_active = False
-    checks.finish()
+    """Tokenise the data. Return the plan and the index, None where there are not enough documents."""
     try:
         plan = preparation.plan(counts)
     except TrainerError as error:
-        checks.findings.add("no_documents", Place(part.source, 0), str(error))
+        tokens.findings.add("no_documents", Place(part.source, 0), str(error))
         return None, None
-    units = [preparation.tokenise(number, plan, tokens.observe) for number in range(preparation.num_units)]
+    units = [preparation.tokenise(number, plan, tokens.observe, _encode) for number in range(preparation.num_units)]
     return plan, preparation.finish(plan, units)
+
+
+def _encode(tokenizer: str, has_begins: bool, batches: Iterable[list[str]]) -> Iterator[EncodedTexts]:
+    with Pipeline[list[str], EncodedTexts](partial(WordEncoder, has_begins=has_begins), tokenizer) as encoder:
+        yield from encoder.map(batches)
 
 
 def special_tokens_of(tokenizer: TokenizerSpec | ExistingTokenizer) -> list[str]:

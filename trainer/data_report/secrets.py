@@ -2,8 +2,10 @@
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 _RESERVED_DOMAINS = re.compile(
     r"(?:^|\.)(?:example\.(?:com|org|net)|example|test|invalid|localhost|local)$", re.IGNORECASE
@@ -138,6 +140,37 @@ Match = tuple[str, int, int, str]
 """Kind, begin, end, and what the report may show of it."""
 
 
+class SecretsOfTexts:
+    """Which patterns can match in which of many texts: those with a text that is in every match."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts, self._joined = texts, "\n".join(texts)
+        self._ends = list(accumulate(len(text) + 1 for text in texts))
+
+    def find(self) -> Iterator[tuple[int, Match]]:
+        """Yield (number of the text, match) of what `find_secrets` finds in each text, by pattern."""
+        for pattern in PATTERNS:
+            for number in sorted({number for anchor in pattern.anchors for number in self._having(anchor)}):
+                yield from ((number, match) for match in _matches(pattern, self._texts[number]))
+        for number in self._with_digits():
+            yield from ((number, match) for match in _matches_with_digits(self._texts[number]))
+
+    def _having(self, anchor: str) -> Iterator[int]:
+        """Yield the numbers of the texts that have an anchor, which has no line end."""
+        place = self._joined.find(anchor)
+        while place >= 0:
+            number = bisect_right(self._ends, place)
+            yield number
+            place = self._joined.find(anchor, self._ends[number])
+
+    def _with_digits(self) -> Iterator[int]:
+        found = _DIGITS.search(self._joined)
+        while found:
+            number = bisect_right(self._ends, found.start())
+            yield number
+            found = _DIGITS.search(self._joined, self._ends[number])
+
+
 def find_secrets(text: str) -> Iterator[Match]:
     """Yield secrets and personal data in a text."""
     for pattern in PATTERNS:
@@ -146,9 +179,7 @@ def find_secrets(text: str) -> Iterator[Match]:
                 yield from _matches(pattern, text)
                 break
     if _DIGITS.search(text):
-        for pattern in _WITH_DIGITS:
-            yield from _matches(pattern, text)
-        yield from _ibans(text)
+        yield from _matches_with_digits(text)
 
 
 def hide_secrets(text: str) -> str:
@@ -163,6 +194,12 @@ def _matches(pattern: Pattern, text: str) -> Iterator[Match]:
         if pattern.check(match[0]):
             shown = f"{match[0][: pattern.shown]}… ({len(match[0])} characters)" if pattern.shown else ""
             yield pattern.kind, match.start(), match.end(), shown
+
+
+def _matches_with_digits(text: str) -> Iterator[Match]:
+    for pattern in _WITH_DIGITS:
+        yield from _matches(pattern, text)
+    yield from _ibans(text)
 
 
 def _ibans(text: str) -> Iterator[Match]:

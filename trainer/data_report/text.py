@@ -39,27 +39,60 @@ _CONTROLS = _byte_set(bytes(set(range(32)) - set(_LEFT_ALONE)) + b"\x7f")
 _ENCODED = _ASCII_LETTERS | _byte_set(b"0123456789+/=_%-")
 
 
-def check_text(text: str, data: Bytes, special_tokens: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield (kind, detail) of each problem, each kind once. `data`: the text as UTF-8."""
-    counts = np.bincount(data, minlength=256)
-    if not text.isascii():
-        yield from _non_ascii_problems(text)
-    if counts[_CONTROLS].any() or (not text.isascii() and _C1_CONTROL.search(text)):
-        yield "control_characters", ""
-    yield from (("special_tokens", token) for token in [each for each in special_tokens if each in text][:1])
-    visible = len(data) - int(counts[_SPACES].sum())
-    if len(data) >= _MIN_CHARACTERS and counts[_LETTERS].sum() < _MIN_LETTERS * visible:
-        yield "few_letters", f"{counts[_LETTERS].sum() / visible:.0%} letters"
-    if _has_equal_block(data) and _RUN.search(text):
-        yield "repeated_characters", ""
-    if _has_encoded_block(data) and _UNBROKEN.search(text):
-        yield "unbroken_run", ""
-    if (counts[ord("<")] or counts[ord("&")]) and _HTML.search(text):
-        yield "html_markup", ""
-    if "ipsum" in text and "lorem ipsum" in text.lower():
-        yield "placeholder_text", ""
-    if counts[ord("\n")] >= _MIN_LINES - 1:
-        yield from _repeated_lines(text)
+class TextBatch:
+    """Texts as bytes. `data`: the UTF-8 of all texts, each followed by a line end; `begins`: of each text in it."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        encoded = [text.encode() for text in texts]
+        self.texts = texts
+        self.data: Bytes = np.frombuffer(b"".join(part for each in encoded for part in (each, b"\n")), dtype=np.uint8)
+        self.sizes = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+        self.begins = np.cumsum(self.sizes + 1) - self.sizes - 1
+        keys = np.repeat(np.arange(len(texts)) * 256, self.sizes + 1)
+        keys += self.data
+        self.counts = np.bincount(keys, minlength=256 * len(texts)).reshape(-1, 256)
+        self.counts[:, ord("\n")] -= 1
+        self.non_ascii = np.flatnonzero(self.counts[:, 128:].any(axis=1)).tolist()
+
+    def at(self, places: NDArray[np.int64]) -> list[int]:
+        """Return the numbers of the texts in which these bytes are, each once."""
+        found: list[int] = np.unique(np.searchsorted(self.begins, places, side="right") - 1).tolist()
+        return found
+
+
+def check_texts(batch: TextBatch, special_tokens: Sequence[str]) -> Iterator[tuple[int, str, str]]:
+    """Yield (number of the text, kind, detail) of each problem, each kind once for a text.
+
+    Counts of bytes choose the texts on which an expression is tried.
+    """
+    texts, counts = batch.texts, batch.counts
+    for number in batch.non_ascii:
+        yield from ((number, kind, detail) for kind, detail in _non_ascii_problems(texts[number]))
+    controls = np.flatnonzero(counts[:, _CONTROLS].any(axis=1)).tolist()
+    c1_controls = [number for number in batch.non_ascii if _C1_CONTROL.search(texts[number])]
+    yield from ((number, "control_characters", "") for number in sorted({*controls, *c1_controls}))
+    yield from _special_tokens(texts, special_tokens)
+    letters, visible = counts[:, _LETTERS].sum(axis=1), batch.sizes - counts[:, _SPACES].sum(axis=1)
+    for number in np.flatnonzero((batch.sizes >= _MIN_CHARACTERS) & (letters < _MIN_LETTERS * visible)).tolist():
+        yield number, "few_letters", f"{letters[number] / visible[number]:.0%} letters"
+    for kind, expression, numbers in (
+        ("repeated_characters", _RUN, batch.at(_equal_blocks(batch.data))),
+        ("unbroken_run", _UNBROKEN, batch.at(_encoded_blocks(batch.data))),
+        ("html_markup", _HTML, np.flatnonzero(counts[:, ord("<")] + counts[:, ord("&")]).tolist()),
+    ):
+        yield from ((number, kind, "") for number in numbers if expression.search(texts[number]))
+    for number, text in enumerate(texts):
+        if "ipsum" in text and "lorem ipsum" in text.lower():
+            yield number, "placeholder_text", ""
+    for number in np.flatnonzero(counts[:, ord("\n")] >= _MIN_LINES - 1).tolist():
+        yield from ((number, kind, detail) for kind, detail in _repeated_lines(texts[number]))
+
+
+def _special_tokens(texts: Sequence[str], special_tokens: Sequence[str]) -> Iterator[tuple[int, str, str]]:
+    expression = re.compile("|".join(map(re.escape, special_tokens))) if special_tokens else None
+    for number, text in enumerate(texts):
+        if expression is not None and expression.search(text):
+            yield number, "special_tokens", next(token for token in special_tokens if token in text)
 
 
 def _non_ascii_problems(text: str) -> Iterator[tuple[str, str]]:
@@ -86,17 +119,17 @@ def _blocks(data: NDArray[np.generic], size: int) -> NDArray[np.generic]:
     return data[: len(data) // size * size].reshape(-1, size)
 
 
-def _has_equal_block(data: Bytes) -> bool:
-    """Return whether some aligned block has equal bytes; every run of twice its size has one."""
-    blocks = _blocks(data, _RUN_CHARACTERS // 2)
-    return bool((blocks == blocks[:, :1]).all(axis=1).any())
+def _equal_blocks(data: Bytes) -> NDArray[np.int64]:
+    """Return the begins of aligned blocks of equal eighths, one of which is in every run of twice a block's size."""
+    size = _RUN_CHARACTERS // 2
+    blocks = _blocks(data, size).view(np.uint64)
+    return np.flatnonzero((blocks == blocks[:, :1]).all(axis=1)) * size
 
 
-def _has_encoded_block(data: Bytes) -> bool:
+def _encoded_blocks(data: Bytes) -> NDArray[np.int64]:
     """Likewise for the characters of `_UNBROKEN`."""
-    if len(data) < _UNBROKEN_CHARACTERS:
-        return False
-    return bool(_blocks(_ENCODED[data], _UNBROKEN_CHARACTERS // 2).all(axis=1).any())
+    size = _UNBROKEN_CHARACTERS // 2
+    return np.flatnonzero(_blocks(_ENCODED[data], size).all(axis=1)) * size
 
 
 class Scripts:
@@ -108,13 +141,21 @@ class Scripts:
         self._points: Counter[int] = Counter()
         self._ascii = 0
 
-    def add(self, text: str, data: Bytes) -> None:
-        """Count the letters of a text, of which `data` is the UTF-8."""
-        self._ascii += int(_ASCII_LETTERS[data].sum())
-        if not text.isascii():
-            points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
-            values, counts = np.unique(points[points >= 128], return_counts=True)
-            self._points.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+    @classmethod
+    def of(cls, batch: TextBatch) -> "Scripts":
+        """Return the counts of texts."""
+        made = cls()
+        made._ascii = int(batch.counts[:, _ASCII_LETTERS].sum())
+        others = "".join(batch.texts[number] for number in batch.non_ascii)
+        points = np.frombuffer(others.encode("utf-32-le"), dtype="<u4")
+        values, counts = np.unique(points[points >= 128], return_counts=True)
+        made._points.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+        return made
+
+    def add(self, other: "Scripts") -> None:
+        """Add the counts of other texts."""
+        self._ascii += other._ascii
+        self._points.update(other._points)
 
     def shares(self) -> dict[str, float]:
         """Return the share of the letters of each script, the most frequent first."""

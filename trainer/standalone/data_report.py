@@ -10,6 +10,7 @@ from trainer.contract.data_report import DataReport, format_report
 from trainer.contract.encryption import Encryptor, new_keyset
 from trainer.contract.run import EXIT_STATUS, DatasetSource, EndClass
 from trainer.contract.training import TrainingSpec
+from trainer.data.documents import RawObject
 from trainer.data.prepare import UNIT_BYTES
 from trainer.data.raw_objects import files_of_part, read_units
 from trainer.data.tokenizer import ExistingTokenizer
@@ -52,7 +53,7 @@ def data_report_command(arguments: list[str]) -> int:
         _, settings = read_job(chosen.job, chosen.model, allow_multi_node=True)
         options = ReportOptions(
             max_row_bytes=chosen.max_row_bytes,
-            evaluation=EvaluationText(chosen.evaluation) if chosen.evaluation else None,
+            evaluation=EvaluationText(map(RawObject.file, chosen.evaluation)) if chosen.evaluation else None,
         )
         report = report_on_files(settings.training, [path.absolute() for path in chosen.data], options)
     except TrainerError as error:

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from trainer.contract import item_scores
 from trainer.contract.data import MixturePart
 from trainer.contract.encryption import Encryptor
 from trainer.contract.evaluation import EvaluationFigure, EvaluationResults, EvaluationTask
@@ -105,15 +106,16 @@ def figures_of(task: EvaluationTask, items: Items, sums_N2: NDArray[np.float64])
     bytes_N = np.array(items.num_bytes, dtype=np.float64)
     tokens = round(float(tokens_N.sum()))
     if task.kind == "loss":
-        yield _figure(task, "loss", ratio(losses_N, tokens_N), len(losses_N), tokens)
+        yield _figure(task, "loss", ratio(losses_N, tokens_N), tokens, losses_N, tokens_N)
         if bytes_N.sum():
-            yield _figure(task, "bits_per_byte", ratio(losses_N / math.log(2), bytes_N), len(losses_N), tokens)
+            bits_N = losses_N / math.log(2)
+            yield _figure(task, "bits_per_byte", ratio(bits_N, bytes_N), tokens, bits_N, bytes_N)
         return
     for metric, scores_N in (("accuracy", -losses_N), ("accuracy_normalised", -losses_N / bytes_N)):
-        right = sum(
+        right = np.array([
             int(np.argmax(scores_N[first : first + choices])) == answer for first, choices, answer in items.questions
-        )
-        yield _figure(task, metric, proportion(right, len(items.questions)), len(items.questions), tokens)
+        ])  # fmt: skip
+        yield _figure(task, metric, proportion(int(right.sum()), len(right)), tokens, right)
 
 
 def figures_of_answers(
@@ -123,14 +125,29 @@ def figures_of_answers(
     answered = [(answer.text, prompt.references) for prompt, answer in zip(prompts, answers, strict=True)]
     tokens = sum(answer.num_tokens for answer in answers)
     for score in task.scores or ():
-        scores = score_answers(task, score, answered)
-        found = mean_score(np.array(scores)) if score == "f1" else proportion(round(sum(scores)), len(scores))
-        yield _figure(task, score, found, len(answers), tokens)
+        scores = np.array(score_answers(task, score, answered))
+        found = mean_score(scores) if score == "f1" else proportion(round(float(scores.sum())), len(scores))
+        yield _figure(task, score, found, tokens, scores)
 
 
-def _figure(task: EvaluationTask, metric: str, found: Estimate, count: int, tokens: int) -> EvaluationFigure:
+def _figure(
+    task: EvaluationTask, metric: str, found: Estimate, tokens: int, *items: NDArray[np.generic]
+) -> EvaluationFigure:
+    """Return a figure with the results of its items, by column."""
+    packed = item_scores.pack(metric, *(column.tolist() for column in items)) or None
     return EvaluationFigure.model_validate(
-        {"name": task.name, "metric": metric, "n": count, "tokens": tokens, **vars(found)}
+        {"name": task.name, "metric": metric, "n": len(items[0]), "tokens": tokens, "items": packed, **vars(found)}
+    )
+
+
+def results_of(figures: Sequence[EvaluationFigure]) -> EvaluationResults:
+    """Return the message with all figures of a job, of which the last ones lack items if there are too many bytes."""
+    fit = item_scores.affordable([len(each.items or "") for each in figures])
+    return EvaluationResults(
+        figures=[
+            each if has_room else each.model_copy(update={"items": None})
+            for each, has_room in zip(figures, fit, strict=True)
+        ]
     )
 
 
@@ -180,7 +197,7 @@ def run_evaluation_job(assignment: Assignment, mesh: Mesh, reporter: Reporter) -
     except Stopped:
         return EndClass.STOPPED
     if mesh.rank == 0:
-        platform.register_evaluation(EvaluationResults(figures=figures))
+        platform.register_evaluation(results_of(figures))
     reporter.report_step(1)
     return EndClass.COMPLETED
 

@@ -108,12 +108,16 @@ export function prepareDataset({ name, team }: Pick<Dataset, "name" | "team">): 
 }
 
 /** The job that makes a data report, with the default tokenizer. */
-export function reportOnDataset(dataset: Pick<Dataset, "name" | "spec_source" | "team">, length: number): Promise<Job> {
+export function reportOnDataset(dataset: Pick<Dataset, "format" | "name" | "spec_source" | "team">, length: number): Promise<Job> {
+  const pairs = { format: "preference", packing: "documents", long_documents: "drop" };
   const spec = {
     version: 1,
     name: `report-${dataset.name}`.replaceAll(/[^A-Za-z0-9._-]/g, "-").slice(0, 100),
     team: dataset.team.name,
-    prepare: { data: { source: dataset.spec_source }, report: { sequence_length: length } },
+    prepare: {
+      data: { source: dataset.spec_source, ...(dataset.format === "preference" ? pairs : {}) },
+      report: { sequence_length: length },
+    },
   };
   return submitJob(spec, uniqueKey());
 }

@@ -4063,6 +4063,8 @@ export interface components {
             /** @description The change as a JSON merge patch on the spec. */
             changes: unknown;
         };
+        /** @enum {string} */
+        AnswerEnum: "chosen" | "rejected";
         /** @description A code of the authenticator app. */
         AppCodeRequest: {
             /** @description The code that the app shows now. */
@@ -5294,7 +5296,7 @@ export interface components {
             value: number;
             /**
              * Format: double
-             * @description Lower end of its 95 % confidence interval (Newcombe 1998, method 10).
+             * @description Lower end of its 95 % confidence interval. Paired: Newcombe's method 10 for scores of 0 and 1, else from the variance of the items' differences. Not paired: from the intervals of both results.
              */
             low: number | null;
             /**
@@ -5302,8 +5304,15 @@ export interface components {
              * @description Upper end of the interval.
              */
             high: number | null;
-            /** @description Whether the interval does not contain 0. The two results are taken as independent, though they are on the same data: small differences may be found only by a paired test. Null if it is not known. */
+            /** @description Whether the p-value is below 0.05, or without one, whether the interval does not contain 0. Null if it is not known. */
             is_significant: boolean | null;
+            /** @description Whether it is from the results of each item, which are stored of up to 20,000 items. Without them the two results are taken as independent, and small differences may not be found. */
+            is_paired: boolean;
+            /**
+             * Format: double
+             * @description p-value of McNemar's exact test, two-sided, for paired scores of 0 and 1. Null otherwise.
+             */
+            p_value: number | null;
             /** @description Whether the result is better: higher for an accuracy, lower for the others. */
             is_better: boolean;
         };
@@ -9125,6 +9134,26 @@ export interface components {
         };
         /** @enum {string} */
         PackingEnum: "none" | "documents";
+        /** @description The answers of pairs, of both splits. */
+        PairReport: {
+            /** @description Number of pairs. */
+            pairs: number;
+            /**
+             * Format: double
+             * @description Mean number of learned tokens of the chosen answers.
+             */
+            chosen_mean: number;
+            /**
+             * Format: double
+             * @description Mean number of learned tokens of the rejected answers.
+             */
+            rejected_mean: number;
+            /**
+             * Format: double
+             * @description Share of the pairs of which the chosen answer is longer, 0 to 1.
+             */
+            chosen_longer: number;
+        };
         /**
          * ParallelismSpec
          * @description How the processes divide the work. `data` x `tensor` x `context` x `pipeline` is the number of processes.
@@ -9944,6 +9973,8 @@ export interface components {
             tokens: components["schemas"]["PreviewToken"][];
             /** @description Number of tokens that follow. */
             omitted: number;
+            /** @description Which answer of a pair. Absent for other data. */
+            answer?: components["schemas"]["AnswerEnum"];
         };
         /** @description A token as the model sees it. */
         PreviewToken: {
@@ -10832,6 +10863,25 @@ export interface components {
              * @example 512
              */
             sequence_length: number;
+            /**
+             * Base
+             * @description Base model that will be trained on the data: its tokenizer and chat template are used, and `tokenizer` must be
+             *     left out. `model:NAME@ALIAS`, `model:NAME`, `model:art_...` or `s3://bucket/prefix`, as in `training.model.base`.
+             *     What it refers to is fixed when the job is submitted.
+             * @default null
+             * @example model:support-bot@production
+             */
+            base: string | null;
+            /**
+             * Evaluation
+             * @description Up to 16 sources of evaluation data that the data must not contain: documents that share a run of 13 words with
+             *     them are a critical finding. JSON lines, of which all texts of a row are compared, or plain text.
+             * @default []
+             * @example [
+             *       "dataset:held-out"
+             *     ]
+             */
+            evaluation: string[];
         };
         /**
          * Resources
@@ -11745,6 +11795,8 @@ export interface components {
             findings: components["schemas"]["DataFinding"][];
             /** @description Documents as the model sees them. */
             preview: components["schemas"]["PreviewDocument"][];
+            /** @description Their answers. Absent for other data than pairs. */
+            pairs?: components["schemas"]["PairReport"];
         };
         /** @description A part of a job's time. */
         Span: {

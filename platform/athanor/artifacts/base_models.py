@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -23,6 +24,7 @@ from trainer.contract.run import BaseModelSource
 from trainer.contract.training import TrainingSpec
 
 POINTER = "/training/model/base"
+REPORT_POINTER = "/prepare/report/base"
 Read = Callable[[str], bytes | None]
 
 
@@ -31,16 +33,37 @@ def look_up(team: Team, training: TrainingSpec) -> TrainingSpec:
 
     Raise Invalid for a model that does not exist or cannot be trained, Unavailable if the store does not answer.
     """
-    base = training.model.base
-    if base is None:
+    if training.model.base is None:
         return training
+    return _filled(training, *_found(team, training.model.base))
+
+
+def pin(team: Team, base: str) -> str:
+    """Return the base model of a data report, pinned to what its name means now. Raise Invalid for one that does not
+    exist or has no tokenizer with a vocabulary, Unavailable if the store does not answer."""
+    try:
+        pinned, read = _found(team, base)
+        try:
+            config = text_config(_parsed_config(_describing(base, read)[CONFIG_NAME]))
+        except ValueError as error:
+            raise _refused("base_not_usable", f"{base}: {error}") from error
+        if not isinstance(config.get("vocab_size"), int):
+            raise _refused("base_not_usable", f"{base}: {CONFIG_NAME} has no vocab_size: take another model")
+    except Invalid as error:
+        problems = tuple(replace(problem, pointer=REPORT_POINTER) for problem in error.problems)
+        raise Invalid("invalid_spec", error.message, remedy=error.remedy, problems=problems) from error
+    return pinned
+
+
+def _found(team: Team, base: str) -> tuple[str, Read]:
+    """Return what a name of a base model means now, and what reads its files."""
     if base.startswith("model:"):
         row = _model(team, base.removeprefix("model:"))
-        return _filled(training, f"model:{row.id}", lambda name: _opened(row, name))
+        return f"model:{row.id}", lambda name: _opened(row, name)
     if base.startswith("s3://"):
         uri = base if base.endswith("/") else f"{base}/"
         datasets.check_bucket(team, uri, POINTER)
-        return _filled(training, uri, lambda name: storage.get(uri + name))
+        return uri, lambda name: storage.get(uri + name)
     raise _refused(
         "base_not_found",
         f"{base!r} is no model of the platform: give model:NAME@ALIAS, model:OWNER/NAME@ALIAS, model:NAME, "
@@ -48,10 +71,9 @@ def look_up(team: Team, training: TrainingSpec) -> TrainingSpec:
     )
 
 
-def source_for(team: Team, training: TrainingSpec | None) -> BaseModelSource | None:
+def source_for(team: Team, base: str | None) -> BaseModelSource | None:
     """Return where an attempt finds its base model. Lists an S3 prefix, so it may raise Unavailable, and Invalid for
     one that is no longer granted to the team."""
-    base = training.model.base if training else None
     if base is None:
         return None
     if base.startswith("s3://"):
@@ -62,10 +84,9 @@ def source_for(team: Team, training: TrainingSpec | None) -> BaseModelSource | N
     return BaseModelSource(name=base, origin="sealed", files=manifests.of_stored(row).files)
 
 
-def key_of(team: Team, training: TrainingSpec | None) -> str:
+def key_of(team: Team, base: str | None) -> str:
     """Return the data key of the base model; empty if it is not encrypted. Raise Invalid if the team may not read it
     any more."""
-    base = training.model.base if training else None
     if base is None or not base.startswith("model:"):
         return ""
     return keys.data_key_of(_model(team, base.removeprefix("model:")))
@@ -105,11 +126,7 @@ def _opened(row: Artifact, name: str) -> bytes | None:
 
 
 def _filled(training: TrainingSpec, pinned: str, read: Read) -> TrainingSpec:
-    found = {name: read(name) for name in DESCRIBING_FILES}
-    contents = {name: content for name, content in found.items() if content is not None}
-    for name in (CONFIG_NAME, TOKENIZER_NAME):
-        if name not in contents:
-            raise _refused("base_incomplete", f"{training.model.base} has no {name}: give a model in that layout")
+    contents = _describing(training.model.base, read)
     try:
         whole = _parsed_config(contents[CONFIG_NAME])
         if is_of_images_too(whole):
@@ -122,6 +139,16 @@ def _filled(training: TrainingSpec, pinned: str, read: Read) -> TrainingSpec:
         raise _refused("base_not_usable", f"{training.model.base}: {detail['msg']} ({detail['input']!r})") from error
     except ValueError as error:
         raise _refused("base_not_usable", f"{training.model.base}: {error}") from error
+
+
+def _describing(base: str | None, read: Read) -> dict[str, bytes]:
+    """Return the files that describe a model, by name. Raise Invalid without a configuration or tokenizer."""
+    found = {name: read(name) for name in DESCRIBING_FILES}
+    contents = {name: content for name, content in found.items() if content is not None}
+    for name in (CONFIG_NAME, TOKENIZER_NAME):
+        if name not in contents:
+            raise _refused("base_incomplete", f"{base} has no {name}: give a model in that layout")
+    return contents
 
 
 def _parsed_config(content: bytes) -> dict[str, Any]:

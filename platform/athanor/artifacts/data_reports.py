@@ -4,14 +4,15 @@ The content is read when it is registered, so that digest and numbers of finding
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.db import transaction
 from pydantic import ValidationError
 
 from athanor.accounts import audit
-from athanor.accounts.models import User
-from athanor.artifacts import keys, manifests, preparations, services, storage
+from athanor.accounts.models import Team, User
+from athanor.artifacts import datasets, keys, manifests, preparations, services, storage
 from athanor.artifacts.models import DataReport, Dataset
 from athanor.core.errors import Conflict, Forbidden, Invalid, NotFound
 from athanor.jobs import events
@@ -68,6 +69,26 @@ def reports_on_data(job: Job) -> bool:
     """Return whether the job only makes data reports."""
     prepare = JobSpec.model_validate(job.resolved_spec).prepare
     return prepare is not None and prepare.report is not None
+
+
+def compared_rows(team: Team, spec: JobSpec) -> list[Dataset]:
+    """Return the evaluation data with which a report compares its data; none for another job.
+
+    Raise Invalid for data that the team does not have, or that was deleted since.
+    """
+    if spec.prepare is None or spec.prepare.report is None:
+        return []
+    rows, problems = [], []
+    for number, source in enumerate(spec.prepare.report.evaluation):
+        try:
+            rows.append(datasets.resolve(team, source))
+        except Invalid as error:
+            pointer = f"/prepare/report/evaluation/{number}"
+            problems += [replace(problem, pointer=pointer) for problem in error.problems]
+    if problems:
+        detail = problems[0].detail
+        raise Invalid("invalid_spec", detail, remedy=detail, problems=tuple(problems))
+    return rows
 
 
 def are_registered(attempt: Attempt) -> bool:

@@ -1,5 +1,6 @@
 """Data sets: what a spec's `data` references, and what a run receives. `uploads.py` stores new ones."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
@@ -146,6 +147,11 @@ def sources_for(dataset_ids: list[str], data: DataSpec, tokenizer: TokenizerSpec
     return [_source(rows[identifier], recipe) for identifier, recipe in zip(dataset_ids, recipes, strict=True)]
 
 
+def raw_sources(rows: Iterable[Dataset]) -> list[DatasetSource]:
+    """Return where an attempt finds the files of data sets. Raises as `sources_for`."""
+    return [_source(row) for row in rows]
+
+
 def are_prepared(dataset_ids: list[str], data: DataSpec, tokenizer: TokenizerSpec) -> bool:
     """Return whether each data set is tokenised by the recipe that the job needs."""
     recipes = dataset_recipes(data.parts, tokenizer, dataset_ids)
@@ -171,8 +177,8 @@ def forget_preparations(dataset: Dataset, actor: str) -> int:
     return count
 
 
-def _source(dataset: Dataset, recipe: str) -> DatasetSource:
-    prepared = known_preparation(dataset.id, recipe)
+def _source(dataset: Dataset, recipe: str = "") -> DatasetSource:
+    prepared = known_preparation(dataset.id, recipe) if recipe else None
     files: list[StoredFile] = []
     if dataset.origin == Dataset.Origin.SEALED:
         files = manifests.of_upload(dataset)

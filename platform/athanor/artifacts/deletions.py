@@ -39,6 +39,7 @@ from athanor.core import task_triggers, tenancy
 from athanor.core.errors import Conflict, Invalid, NotFound
 from athanor.jobs import projects
 from athanor.jobs.models import Job, Project
+from athanor.jobs.selectors import based_on
 from athanor.jobs.states import FINAL
 from trainer.contract.manifest import MANIFEST_NAME, StoredFile
 
@@ -114,7 +115,7 @@ def preview(target: Target) -> Preview:
         kind, name = Deletion.Kind.CHECKPOINT, f"checkpoint of step {target.step}"
     bases = [f"model:{row.id}" for row in artifacts if row.kind == Artifact.Kind.MODEL]
     job_id = target.id if isinstance(target, Job) else target.job_id  # None of an imported model
-    users = Job.objects.filter(resolved_spec__training__model__base__in=bases)
+    users = Job.objects.filter(based_on(bases))
     used = _users(users | Job.objects.filter(pk=job_id).exclude(status__in=FINAL))
     size = sum(row.size_bytes for row in [*artifacts, *checkpoints])
     return Preview(kind, target.pk, name, size, artifacts, checkpoints, registered=registered, undo_days=days, **used)
@@ -125,7 +126,7 @@ def _preview_of_project(project: Project) -> Preview:
     artifacts, registered = _split(Artifact.objects.filter(job__in=jobs, deletion=None))
     checkpoints = list(Checkpoint.objects.filter(job__in=jobs, deletion=None, deleted_at=None))
     bases = [f"model:{row.id}" for row in artifacts if row.kind == Artifact.Kind.MODEL]
-    users = Job.objects.filter(resolved_spec__training__model__base__in=bases)
+    users = Job.objects.filter(based_on(bases))
     inside = Q(team_id=project.team_id, project=project.name)
     used = _users(users.exclude(inside, status__in=FINAL) | jobs.exclude(status__in=FINAL))
     return Preview(

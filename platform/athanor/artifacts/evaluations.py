@@ -7,7 +7,7 @@ import math
 import operator
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.db import transaction
@@ -15,13 +15,15 @@ from django.db import transaction
 from athanor.accounts.models import Team
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
-from athanor.artifacts import grants
+from athanor.artifacts import grants, paired_results
 from athanor.artifacts.lineage import MAX_DEPTH, MAX_LIMIT, Direction, Relation, lineage_of
 from athanor.artifacts.models import Artifact, EvaluationResult, ModelVersion, of_teams
+from athanor.artifacts.paired_results import PairedInterval
 from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
 from athanor.specs.v1 import JobSpec
+from trainer.contract import item_scores
 from trainer.contract.evaluation import (
     AT_MOST_ONE,
     LOWER_IS_BETTER,
@@ -29,9 +31,13 @@ from trainer.contract.evaluation import (
     EvaluationFigure,
     EvaluationResults,
 )
+from trainer.contract.item_scores import Columns
 
 REQUIREMENT = re.compile(r"(?:([a-z][a-z0-9_-]*)\.)?([a-z][a-z0-9_]*)\s*(>=|<=|>|<)\s*(-?\d+(?:\.\d+)?(?:e-?\d+)?)")
 COMPARE = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+SIGNIFICANCE = 0.05
+MAX_COMPARED_ITEMS = 1_000_000
+"""Results of items that a comparison reads, which takes about a second."""
 ALL_METRICS = tuple(metric for metrics in METRICS.values() for metric in metrics)
 
 
@@ -68,7 +74,8 @@ def register(attempt: Attempt, results: EvaluationResults) -> list[EvaluationRes
                 source=sources[figure.name],
                 dataset_id=datasets[figure.name],
                 trained_on=None if trained_on is None else trained_on.get(datasets[figure.name], []),
-                **figure.model_dump(),
+                **figure.model_dump(exclude={"items"}),
+                items=None if figure.items is None else item_scores.decode(figure.items),
             )
             for figure in results.figures
         )
@@ -107,9 +114,23 @@ def _problem(metrics: Mapping[str, tuple[str, ...]], figure: EvaluationFigure) -
     least, most = 0.0, 1.0 if figure.metric in AT_MOST_ONE else float("inf")
     if not least <= figure.value <= most:
         return f"{figure.name}.{figure.metric} is {figure.value}, which is not between {least:g} and {most:g}"
+    if figure.items is not None:
+        detail = _items_problem(figure, figure.items)
+        if detail:
+            return f"the items of {figure.name}.{figure.metric} cannot be stored: {detail}"
     if figure.low is not None and figure.high is not None and not figure.low <= figure.value <= figure.high:
         return f"{figure.name}.{figure.metric} {figure.value} is outside its interval {figure.low} to {figure.high}"
     return ""
+
+
+def _items_problem(figure: EvaluationFigure, items: str) -> str:
+    if figure.n > item_scores.MAX_ITEMS:
+        return f"there are {figure.n}, and at most {item_scores.MAX_ITEMS} are stored"
+    try:
+        columns = item_scores.unpack(figure.metric, figure.n, item_scores.decode(items))
+    except ValueError as error:
+        return str(error)
+    return item_scores.problem(figure.metric, figure.value, columns)
 
 
 def trained_on_ids(job: Job, artifact: Artifact) -> dict[str, list[str]] | None:
@@ -129,16 +150,22 @@ def trained_on_ids(job: Job, artifact: Artifact) -> dict[str, list[str]] | None:
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of two results, with its 95 % confidence interval; None if one of them has none."""
+    """The difference of two results, with its 95 % confidence interval; None if one of them has none. `is_paired`: it
+    is computed from the results of the same items. `p_value`: of McNemar's exact test, for paired scores of 0 and 1."""
 
     value: float
     low: float | None
     high: float | None
     is_better: bool
+    is_paired: bool = False
+    p_value: float | None = None
 
     @property
     def is_significant(self) -> bool | None:
-        """Return whether the interval does not contain 0; None without one."""
+        """Return whether the p-value is below 0.05, or without one, whether the interval does not contain 0; None
+        without an interval."""
+        if self.p_value is not None:
+            return self.p_value < SIGNIFICANCE
         if self.low is None or self.high is None:
             return None
         return self.low > 0 or self.high < 0
@@ -167,7 +194,7 @@ def difference(result: EvaluationResult, other: EvaluationResult) -> Difference 
     The interval is that of Newcombe 1998, method 10, from the intervals of both values a and b:
     (a - b) - sqrt((a - l_a)^2 + (u_b - b)^2) to (a - b) + sqrt((u_a - a)^2 + (b - l_b)^2). For symmetrical intervals
     it is the normal one. Both results are taken as independent; on the same items they usually are positively
-    correlated, and the interval is too wide rather than too narrow.
+    correlated, and the interval is too wide rather than too narrow. `paired` has a better one.
     """
     if result.dataset_id is None or (result.dataset_id, result.n) != (other.dataset_id, other.n):
         return None
@@ -180,14 +207,60 @@ def difference(result: EvaluationResult, other: EvaluationResult) -> Difference 
     return Difference(value, value - below, value + above, is_better)
 
 
+def paired(found: Difference, result: EvaluationResult, other: EvaluationResult, items: "Items") -> Difference:
+    """Return the difference of two results of the same items from the results of each item, if both are stored."""
+    columns, others = items.of(result), items.of(other)
+    if columns is None or others is None:
+        return found
+    both, values = (columns, others), (result.value, other.value)
+    interval: PairedInterval | None = None
+    if not paired_results.is_binary(result.metric):
+        interval = paired_results.ratio_interval(both, values)
+    elif None not in (result.low, other.low, result.high, other.high):
+        assert result.low is not None and other.low is not None and result.high is not None and other.high is not None
+        interval = paired_results.binary_interval(both, values, (result.low, other.low), (result.high, other.high))
+    if interval is None:
+        return found
+    return replace(found, low=interval.low, high=interval.high, p_value=interval.p_value, is_paired=True)
+
+
+class Items:
+    """Reads the results of items, one result at a time and at most MAX_COMPARED_ITEMS in all."""
+
+    def __init__(self, against: Iterable[EvaluationResult]) -> None:
+        """Read those of the version that others are compared with."""
+        self._known: dict[int, Columns | None] = {}
+        self._left = MAX_COMPARED_ITEMS
+        for row in against:
+            self._known[row.pk] = self._read(row)
+
+    def of(self, row: EvaluationResult) -> Columns | None:
+        """Return the columns of a result; None if they are not stored, or too many were read before."""
+        return self._known[row.pk] if row.pk in self._known else self._read(row)
+
+    def _read(self, row: EvaluationResult) -> Columns | None:
+        if self._left < row.n:
+            return None
+        stored = EvaluationResult.objects.filter(pk=row.pk).values_list("items", flat=True).first()
+        if stored is None:
+            return None
+        self._left -= row.n
+        return item_scores.unpack(row.metric, row.n, bytes(stored))
+
+
 def compare(versions: Iterable[ModelVersion], against: ModelVersion | None) -> Comparison:
-    """Return the results of versions, compared with those of one version."""
+    """Return the results of versions, compared with those of one version: paired where the results of the items are
+    stored, for the first versions if there are more than MAX_COMPARED_ITEMS."""
     others = {(row.name, row.metric): row for row in against.evaluations} if against is not None else {}
+    items = Items(others.values())
     found = []
     for version in versions:
         for row in version.evaluations:
             other = None if version == against else others.get((row.name, row.metric))
-            found.append(ComparedResult(version, row, None if other is None else difference(row, other)))
+            change = None if other is None else difference(row, other)
+            if change is not None and other is not None:
+                change = paired(change, row, other, items)
+            found.append(ComparedResult(version, row, change))
     found.sort(key=lambda each: (each.result.name, each.result.metric, -each.version.number))
     return Comparison(against, found)
 

@@ -34,7 +34,8 @@ from athanor.artifacts.models import (
 )
 from athanor.core.errors import FieldProblem, Invalid, NotFound
 from athanor.jobs.models import Attempt, DatasetUse, Job, JobEvent
-from athanor.specs.v1 import JobSpec
+from athanor.jobs.selectors import based_on
+from athanor.specs.v1 import JobSpec, base_of
 from trainer.contract.recipe import dataset_recipes
 
 DEFAULT_LIMIT, MAX_LIMIT = 200, 1000
@@ -331,7 +332,7 @@ class _Reader:
                 yield found[replayed], Edge(replayed, replay, Relation.REPLAYS)
 
     def _bases(self, nodes: list[Node]) -> Found:
-        bases = {node.id: base for node in nodes if (base := _base(node.row.resolved_spec))}
+        bases = {node.id: base for node in nodes if (base := base_of(node.row.resolved_spec))}
         models = [base.removeprefix("model:") for base in bases.values() if base.startswith("model:")]
         found = {f"model:{row.id}": _artifact(row) for row in self._artifacts(pk__in=models)} if models else {}
         for node in nodes:
@@ -386,8 +387,8 @@ class _Reader:
             if node.id not in known:
                 yield node, Edge(event.data["artifact"], node.id, Relation.VERSION_OF)
         names = [f"model:{each}" for each in nodes]
-        for job in self._jobs(resolved_spec__training__model__base__in=names):
-            base = _base(job.resolved_spec).removeprefix("model:")
+        for job in self._jobs(based_on(names)):
+            base = base_of(job.resolved_spec).removeprefix("model:")
             yield _job(job), Edge(base, job.id, _relation_to_base(job), _reference(job))
 
     def _downloads(self, ids: list[str]) -> Found:
@@ -434,8 +435,8 @@ class _Reader:
     def _jobs_of_teams(self) -> QuerySet[Job]:
         return Job.objects.filter(team_id__in=self._teams).order_by("-id")
 
-    def _jobs(self, **chosen: Any) -> list[Job]:
-        return self._cut(self._jobs_of_teams().filter(**chosen))
+    def _jobs(self, *conditions: Q, **chosen: Any) -> list[Job]:
+        return self._cut(self._jobs_of_teams().filter(*conditions, **chosen))
 
     def _artifacts(self, **chosen: Any) -> list[Artifact]:
         own = Q(job__in=Job.objects.filter(team_id__in=self._teams).values("pk"))
@@ -559,17 +560,11 @@ def _was_usable(form: PreparedDataset, start: datetime, end: datetime | None) ->
     return began_in_time and (form.forgotten_at is None or form.forgotten_at >= start)
 
 
-def _base(spec: dict[str, Any]) -> str:
-    """Return the base model of a spec, empty if it has none."""
-    model = (spec.get("training") or {}).get("model") or {}
-    return str(model.get("base") or "")
-
-
 def _reference(job: Job) -> str:
     """Return by what the job's spec named its base model, such as `model:bot@production`; empty if by its id."""
     evaluation = job.spec.get("evaluation") or {}
-    written = str(evaluation.get("model") or _base(job.spec))
-    return "" if written == _base(job.resolved_spec) else written
+    written = str(evaluation.get("model") or base_of(job.spec))
+    return "" if written == base_of(job.resolved_spec) else written
 
 
 def _is_number(text: str) -> bool:

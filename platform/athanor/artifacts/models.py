@@ -468,8 +468,7 @@ class EvaluationResult(models.Model):
     `artifact`: the export that was evaluated, None for a model in a bucket, which `base` names. `source`: the data set
     as the spec names it. `trained_on`: the data sets among those evaluated on that the model, or one that it started
     from, was trained on, by their ids with the id of the job; None if what it was trained on is not on record.
-    `standard_error`, `low` and `high` (the 95 % confidence interval): None if there is too little data for them.
-    """
+    `standard_error`, `low`, `high` (95 % interval): None for too little data. `items` (item_scores): None for many."""
 
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
     job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="evaluations")
@@ -487,6 +486,7 @@ class EvaluationResult(models.Model):
     low = models.FloatField(null=True)
     high = models.FloatField(null=True)
     trained_on = models.JSONField(null=True)
+    items = models.BinaryField(null=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

@@ -79,7 +79,9 @@ def versions_of(principal: Principal, model: RegisteredModel, before: int | None
 
 def results_by(team_ids: Collection[str]) -> "Prefetch[str]":
     """Read the results of evaluations of versions by these teams, for `ModelVersion.evaluations`."""
-    rows = EvaluationResult.objects.filter(team_id__in=list(team_ids)).select_related("job").order_by("pk")
+    rows = (
+        EvaluationResult.objects.filter(team_id__in=list(team_ids)).select_related("job").defer("items").order_by("pk")
+    )
     return Prefetch("artifact__evaluations", rows, to_attr="results")
 
 

@@ -50,7 +50,7 @@ def resolve(team: Team, spec: JobSpec, replay: ReplaySpec, job: Job | None) -> t
     if gone:
         raise _refused("data_deleted", f"{job.id} was trained on {', '.join(gone)}, which is deleted; restore it first")
     try:
-        base_models.key_of(job.team, training)
+        base_models.key_of(job.team, training.model.base)
     except Invalid as error:
         detail = f"the base model of {job.id} cannot be read: {error}"
         raise _refused("base_deleted", detail) from error

@@ -18,6 +18,7 @@ from athanor.core import task_triggers
 from athanor.core.errors import Conflict, Forbidden, Invalid, NotFound
 from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
+from athanor.specs.v1 import base_of
 from trainer.contract.manifest import (
     MANIFEST_NAME,
     CheckpointId,
@@ -255,13 +256,14 @@ def check_may_read(attempt: Attempt, keys_asked: list[str]) -> None:
     foreign = [key for key in keys_asked if not buckets.is_below_any(key, [prefix])]
     if not foreign:
         return
+    report = (attempt.job.resolved_spec.get("prepare") or {}).get("report") or {}
     rows = list(Dataset.objects.filter(pk__in=attempt.job.dataset_ids))
+    rows += [datasets.resolve(attempt.job.team, source) for source in report.get("evaluation", ())]
     granted = {part["key"] for dataset in rows for file in dataset.files for part in file["parts"]}
     for prepared in PreparedDataset.objects.filter(dataset__in=rows):
         granted |= {part["key"] for file in prepared.manifest["files"] for part in file["parts"]}
     prefixes = [dataset.name for dataset in rows if dataset.origin == Dataset.Origin.PLAIN]
-    training = attempt.job.resolved_spec["training"]
-    base = (training["model"].get("base") if training else None) or ""
+    base = base_of(attempt.job.resolved_spec)
     if base.startswith("s3://"):
         prefixes.append(base)
     elif base:

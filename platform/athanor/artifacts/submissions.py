@@ -5,7 +5,7 @@ from typing import Any
 
 from athanor.accounts.models import Team
 from athanor.accounts.selectors import Principal
-from athanor.artifacts import base_models, data_policy, datasets, replays, team_secrets
+from athanor.artifacts import base_models, data_policy, data_reports, datasets, replays, team_secrets
 from athanor.artifacts.models import Dataset
 from athanor.clusters.selectors import pool_for
 from athanor.core.errors import FieldProblem, Invalid
@@ -46,6 +46,7 @@ def validate_submission(principal: Principal, team: Team, written: Any, forked_f
             spec, data = replays.resolve(team, spec, spec.replay, named)
         else:
             data = datasets.resolve_all(team, spec.data, task)
+            data_reports.compared_rows(team, spec)
         problems += data_policy.problems_of(team, spec, data, found.values())
         if spec.replay is None:
             spec = _with_data(spec, datasets.with_detected_formats(spec.data, data, task))
@@ -56,6 +57,9 @@ def validate_submission(principal: Principal, team: Team, written: Any, forked_f
     try:
         if spec.training is not None and spec.replay is None:
             spec = spec.model_copy(update={"training": base_models.look_up(team, spec.training)})
+        if spec.prepare is not None and spec.prepare.report is not None and spec.prepare.report.base is not None:
+            pinned = spec.prepare.report.model_copy(update={"base": base_models.pin(team, spec.prepare.report.base)})
+            spec = spec.model_copy(update={"prepare": spec.prepare.model_copy(update={"report": pinned})})
     except Invalid as error:
         problems += error.problems
     problems = validation.at_written_fields(spec, problems)

@@ -24,6 +24,8 @@ NOT_PREPARED = {
     "chat": "It is tokenised by the first job that trains on it, with the chat template of its model.",
     "preference": "training.preference trains on pairs; to train on one field, set format to jsonl, and text_field.",
 }
+PAIRS = {"format": "preference", "packing": "documents", "long_documents": "drop"}
+"""How `training.preference` reads pairs."""
 STATES = {"none": "not yet", "running": "running", "ready": "ready", "failed": "failed"}
 TeamOption = Annotated[str | None, typer.Option("--team", help="Required if you are in several teams.")]
 TextField = Annotated[
@@ -224,6 +226,14 @@ def report(
     sequence_length: Annotated[
         int, typer.Option(min=8, max=1_048_576, help="With --make: length of a training sequence, in tokens.")
     ] = 1024,
+    base: Annotated[
+        str | None,
+        typer.Option("--base", help="With --make: model to train on the data; its tokenizer is used."),
+    ] = None,
+    evaluation: Annotated[
+        list[str] | None,
+        typer.Option("--evaluation", help="With --make: a data set that the data must not contain. Can be repeated."),
+    ] = None,
     team: TeamOption = None,
     text_field: TextField = None,
     vocab_size: VocabSize = 2048,
@@ -233,8 +243,9 @@ def report(
 ) -> None:
     """Show the newest data report of a data set: what a model would see of it, and what is wrong with it."""
     client = connect()
+    dataset = _find(client, name, team)
     if not make:
-        found = client.get(f"/datasets/{_find(client, name, team)['id']}/report")
+        found = client.get(f"/datasets/{dataset['id']}/report")
         if as_json:
             print_json(found)
             return
@@ -243,7 +254,13 @@ def report(
             console.print(escape(line), soft_wrap=True, highlight=False)
         return
     task = _task(name, text_field, validation_fraction, vocab_size)
-    task["report"] = {"sequence_length": sequence_length}
+    if dataset["format"] == "preference":
+        task["data"] |= PAIRS
+    task["report"] = {"sequence_length": sequence_length, **_given(base=base)}
+    if evaluation:
+        task["report"]["evaluation"] = [each if ":" in each else f"dataset:{each}" for each in evaluation]
+    if base is not None:
+        del task["tokenizer"]
     job = _submit(client, f"report-{name}", team, task, "reports on it", wait=wait, as_json=as_json)
     if as_json:
         print_json(job, one_line=wait)

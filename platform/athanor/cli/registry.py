@@ -343,7 +343,8 @@ def _difference(found: dict[str, Any] | None) -> str:
         verdict = "not significant" if found["is_significant"] is False else "significance unknown"
     else:
         verdict = "better" if found["is_better"] else "worse"
-    return f"{found['value']:+.4g}, {verdict}"
+    p_value = "" if found.get("p_value") is None else f" (p {found['p_value']:.2g})"
+    return f"{found['value']:+.4g}, {verdict}{p_value}"
 
 
 def _show_warnings(results: list[dict[str, Any]]) -> None:

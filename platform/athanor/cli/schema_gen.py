@@ -227,8 +227,13 @@ class PinnedSegment(TypedDict):
 ProfileStatusEnum: TypeAlias = Literal['requested', 'ready', 'failed']
 
 
+EvaluationItem: TypeAlias = str
+
+
 class ReportSpec(TypedDict):
     sequence_length: int
+    base: NotRequired[str | None]
+    evaluation: NotRequired[list[EvaluationItem]]
 
 
 class RollbackSpec(TypedDict):

@@ -9,7 +9,7 @@ from django.db import transaction
 from django.db.models.functions import Now
 from pydantic import ValidationError
 
-from athanor.artifacts import base_models, datasets, replays
+from athanor.artifacts import base_models, data_reports, datasets, replays
 from athanor.artifacts import services as artifacts
 from athanor.backends import registry
 from athanor.backends.base import Backend, Handle
@@ -141,7 +141,8 @@ def run_config_of(attempt: Attempt) -> RunConfig:
         attempt_number=attempt.number,
         prefix=artifacts.job_prefix(job.id),
         datasets=datasets.sources_for(job.dataset_ids, spec.data, spec.tokenizer),
-        base=base_models.source_for(job.team, spec.training),
+        compared=datasets.raw_sources(data_reports.compared_rows(job.team, spec)),
+        base=base_models.source_for(job.team, spec.base),
         resume=artifacts.newest_checkpoint(job),
         best=artifacts.best_checkpoint(job),
         rollbacks=artifacts.rollbacks_of(job if spec.replay is None else Job.objects.get(pk=spec.replay.job)),

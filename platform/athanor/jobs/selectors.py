@@ -71,6 +71,11 @@ MAX_CANDIDATES = 2000
 MAX_SUBMIT_DURATION = timedelta(minutes=5)
 
 
+def based_on(bases: Sequence[str]) -> Q:
+    """Return the condition of the jobs that name, in their resolved spec, one of these as their base model."""
+    return Q(resolved_spec__training__model__base__in=bases) | Q(resolved_spec__prepare__report__base__in=bases)
+
+
 def plain_jobs_of(principal: Principal) -> QuerySet[Job]:
     """Without what answers show of them."""
     return Job.objects.filter(team_id__in=principal.team_ids)

@@ -347,6 +347,13 @@ class JobSpec(OneTask, CheckedModel):
             yield FieldConflict("resources.nodes", message, ("prepare.report", "resources.spare_nodes"))
 
     @property
+    def base(self) -> str | None:
+        """Return the base model: that of the training, or of the data report that the job makes."""
+        if self.training is not None:
+            return self.training.model.base
+        return None if self.prepare is None or self.prepare.report is None else self.prepare.report.base
+
+    @property
     def trains(self) -> bool:
         """Return whether the job makes a model."""
         return self.training is not None and self.evaluation is None and self.replay is None
@@ -356,6 +363,14 @@ def is_training(resolved: dict[str, Any]) -> bool:
     """Return whether the job of a resolved spec makes a model: it has a `training` that is not only loaded."""
     tasks_beside = resolved.get("evaluation") or resolved.get("replay")
     return resolved.get("training") is not None and not tasks_beside
+
+
+def base_of(resolved: dict[str, Any]) -> str:
+    """Return the base model of a spec: that of its training, or of the data report that it makes; empty if it has
+    none."""
+    model = (resolved.get("training") or {}).get("model") or {}
+    report = (resolved.get("prepare") or {}).get("report") or {}
+    return str(model.get("base") or report.get("base") or "")
 
 
 PRIORITY_VALUES: dict[str, int] = {"low": -10, "normal": 0, "high": 10}

@@ -23,6 +23,7 @@ from tests.control_plane.artifacts.test_datasets import upload
 from tests.control_plane.artifacts.test_lineage import edges, lineage
 from tests.control_plane.artifacts.test_registry import registered
 from tests.control_plane.conftest import SPEC, Api
+from trainer.contract import item_scores
 from trainer.contract.run import EndClass, RunConfig
 
 pytestmark = pytest.mark.django_db
@@ -33,11 +34,13 @@ HELD_OUT = {"name": "held-out", "kind": "loss", "source": "dataset:texts"}
 FACTS = {"name": "facts", "kind": "multiple_choice", "source": "dataset:facts"}
 
 
-def figure(metric: str, value: float, *, name: str = "", n: int = 100, margin: float = 0.05) -> dict[str, Any]:
+def figure(
+    metric: str, value: float, *, name: str = "", n: int = 100, margin: float = 0.05, **others: Any
+) -> dict[str, Any]:
     task = name or ("facts" if metric.startswith("accuracy") else "held-out")
     return {
         "name": task, "metric": metric, "value": value, "n": n, "tokens": 900, "standard_error": margin / 1.96,
-        "low": value - margin, "high": value + margin,
+        "low": value - margin, "high": value + margin, **others,
     }  # fmt: skip
 
 
@@ -337,6 +340,47 @@ def test_versions_are_compared_with_the_version_in_production(api: Api, submit: 
     other = done(api.send("GET", f"models/{model}/evaluations?against=2"))
     assert [row["difference"] is None for row in other["items"]] == [True, False, True, False]
     assert api.send("GET", f"models/{model}/evaluations?against=nowhere").status_code == 404
+
+
+def test_results_of_the_same_items_are_compared_in_pairs(
+    api: Api, submit: Submit, data: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, more = [1] * 70 + [0] * 30, [1] * 76 + [0] * 24
+    model = registered(api, finished_model(submit)[0], "production")["model"]["id"]
+    evaluated(api, "model:bot@1", figure("accuracy", 0.7, items=item_scores.pack("accuracy", right)))
+    registered(api, finished_model(submit)[0], "candidate")
+    evaluated(api, "model:bot@2", figure("accuracy", 0.76, items=item_scores.pack("accuracy", more)))
+
+    def compared() -> Any:
+        rows = done(api.send("GET", f"models/{model}/evaluations"))["items"]
+        return next(row["difference"] for row in rows if row["result"]["metric"] == "accuracy" and row["version"] == 2)
+
+    found = compared()
+    assert (found["is_paired"], found["is_significant"]) == (True, True)
+    assert found["p_value"] == pytest.approx(2 / 2**6)
+    assert 0 < found["low"] < 0.06 < found["high"] < 0.13
+    monkeypatch.setattr(evaluations, "MAX_COMPARED_ITEMS", 150)
+    apart = compared()
+    assert (apart["is_paired"], apart["p_value"], apart["is_significant"]) == (False, None, False)
+
+
+@pytest.mark.parametrize(
+    ("metric", "items", "text"),
+    [
+        ("accuracy", "!", "not base64"),
+        ("accuracy", item_scores.pack("accuracy", [1] * 99), "not the results of 100 items"),
+        ("accuracy", item_scores.pack("accuracy", [1] * 100), "their value is 1, and that of the figure 0.7"),
+    ],
+)
+def test_items_that_are_not_those_of_the_figure_are_refused(
+    api: Api, submit: Submit, data: None, metric: str, items: str, text: str
+) -> None:
+    registered(api, finished_model(submit)[0], "candidate")
+    attempt = evaluating(api, "model:bot@candidate")
+    answer = agent_answer(attempt, "evaluations", {"figures": [figure(metric, 0.7, items=items)]})
+    assert answer.status_code == 422
+    assert text in json.dumps(answer.json())
+    assert not EvaluationResult.objects.exists()
 
 
 def test_results_on_other_data_are_not_compared(api: Api, submit: Submit, data: None) -> None:

@@ -127,11 +127,12 @@ class KeysView(AgentView):
         job = self.attempt(request).job
         first, *others = job.dataset_ids
         spec = spec_of(job)
+        others += [row.id for row in data_reports.compared_rows(job.team, spec)]
         answer = DataKeys(
             job=keys.data_key(job.id, job.team),
             dataset=keys.data_key(first, job.team),
             more_datasets={dataset_id: keys.data_key(dataset_id, job.team) for dataset_id in others},
-            base=base_models.key_of(job.team, spec.training),
+            base=base_models.key_of(job.team, spec.base),
             replayed=keys.data_key(spec.replay.job, job.team) if spec.replay else "",
             secrets=team_secrets.deliver(job),
         )

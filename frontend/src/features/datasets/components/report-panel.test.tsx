@@ -98,9 +98,24 @@ describe("data report", () => {
     });
   });
 
-  it("says that pairs are not reported on", () => {
-    render(<ReportPanel dataset={dataset({ format: "preference" })} />);
-    expect(screen.getByText(/not pairs/)).toBeTruthy();
-    expect(screen.queryByRole("button", { name: "Make report" })).toBeNull();
+  it("makes a report of pairs as preference training reads them", async () => {
+    server.answer("POST /jobs", job({ id: "job_3", status: "queued" }));
+    server.answer("GET /jobs/{job_id}", job({ id: "job_3", status: "running" }));
+    const { user } = render(<ReportPanel dataset={dataset({ format: "preference" })} />);
+    await user.click(screen.getByRole("button", { name: "Make report" }));
+    await waitFor(() => expect(server.calls("POST /jobs")).toHaveLength(1));
+    const data = { format: "preference", packing: "documents", long_documents: "drop" };
+    expect(server.calls("POST /jobs")[0]?.json).toMatchObject({ prepare: { data } });
+  });
+
+  it("shows the answers of pairs", async () => {
+    const [source] = REPORT.report.sources;
+    const pairs = { pairs: 40, chosen_mean: 30.4, rejected_mean: 12, chosen_longer: 0.75 };
+    const preview = (source?.preview ?? []).map((document) => ({ ...document, answer: "rejected" as const }));
+    const sources = [{ ...source, pairs, preview } as DataReport["report"]["sources"][number]];
+    server.answer("GET /datasets/{dataset_id}/report", { ...REPORT, report: { ...REPORT.report, sources } });
+    render(<ReportPanel dataset={dataset({ report: SUMMARY, format: "preference" })} />);
+    expect(await screen.findByText(/30 and 12 tokens on average, the chosen one longer in 75%/)).toBeTruthy();
+    expect(screen.getByLabelText("Tokens of chats.jsonl, row 1, rejected answer")).toBeTruthy();
   });
 });

@@ -71,7 +71,7 @@ function Figures({ source }: { source: SourceReport }) {
   const splits = Object.values(source.splits);
   const tokens = splits.reduce((sum, split) => sum + split.tokens, 0);
   const learned = splits.reduce((sum, split) => sum + split.learned_tokens, 0);
-  const { lengths, packing } = source;
+  const { lengths, packing, pairs } = source;
   return (
     <SimpleGrid cols={{ base: 2, sm: 3, lg: 4 }}>
       <Figure name="Read" value={`${bytes(source.read_bytes)}, ${count(source.rows)} rows`} />
@@ -90,6 +90,12 @@ function Figures({ source }: { source: SourceReport }) {
         name="Packed sequences"
         value={`${count(packing.documents)} instead of ${count(packing.alone)}, ${percent(packing.padding)} padding`}
       />
+      {pairs ? (
+        <Figure
+          name="Chosen and rejected answers"
+          value={`${count(Math.round(pairs.chosen_mean))} and ${count(Math.round(pairs.rejected_mean))} tokens on average, the chosen one longer in ${percent(pairs.chosen_longer)}`}
+        />
+      ) : null}
       <Figure
         name="Letters"
         value={Object.entries(source.scripts).map(([script, share]) => `${script} ${percent(share)}`).join(", ") || "none"}
@@ -180,29 +186,25 @@ export function ReportPanel({ dataset }: { dataset: DatasetDetail }) {
   const tools = (
     <Group gap="xs">
       {dataset.report ? <ReportPill report={dataset.report} /> : null}
-      {dataset.format === "preference" ? null : (
-        <>
-          <NumberInput
-            size="xs"
-            w={110}
-            aria-label="Sequence length in tokens"
-            value={length}
-            onChange={setLength}
-            min={8}
-            max={1_048_576}
-            allowDecimal={false}
-          />
-          <Button
-            size="compact-sm"
-            variant="default"
-            loading={make.isPending}
-            disabled={Number(length) < 8}
-            onClick={() => make.mutate()}
-          >
-            Make report
-          </Button>
-        </>
-      )}
+      <NumberInput
+        size="xs"
+        w={110}
+        aria-label="Sequence length in tokens"
+        value={length}
+        onChange={setLength}
+        min={8}
+        max={1_048_576}
+        allowDecimal={false}
+      />
+      <Button
+        size="compact-sm"
+        variant="default"
+        loading={make.isPending}
+        disabled={Number(length) < 8}
+        onClick={() => make.mutate()}
+      >
+        Make report
+      </Button>
     </Group>
   );
   return (
@@ -213,9 +215,8 @@ export function ReportPanel({ dataset }: { dataset: DatasetDetail }) {
         <Report datasetId={dataset.id} job={dataset.report.job_id} />
       ) : (
         <EmptyState title="No report">
-          {dataset.format === "preference"
-            ? "Reports read texts and conversations, not pairs. A run checks each pair before its first step."
-            : "A report shows what a model would see of the data, and what is wrong with it. Enter the sequence length of your training and make one."}
+          A report shows what a model would see of the data, and what is wrong with it. Enter the sequence length of your
+          training and make one.
         </EmptyState>
       )}
     </Panel>

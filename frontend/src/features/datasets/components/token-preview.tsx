@@ -28,7 +28,8 @@ function Token({ token }: { token: PreviewToken }) {
 }
 
 function Document({ document }: { document: PreviewDocument }) {
-  const place = document.row > 0 ? `${document.object}, row ${document.row}` : document.object;
+  const row = document.row > 0 ? `${document.object}, row ${document.row}` : document.object;
+  const place = document.answer ? `${row}, ${document.answer} answer` : row;
   return (
     <div>
       <Text size="xs" c="dimmed">

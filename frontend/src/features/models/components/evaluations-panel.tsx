@@ -25,10 +25,11 @@ export function differenceText({ difference }: ComparedResult): string {
   if (difference.is_significant === null) {
     return `${value}, significance unknown`;
   }
+  const test = difference.p_value === null ? "" : ` (p ${Number(difference.p_value.toPrecision(2))})`;
   if (!difference.is_significant) {
-    return `${value}, not significant`;
+    return `${value}, not significant${test}`;
   }
-  return `${value}, ${difference.is_better ? "better" : "worse"}`;
+  return `${value}, ${difference.is_better ? "better" : "worse"}${test}`;
 }
 
 function columns(against: number | null): Column<ComparedResult>[] {

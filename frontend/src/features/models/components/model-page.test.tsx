@@ -95,7 +95,17 @@ function compared(number: number, value: number, part: Partial<ComparedResult>, 
 const EVALUATIONS: Comparison = {
   against: 1,
   items: [
-    compared(2, 0.81, { difference: { value: 0.11, low: 0.08, high: 0.14, is_significant: true, is_better: true } }),
+    compared(2, 0.81, {
+      difference: {
+        value: 0.11,
+        low: 0.08,
+        high: 0.14,
+        is_significant: true,
+        is_better: true,
+        is_paired: true,
+        p_value: 0.0123,
+      },
+    }),
     compared(1, 0.7, {}, ["job_1"]),
   ],
 };

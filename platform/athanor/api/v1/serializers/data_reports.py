@@ -88,6 +88,18 @@ class PreviewDocumentSerializer(serializers.Serializer[Any]):
     row = serializers.IntegerField(help_text="Line or row, from 1. 0 if it is no row.")
     tokens = PreviewTokenSerializer(many=True, help_text="The first tokens.")
     omitted = serializers.IntegerField(help_text="Number of tokens that follow.")
+    answer = serializers.ChoiceField(
+        choices=["chosen", "rejected"], required=False, help_text="Which answer of a pair. Absent for other data."
+    )
+
+
+class PairReportSerializer(serializers.Serializer[Any]):
+    """The answers of pairs, of both splits."""
+
+    pairs = serializers.IntegerField(help_text="Number of pairs.")
+    chosen_mean = serializers.FloatField(help_text="Mean number of learned tokens of the chosen answers.")
+    rejected_mean = serializers.FloatField(help_text="Mean number of learned tokens of the rejected answers.")
+    chosen_longer = serializers.FloatField(help_text="Share of the pairs of which the chosen answer is longer, 0 to 1.")
 
 
 class SourceReportSerializer(serializers.Serializer[Any]):
@@ -106,6 +118,7 @@ class SourceReportSerializer(serializers.Serializer[Any]):
     overlap = OverlapSerializer(allow_null=True, help_text="Comparison with evaluation data. Null if there was none.")
     findings = DataFindingSerializer(many=True, help_text="Findings, the worst first.")
     preview = PreviewDocumentSerializer(many=True, help_text="Documents as the model sees them.")
+    pairs = PairReportSerializer(required=False, help_text="Their answers. Absent for other data than pairs.")
 
     def get_fields(self) -> dict[str, Any]:
         """Return the fields; `source` is an attribute of each serializer, so it cannot be written as the others are."""

@@ -215,13 +215,23 @@ class DifferenceSerializer(serializers.Serializer[Difference]):
 
     value = serializers.FloatField(help_text="The difference.")
     low = serializers.FloatField(
-        allow_null=True, help_text="Lower end of its 95 % confidence interval (Newcombe 1998, method 10)."
+        allow_null=True,
+        help_text="Lower end of its 95 % confidence interval. Paired: Newcombe's method 10 for scores of 0 and 1, else "
+        "from the variance of the items' differences. Not paired: from the intervals of both results.",
     )
     high = serializers.FloatField(allow_null=True, help_text="Upper end of the interval.")
     is_significant = serializers.BooleanField(
         allow_null=True,
-        help_text="Whether the interval does not contain 0. The two results are taken as independent, though they are "
-        "on the same data: small differences may be found only by a paired test. Null if it is not known.",
+        help_text="Whether the p-value is below 0.05, or without one, whether the interval does not contain 0. Null if "
+        "it is not known.",
+    )
+    is_paired = serializers.BooleanField(
+        help_text="Whether it is from the results of each item, which are stored of up to 20,000 items. Without "
+        "them the two results are taken as independent, and small differences may not be found."
+    )
+    p_value = serializers.FloatField(
+        allow_null=True,
+        help_text="p-value of McNemar's exact test, two-sided, for paired scores of 0 and 1. Null otherwise.",
     )
     is_better = serializers.BooleanField(
         help_text="Whether the result is better: higher for an accuracy, lower for the others."
