@@ -328,7 +328,7 @@ def test_pairs_of_answers_are_refused_with_what_checks_them(tmp_path: Path) -> N
     texts = tiny_training(data=JSONL)
     pairs = texts.data.model_copy(update={"format": "preference"})
     training = texts.model_copy(update={"data": pairs})
-    with pytest.raises(TrainerError, match="not pairs of answers; a run checks each line") as refused:
+    with pytest.raises(TrainerError, match="not preference data; a run checks each line") as refused:
         make_report([[]], TokenizerSpec(vocab_size=300), training, tmp_path, ReportOptions())
     assert refused.value.end_class is EndClass.BAD_SPEC
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tests.trainer.pairs import DPO, PAIRS, pairs, preferring, write_pairs
+from tests.trainer.pairs import CHAT, DPO, PAIRS, pairs, preferring, write_pairs
 from tests.trainer.runs import MIXTURE, FinishedRun, kill_rank, run_alone, tiny_training
 from trainer.contract.base import FieldConflictError
 from trainer.contract.cost import RankCost
@@ -32,13 +32,11 @@ from trainer.data.pairs import Pair, read_pairs
 from trainer.errors import TrainerError
 from trainer.models.decoder import Decoder
 from trainer.models.loss import linear_cross_entropy, linear_log_probabilities
-from trainer.models.preference import count_pairs, pair_loss, preference_series
+from trainer.models.preference import count_answers, pair_loss, preference_series
 
 SHAPE = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 64}
 LORA = {"lora": {"rank": 4, "alpha": 8.0}, "optimizer": {"learning_rate": 1e-2, "epsilon": 1e-5}}
 ORPO = {"preference": {"loss": "orpo"}}
-CHAT = ChatTemplate("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
-                    "{% if add_generation_prompt %}[assistant]{% endif %}", {})  # fmt: skip
 
 
 def spec(**changes: Any) -> TrainingSpec:
@@ -95,8 +93,8 @@ def test_dpo_is_the_formula_of_the_paper(changes: dict[str, Any]) -> None:
         expected -= smoothing * math.log(1 / (1 + math.exp(margin)))
         correct += margin > 0
     assert float(found.loss) == pytest.approx(expected, rel=1e-9)
-    assert found.figures.tolist() == pytest.approx([*rewards, correct, 2])
-    series = preference_series("train", found.figures.tolist())
+    assert found.figures.tolist() == pytest.approx([*rewards, correct, 2, 2])
+    series = preference_series(chosen, "train", [*found.figures.tolist(), 0.0, 0.0])
     assert series["train/reward_margin"] == pytest.approx((rewards[0] - rewards[1]) / 2)
     assert series["train/reward_accuracy"] == correct / 2
 
@@ -121,9 +119,10 @@ def test_answers_without_targets_are_no_pairs_and_have_no_gradient(loss: Any) ->
     targets[0, 13:17] = IGNORED  # the rejected answer of the second pair
     batch = MicroBatch(batch.tokens_BS, targets, batch.documents_BS)
     values = log_probs(1)[0].where(targets != IGNORED, 0.0).requires_grad_()
-    found = pair_loss(PreferenceSpec(loss=loss), batch, values, values.detach() * 0.9)
+    chosen = PreferenceSpec(loss=loss)
+    found = pair_loss(chosen, batch, values, values.detach() * 0.9)
     found.loss.backward()
-    assert (int(count_pairs(batch)), found.figures[3]) == (1, 1)
+    assert (int(count_answers(chosen, batch)), found.figures[3]) == (1, 1)
     assert values.grad is not None and values.grad.isfinite().all()
     assert not values.grad[0, 9:].any() and values.grad[0, 1:4].all()
 

@@ -133,7 +133,7 @@ class RankCost:
     """Memory and traffic of the ranks of one pipeline position, in a step of full batch size.
 
     Not counted: the reduction of statistics, Muon's exchange of full matrices, the savings of compression, and the
-    traffic of the reference model of preference training, at most a forward pass.
+    traffic of the reference model of preference training, at most a forward pass, with `kto` three.
     """
 
     def __init__(

@@ -171,7 +171,7 @@ class TrainingSpec(CheckedModel):
     preference: Annotated[
         PreferenceSpec | None, Field(examples=[{"loss": "dpo"}], exclude_if=lambda value: value is None)
     ] = None
-    """Train on pairs of a chosen and a rejected answer. Without it, on text."""
+    """Train on pairs of a chosen and a rejected answer, or on answers with a label. Without it, on text."""
     batch_ramp: BatchRamp | None = None
     """Start with smaller batches and grow to `tokens_per_step`. Without it all steps have the same size."""
     z_loss: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
@@ -268,12 +268,23 @@ class TrainingSpec(CheckedModel):
     def _preference_conflicts(self) -> Iterator[FieldConflict]:
         formats = sorted({part.format for part in self.data.parts})
         if self.preference is None:
-            if "preference" in formats:
-                message = "data.format preference belongs to training on pairs; set preference, for example {loss: dpo}"
-                yield FieldConflict("preference", message, ("data.format", "data.mixture"))
+            for form, trained_on, loss in (
+                ("preference", "pairs", "dpo"),
+                ("unpaired", "labelled answers", "kto"),
+            ):
+                if form in formats:
+                    message = (
+                        f"data.format {form} belongs to training on {trained_on}; set preference, for example "
+                        f"{{loss: {loss}}}"
+                    )
+                    yield FieldConflict("preference", message, ("data.format", "data.mixture"))
             return
-        if formats != ["preference"]:
-            message = f"preference needs data.format preference, and it is {', '.join(formats)}; set it to preference"
+        needed = self.preference.data_format
+        if formats != [needed]:
+            message = (
+                f"preference with loss {self.preference.loss} needs data.format {needed}, and it is "
+                f"{', '.join(formats)}; set it to {needed}"
+            )
             yield FieldConflict("data.mixture" if self.data.mixture else "data.format", message, ("preference",))
         if self.model.is_new:
             message = "preference trains a model that answers already; name it in model.base, without model.weights"
@@ -351,8 +362,9 @@ class TrainingSpec(CheckedModel):
         """Return the training FLOPs of one token (`ModelShape.flops_per_token`). `model` is resolved."""
         shape = self.model.resolve()
         adapters = None if self.lora is None else shape.adapter_parameters(self.lora.rank, self.lora.targets)
+        passes = 0 if self.preference is None else self.preference.forward_passes
         return shape.flops_per_token(
-            vocab_size, self.sequence_length, causal=causal, trained_adapters=adapters, has_reference=self.has_reference
+            vocab_size, self.sequence_length, causal=causal, trained_adapters=adapters, forward_passes=passes
         )
 
     @property

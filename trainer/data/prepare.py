@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from trainer.contract.data import END_OF_TEXT, MixturePart, Sequences, TokenizerSpec
+from trainer.contract.data import END_OF_TEXT, PREFERENCE_FORMATS, MixturePart, Sequences, TokenizerSpec
 from trainer.data.chat import ChatTemplate, Conversation, counted_tokens, has_template, read_conversations
 from trainer.data.documents import STRICT, Document, Piece, RawObject, Reading, data_error, read_documents
 from trainer.data.masks import MASKED_DTYPE, masked
@@ -23,6 +23,7 @@ from trainer.data.shards import (
     SPLITS,
     TOKENIZER_NAME,
     DatasetIndex,
+    DocumentLengths,
     Shard,
     ShardWriter,
     join_document_lengths,
@@ -30,6 +31,7 @@ from trainer.data.shards import (
 )
 from trainer.data.source import row_counts
 from trainer.data.tokenizer import EvenSample, ExistingTokenizer, Sample, ids_before_text, join_samples, train_tokenizer
+from trainer.data.unpaired import LabelledAnswer, labelled_tokens, read_labelled_answers
 
 UNIT_BYTES = 256 * 2**20
 """Size of a unit: as many whole objects as it takes to reach it."""
@@ -108,8 +110,8 @@ class Preparation:
         self.num_units, self._readers = len(units), [_reader(unit, part, tokenizer, reading) for unit in units]
         self._part, self._tokenizer, self._folder, self._shard_bytes = part, tokenizer, folder, shard_bytes
         self._sample_size = tokenizer.sample_size if isinstance(tokenizer, TokenizerSpec) else 0
-        self._has_pairs = part.format == "preference"
-        self._is_masked = part.format == "chat" or self._has_pairs
+        self._has_pairs, self._has_labels = part.format == "preference", part.format == "unpaired"
+        self._is_masked = part.format == "chat" or self._has_pairs or self._has_labels
 
     def count(self, number: int) -> UnitCount:
         """Count and sample the documents of a unit."""
@@ -127,7 +129,7 @@ class Preparation:
         if not documents:
             raise data_error(f"{self._part.source} has no text: every object is empty; add files with text")
         if self._is_masked and documents == 1:
-            kind = "pair" if self._has_pairs else "conversation"
+            kind = "pair" if self._has_pairs else "answer" if self._has_labels else "conversation"
             message = f"{self._part.source} has one {kind}; two or more are needed, because some are held out"
             raise data_error(message)
         counts, tokenizer = [unit.count for unit in units], self._tokenizer
@@ -156,6 +158,8 @@ class Preparation:
             for split, text in batch:
                 if isinstance(text, Pair):
                     tokens = pair_tokens(text, [next(encodings), next(encodings)], before, plan.end_of_text)
+                elif isinstance(text, LabelledAnswer):
+                    tokens = labelled_tokens(text, next(encodings), before, plan.end_of_text)
                 elif isinstance(text, Conversation):
                     encoding = next(encodings)
                     tokens = masked(encoding.ids, counted_tokens(encoding.offsets, text.counted))
@@ -189,6 +193,7 @@ class Preparation:
             end_of_text=plan.end_of_text,
             is_masked=self._is_masked,
             has_pairs=self._has_pairs,
+            has_labels=self._has_labels,
         )
         index.write(self._folder)
         return index
@@ -217,15 +222,16 @@ def _reader(
     objects: Objects, part: MixturePart, tokenizer: TokenizerSpec | ExistingTokenizer, reading: Reading
 ) -> Callable[[], Iterator[Document]]:
     """Return a function that reads a part's documents, from the beginning at each call."""
-    if part.format not in ("chat", "preference"):
+    if part.format not in ("chat", *PREFERENCE_FORMATS):
         return lambda: read_documents(objects(), part, reading)
     end_of_text, model = END_OF_TEXT, None
     if isinstance(tokenizer, ExistingTokenizer):
         model = tokenizer.model
         end_of_text = Tokenizer.from_file(str(tokenizer.file)).id_to_token(tokenizer.end_of_text) or END_OF_TEXT
     template = ChatTemplate.from_model(model, end_of_text)
-    if part.format == "preference":
-        return lambda: read_pairs(objects(), template if has_template(model) else None, reading)
+    if part.format in PREFERENCE_FORMATS:
+        read = read_pairs if part.format == "preference" else read_labelled_answers
+        return lambda: read(objects(), template if has_template(model) else None, reading)
     return lambda: read_conversations(objects(), part, template, reading)
 
 
@@ -279,10 +285,15 @@ def check_enough(folder: Path, index: DatasetIndex, source: str, training: Seque
         tokens = sum(shard.tokens for shard in index.shards[split])
         rows = sum(row_counts(folder, index, split, training.data, training.sequence_length)) if tokens else 0
         if not rows and tokens and training.data.long_documents == "drop":
-            kind = "pair" if index.has_pairs else "document"
+            kind = "pair" if index.has_pairs else "answer" if index.has_labels else "document"
             raise data_error(
                 f"no {kind} in the {split} split of {source} fits into training.sequence_length "
                 f"{training.sequence_length}, and longer ones are left out: set a longer sequence_length"
+            )
+        if index.has_labels and split == "train" and rows == _num_fitting(folder, index, training.sequence_length):
+            raise data_error(
+                f"each sequence of {source} has a single answer, and training.preference.loss kto needs several for "
+                f"its reference point: set a longer sequence_length than {training.sequence_length}"
             )
         if not rows:
             raise data_error(
@@ -290,6 +301,11 @@ def check_enough(folder: Path, index: DatasetIndex, source: str, training: Seque
                 f"{training.sequence_length} needs at least {training.sequence_length + 1}: add more text, or set "
                 "a shorter sequence_length" + (" or a larger validation_fraction" if split == "validation" else "")
             )
+
+
+def _num_fitting(folder: Path, index: DatasetIndex, length: int) -> int:
+    """Return the number of documents to train on that are no longer than a sequence."""
+    return sum(int((lengths <= length).sum()) for lengths in DocumentLengths(folder, index, "train"))
 
 
 def _batches(texts: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from trainer.contract.data import DataSpec, MixturePart, Sequences, TokenizerSpec
+from trainer.contract.data import PREFERENCE_FORMATS, DataSpec, MixturePart, Sequences, TokenizerSpec
 from trainer.contract.data_report import (
     HISTOGRAM_BOUNDS,
     MAX_PLACES,
@@ -182,13 +182,13 @@ def make_report(
 ) -> DataReport:
     """Report on all sources of `training.data`. `units`: of each source. `folder`: for what is prepared.
 
-    Raises TrainerError if objects cannot be read, and (BAD_SPEC) for pairs of preference data.
+    Raises TrainerError if objects cannot be read, and (BAD_SPEC) for preference data.
     """
     parts = training.data.parts
-    if any(part.format == "preference" for part in parts):
+    for form in sorted({part.format for part in parts} & {*PREFERENCE_FORMATS}):
         message = (
-            "training.data.format preference: the data report reads texts and conversations, not pairs of answers; "
-            "a run checks each line of them before its first step"
+            f"training.data.format {form}: the data report reads texts and conversations, not preference data; "
+            "a run checks each line of it before its first step"
         )
         raise TrainerError(EndClass.BAD_SPEC, message)
     trainer = 0 if isinstance(tokenizer, ExistingTokenizer) else tokenizer.trainer_among(parts)

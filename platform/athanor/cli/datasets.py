@@ -23,6 +23,7 @@ FORMATS = {"auto", "text", "jsonl", "chat", "parquet"}
 NOT_PREPARED = {
     "chat": "It is tokenised by the first job that trains on it, with the chat template of its model.",
     "preference": "training.preference trains on pairs; to train on one field, set format to jsonl, and text_field.",
+    "unpaired": "training.preference with loss kto trains on the labels; to train on one field, set format to jsonl.",
 }
 STATES = {"none": "not yet", "running": "running", "ready": "ready", "failed": "failed"}
 TeamOption = Annotated[str | None, typer.Option("--team", help="Required if you are in several teams.")]

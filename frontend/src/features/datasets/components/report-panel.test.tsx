@@ -100,7 +100,7 @@ describe("data report", () => {
 
   it("says that pairs are not reported on", () => {
     render(<ReportPanel dataset={dataset({ format: "preference" })} />);
-    expect(screen.getByText(/not pairs/)).toBeTruthy();
+    expect(screen.getByText(/not preference data/)).toBeTruthy();
     expect(screen.queryByRole("button", { name: "Make report" })).toBeNull();
   });
 });

@@ -213,8 +213,8 @@ export function ReportPanel({ dataset }: { dataset: DatasetDetail }) {
         <Report datasetId={dataset.id} job={dataset.report.job_id} />
       ) : (
         <EmptyState title="No report">
-          {dataset.format === "preference"
-            ? "Reports read texts and conversations, not pairs. A run checks each pair before its first step."
+          {isForPreferenceTraining(dataset.format)
+            ? "Reports read texts and conversations, not preference data. A run checks each line before its first step."
             : "A report shows what a model would see of the data, and what is wrong with it. Enter the sequence length of your training and make one."}
         </EmptyState>
       )}
