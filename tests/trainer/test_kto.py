@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 from tests.trainer.pairs import CHAT, UNPAIRED, labelled, preferring, write_pairs
 from tests.trainer.runs import FinishedRun, kill_rank, run_alone, tiny_training
@@ -27,7 +28,7 @@ from trainer.errors import TrainerError
 from trainer.models.kto import kto_loss, log_ratio_sums, mismatched, reference_point
 from trainer.models.preference import count_answers, preference_series
 
-KTO: dict[str, Any] = {"loss": "kto", "desirable_weight": 1.0, "undesirable_weight": 1.5}
+KTO: dict[str, Any] = {"loss": "kto", "desirable_weight": 1.5, "undesirable_weight": 0.5}
 LORA = {"lora": {"rank": 4, "alpha": 8.0}, "optimizer": {"learning_rate": 1e-2, "epsilon": 1e-5}}
 SHAPE = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 64}
 Answer = tuple[list[int], list[int], bool]  # prompt, answer, label
@@ -269,9 +270,9 @@ def alone(base: FinishedRun, data: Path, tmp_path_factory: pytest.TempPathFactor
 def test_a_run_learns_from_labels(name: str, alone: Alone) -> None:
     run = alone(name)
     assert run.end_class is EndClass.COMPLETED, run.end
-    margin, losses = run.series("evaluation/reward_margin"), run.series("train/loss")
+    margin, losses = run.series("evaluation/reward_margin"), run.series("evaluation/loss")
     assert margin[0] == 0.0 and margin[20] > 0.01
-    assert 0.5 <= losses[1] <= 0.75 and losses[20] < losses[1]  # each answer has half of its weight at first
+    assert 0.25 < losses[0] < 0.75 and losses[20] < losses[0]  # each answer has half of its weight at first
     assert run.series("train/reference_point")[1] == 0.0 and max(run.series("train/reference_point").values()) > 0.0
 
 
@@ -312,10 +313,12 @@ def test_a_killed_run_continues_with_the_same_bits(base: FinishedRun, data: Path
 
 @pytest.mark.processes
 def test_sequences_of_single_answers_end_the_run_with_the_remedy(base: FinishedRun, tmp_path: Path) -> None:
-    rows = [
-        {"prompt": f"tree {number % 2}", "completion": " stone" * 9, "label": bool(number % 2)} for number in range(20)
-    ]
-    run = run_alone(tmp_path / "run", learning(base, sequence_length=32), data=write_pairs(tmp_path / "a.jsonl", rows))
+    text = "tree stone tree stone"
+    tokenizer = Tokenizer.from_file(str(base.output / "model" / "tokenizer.json"))
+    length = max(8, len(tokenizer.encode(text).ids) + 1)  # the end of the text is a token too
+    rows = [{"prompt": text[:4], "completion": text[4:], "label": bool(number % 2)} for number in range(20)]
+    training = learning(base, sequence_length=length, tokens_per_step=4 * length)
+    run = run_alone(tmp_path / "run", training, data=write_pairs(tmp_path / "a.jsonl", rows))
     assert run.end_class is EndClass.DATA_ERROR
     assert "has a single answer, and training.preference.loss kto needs several" in run.end["message"]
-    assert "set a longer sequence_length than 32" in run.end["message"]
+    assert f"set a longer sequence_length than {length}" in run.end["message"]
