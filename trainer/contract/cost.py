@@ -90,11 +90,12 @@ class ParameterCounts:
 class Memory:
     """Peak memory of a rank during a step, in bytes.
 
-    `gathered`: unsharded copies of the weights that the model computes with, and a dequantized matrix. `logits`:
-    includes the buffers of the loss. `host`: optimizer state in host memory. `saves`: the copy of the state for
-    checkpoints, and parts that are being stored, in host memory. `shadows`: shadow checkpoints in host memory, where
-    there are any. On a CPU all three are the same memory as the rest. `communicators`: buffers of NCCL on a GPU.
-    `reference`: weights of the reference model of preference training, with what is gathered of them.
+    `optimizer`: its state on the device, and the average of the weights (`ema`). `gathered`: unsharded copies of the
+    weights that the model computes with, and a dequantized matrix. `logits`: includes the buffers of the loss. `host`:
+    optimizer state in host memory. `saves`: the copy of the state for checkpoints, and parts that are being stored, in
+    host memory. `shadows`: shadow checkpoints in host memory, where there are any. On a CPU all three are the same
+    memory as the rest. `communicators`: buffers of NCCL on a GPU. `reference`: weights of the reference model of
+    preference training, with what is gathered of them.
     """
 
     weights: int
@@ -280,6 +281,7 @@ class RankCost:
             gradients += self._sum_width * trained.total  # they are not reduced before the last micro-batch
         resting = self._width if sizes.zero == 0 else 4  # what is not trained has no fp32 master copy
         moments, room = 4 * self._moments(trained), 0
+        average = 4 * updated if self._training.ema is not None else 0
         if self._training.optimizer.offload:
             room = min(moments, 2 * 2 * 4 * MAX_OFFLOAD_BUCKET_ELEMENTS)
         return Memory(
@@ -287,13 +289,13 @@ class RankCost:
             + resting * (held - updated if self._training.lora is not None else 0)
             + nf4_bytes(self._quantized.total),
             gradients=gradients,
-            optimizer=room if self._training.optimizer.offload else moments,
+            optimizer=average + (room if self._training.optimizer.offload else moments),
             gathered=self._gathered(trained) + self._dequantized_bytes,
             activations=self._activation_bytes(),
             logits=self._logits_bytes(),
             host=moments if self._training.optimizer.offload else 0,
-            saves=(4 * updated + moments) // self._copies + self._parts_in_memory,
-            shadows=SHADOW_COPIES * (4 * updated + moments),
+            saves=(4 * updated + moments + average) // self._copies + self._parts_in_memory,
+            shadows=SHADOW_COPIES * (4 * updated + moments + average),
             communicators=COMMUNICATOR_BYTES * num_communicators(sizes) if self._on_gpu else 0,
             reference=resting * self._sharded(self.parameters) + (self._gathered(trained) if sizes.zero else 0)
             if self._training.has_reference and self._training.lora is None

@@ -16,6 +16,7 @@ from trainer.contract.models import MODELS, ModelShape
 from trainer.contract.optimisation import (
     BatchRamp,
     BatchSizeSchedule,
+    EmaSpec,
     LoraSpec,
     OptimizerSpec,
     ScheduleSpec,
@@ -172,6 +173,9 @@ class TrainingSpec(CheckedModel):
         PreferenceSpec | None, Field(examples=[{"loss": "dpo"}], exclude_if=lambda value: value is None)
     ] = None
     """Train on pairs of a chosen and a rejected answer, or on answers with a label. Without it, on text."""
+    ema: Annotated[EmaSpec | None, Field(examples=[{"decay": 0.999}], exclude_if=lambda value: value is None)] = None
+    """Average the weights over the run, evaluate and export the average. Takes the memory of one more copy of the
+    trained weights in fp32, sharded as they are. Without it, the weights of the last step are."""
     batch_ramp: BatchRamp | None = None
     """Start with smaller batches and grow to `tokens_per_step`. Without it all steps have the same size."""
     z_loss: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0

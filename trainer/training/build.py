@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -86,6 +87,19 @@ class TrainState:
         """Return the training part of the spec."""
         return self.assignment.training
 
+    @contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """Let the model compute with the average of its weights, where the run has one, and with its weights again at
+        the end."""
+        average, weights = self.optimizer.average, self.model.weights
+        if average is None:
+            yield
+            return
+        with average.exchanged():
+            weights.sync_compute_copies()
+            yield
+        weights.sync_compute_copies()
+
     @property
     def first_step(self) -> int:
         """Return the number of the first step of this worker group, from 0."""
@@ -138,7 +152,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter, restore: Resto
             load_shard, sets_trained=False,
         )  # fmt: skip
         load_shard.set_expert_biases(model)
-        optimizer = ShardOptimizer(model.weights.trainable, model.weights.layouts, training.optimizer)
+        optimizer = ShardOptimizer(model.weights.trainable, model.weights.layouts, training.optimizer, training.ema)
     identity = Identity(hashlib.sha256(training.model_dump_json().encode()).hexdigest(), corpus.fingerprint)
     shards = live_shards(model.weights, optimizer)
     shadows = ShadowCheckpoints(assignment, mesh, identity, model.weights, shards, reporter)
@@ -146,6 +160,8 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter, restore: Resto
     if not resumed.is_restored:
         with reporter.phase("weights", heartbeat_phase="model"):
             set_trained(model.weights, training, load_shard)
+            if optimizer.average is not None:
+                optimizer.average.reset()
     return TrainState(
         assignment=assignment,
         mesh=mesh,

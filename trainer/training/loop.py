@@ -144,6 +144,8 @@ def compute_step(
     clock.end_phase("communication")
     monitor.updates.begin(step)
     state.optimizer.step(learning_rate(training, step), gradient_norm, is_applied)
+    if state.optimizer.average is not None:
+        state.optimizer.average.update(step, is_applied)
     state.balancer.step(is_applied)
     state.model.weights.commit(is_applied)
     state.optimizer.zero_gradients()
@@ -260,11 +262,17 @@ def warm_up(state: TrainState) -> None:
 
 
 def run_evaluation(state: TrainState, monitor: Monitor, step: int) -> None:
-    """Evaluate on held-out data after `step` steps, continue the prompts, and report both."""
+    """Evaluate on held-out data after `step` steps, continue the prompts, and report both: of the averaged weights,
+    where there is an average, and then also the loss without it."""
     begin = time.monotonic()
     state.reporter.enter_phase("evaluation")
-    found = evaluate(state.model, state.validation, state.reporter.report_progress)
-    generate_samples(state, step)
+    evaluate_model = partial(evaluate, state.model, state.validation, state.reporter.report_progress)
+    latest = None if state.optimizer.average is None else evaluate_model()
+    with state.averaged_weights():
+        found = evaluate_model()
+        generate_samples(state, step)
+    if latest is not None:
+        found.values["evaluation/unaveraged_loss"] = latest.loss
     state.reporter.enter_phase("training")
     monitor.report_evaluation(step, found, time.monotonic() - begin)
 
