@@ -31,9 +31,9 @@ class PreferenceSpec(CheckedModel):
     """Whether `dpo` divides the log-probability of an answer by its number of tokens, so that long answers do not weigh
     more. `orpo` always does, and refuses this field; so does `kto`, which never does."""
     desirable_weight: Weight = 1.0
-    """With `kto`, the weight of the loss of answers with the label true (lambda_D in the paper). With `n` answers of
-    one label and `m` of the other, weights make up for the difference: the paper recommends that `n` times the one
-    weight is 1 to 4/3 of `m` times the other."""
+    """With `kto`, the weight of the loss of answers with the label true (lambda_D in the paper). If there are more
+    answers of one label, weights can make up for it: the paper recommends that the number of desirable answers times
+    their weight is 1 to 4/3 of the number of undesirable answers times theirs."""
     undesirable_weight: Weight = 1.0
     """With `kto`, the weight of the loss of answers with the label false (lambda_U in the paper)."""
 

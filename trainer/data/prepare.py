@@ -290,7 +290,12 @@ def check_enough(folder: Path, index: DatasetIndex, source: str, training: Seque
                 f"no {kind} in the {split} split of {source} fits into training.sequence_length "
                 f"{training.sequence_length}, and longer ones are left out: set a longer sequence_length"
             )
-        if index.has_labels and split == "train" and rows == _num_fitting(folder, index, training.sequence_length):
+        if (
+            rows
+            and index.has_labels
+            and split == "train"
+            and rows == _num_fitting(folder, index, training.sequence_length)
+        ):
             raise data_error(
                 f"each sequence of {source} has a single answer, and training.preference.loss kto needs several for "
                 f"its reference point: set a longer sequence_length than {training.sequence_length}"
