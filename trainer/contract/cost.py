@@ -298,7 +298,7 @@ class RankCost:
             shadows=SHADOW_COPIES * (4 * updated + moments + average),
             communicators=COMMUNICATOR_BYTES * num_communicators(sizes) if self._on_gpu else 0,
             reference=resting * self._sharded(self.parameters) + (self._gathered(trained) if sizes.zero else 0)
-            if self._training.has_reference and self._training.lora is None
+            if self._training.holds_reference
             else 0,
         )
 

@@ -30,6 +30,11 @@ class PreferenceSpec(CheckedModel):
     length_normalised: bool = False
     """Whether `dpo` divides the log-probability of an answer by its number of tokens, so that long answers do not weigh
     more. `orpo` always does, and refuses this field; so does `kto`, which never does."""
+    reference: Annotated[Literal["live", "precomputed"], Field(exclude_if=lambda value: value == "live")] = "live"
+    """When `dpo` computes the log-probabilities of the reference. `live`: in each step. `precomputed`: of all sequences
+    of the rest of the run before the first step, and again after each restart, with the weights that are then trained:
+    without the memory of the second copy, and with one pass by the reference where the run passes over its data several
+    times. Refused with `data.on_corrupt` `skip`."""
     desirable_weight: Weight = 1.0
     """With `kto`, the weight of the loss of answers with the label true (lambda_D in the paper). If there are more
     answers of one label, weights can make up for it: the paper recommends that the number of desirable answers times
@@ -48,6 +53,9 @@ class PreferenceSpec(CheckedModel):
             always = "always divides" if self.loss == "orpo" else "never divides"
             message = f"loss {self.loss} {always} by the length; leave length_normalised out"
             yield FieldConflict("length_normalised", message, ("loss",))
+        if self.loss != "dpo" and self.reference != "live":
+            message = f"reference {self.reference} belongs to loss dpo, and loss is {self.loss}; leave it out"
+            yield FieldConflict("reference", message, ("loss",))
         for name in ("desirable_weight", "undesirable_weight"):
             weight = getattr(self, name)
             if self.loss != "kto" and weight != 1.0:
@@ -60,10 +68,15 @@ class PreferenceSpec(CheckedModel):
         return self.loss != "orpo"
 
     @property
+    def has_live_reference(self) -> bool:
+        """Return whether each step computes log-probabilities by the base model."""
+        return self.has_reference and self.reference == "live"
+
+    @property
     def forward_passes(self) -> int:
         """Return how often a step passes each token forward beside the pass that it learns from: by the reference, and
-        with `kto` by both models for the reference point."""
-        return {"dpo": 1, "orpo": 0, "kto": 3}[self.loss]
+        with `kto` by both models for the reference point. Passes before the first step do not count."""
+        return {"dpo": int(self.has_live_reference), "orpo": 0, "kto": 3}[self.loss]
 
     @property
     def data_format(self) -> Literal["preference", "unpaired"]:

@@ -293,6 +293,12 @@ class TrainingSpec(CheckedModel):
         if self.model.is_new:
             message = "preference trains a model that answers already; name it in model.base, without model.weights"
             yield FieldConflict("preference", message, ("model",))
+        if self.preference.reference == "precomputed" and self.data.on_corrupt == "skip":
+            message = (
+                "preference.reference precomputed needs the same sequences in each step, and data.on_corrupt skip "
+                "replaces those of damaged shards; set it to fail, or reference to live"
+            )
+            yield FieldConflict("preference.reference", message, ("data.on_corrupt",))
         if self.z_loss:
             message = f"z_loss {self.z_loss:g} is a part of the loss of text; leave it out with preference"
             yield FieldConflict("z_loss", message, ("preference",))
@@ -373,8 +379,13 @@ class TrainingSpec(CheckedModel):
 
     @property
     def has_reference(self) -> bool:
-        """Return whether each step also computes the log-probabilities of the base model."""
+        """Return whether the loss compares the model with the base model."""
         return self.preference is not None and self.preference.has_reference
+
+    @property
+    def holds_reference(self) -> bool:
+        """Return whether each process holds the weights of the base model beside those that are trained."""
+        return self.preference is not None and self.preference.has_live_reference and self.lora is None
 
     @property
     def has_quantized_base(self) -> bool:

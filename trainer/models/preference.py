@@ -58,17 +58,17 @@ def preference_series(spec: PreferenceSpec | None, prefix: str, figures: Sequenc
 
 
 def pair_loss(
-    spec: PreferenceSpec, batch: MicroBatch, log_probs_BS: Tensor, reference_BS: Tensor | None
+    spec: PreferenceSpec, batch: MicroBatch, log_probs_BS: Tensor, reference_BP2: Tensor | None
 ) -> PreferenceLoss:
-    """Return the losses of the pairs of a micro-batch. `log_probs_BS`: of each target; `reference_BS`: by the
-    reference, which `dpo` needs."""
+    """Return the losses of the pairs of a micro-batch. `log_probs_BS`: of each target; `reference_BP2`: summed over
+    each answer, by the reference, which `dpo` needs."""
     lengths_BP2 = num_targets(batch)
     is_pair_BP = (lengths_BP2 > 0).all(-1)
     lengths_BP2 = lengths_BP2.clamp(min=1).to(log_probs_BS.dtype)
     sums_BP2 = sum_sides(log_probs_BS, batch)
     if spec.loss == "dpo":
-        assert reference_BS is not None
-        losses_BP, rewards_BP2 = dpo_losses(sums_BP2, sum_sides(reference_BS, batch), lengths_BP2, spec)
+        assert reference_BP2 is not None
+        losses_BP, rewards_BP2 = dpo_losses(sums_BP2, reference_BP2, lengths_BP2, spec)
     else:
         means_BP2 = (sums_BP2 / lengths_BP2).where(is_pair_BP[..., None], -1.0)
         losses_BP, rewards_BP2 = orpo_losses(means_BP2, spec.beta)
@@ -121,10 +121,23 @@ def count_answers(spec: PreferenceSpec, batch: MicroBatch) -> Tensor:
 def sum_sides(values_BS: Tensor, batch: MicroBatch) -> Tensor:
     """Return the sum of a value of each token over each answer, [B, P, 2]."""
     assert batch.documents_BS is not None, "answers are packed as documents"
-    rows, length = values_BS.shape
-    width = length + 2 - length % 2  # there are at most as many documents as tokens
-    sums = values_BS.new_zeros(rows, width).scatter_add(1, batch.documents_BS.long(), values_BS)
-    return sums.view(rows, width // 2, 2)
+    zeros = values_BS.new_zeros(len(values_BS), _num_places(batch))
+    return zeros.scatter_add(1, batch.documents_BS.long(), values_BS).unflatten(1, (-1, 2))
+
+
+def batch_reference(batch: MicroBatch) -> Tensor | None:
+    """Return the sums by the reference that a micro-batch has, [B, P, 2], None if it has none."""
+    if batch.reference_BA is None:
+        return None
+    return functional.pad(batch.reference_BA, (0, _num_places(batch) - batch.reference_BA.shape[1])).unflatten(
+        1, (-1, 2)
+    )
+
+
+def _num_places(batch: MicroBatch) -> int:
+    """Return a number of documents that no row exceeds, an even one: there are at most as many as tokens."""
+    length: int = batch.tokens_BS.shape[1]
+    return length + 2 - length % 2
 
 
 def num_targets(batch: MicroBatch) -> Tensor:

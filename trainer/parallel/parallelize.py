@@ -17,7 +17,7 @@ from trainer.data.packing import IGNORED
 from trainer.models.decoder import Decoder
 from trainer.models.kto import kto_loss, log_ratio_sums, mismatched, reference_point
 from trainer.models.lora import add_adapters, quantize_linears, without_adapters
-from trainer.models.preference import PREFERENCE_FIGURES, count_answers, pair_loss
+from trainer.models.preference import PREFERENCE_FIGURES, batch_reference, count_answers, pair_loss, sum_sides
 from trainer.parallel.context import ContextParallel
 from trainer.parallel.data import apply_fsdp, local_tensor
 from trainer.parallel.expert import apply_expert_parallelism
@@ -30,7 +30,8 @@ from trainer.parallel.weights import ReplicatedWeights, ShardedWeights, Weights,
 
 class PreferenceObjective:
     """Training on answers that were judged. `reference`: the frozen copy of the model that it is compared with; None if
-    that is the model without its adapters, or if the loss has no reference."""
+    that is the model without its adapters, if the loss has no reference, or if its log-probabilities were computed
+    before."""
 
     def __init__(self, spec: PreferenceSpec, reference: "ParallelModel | None", device: torch.device) -> None:
         self.spec, self.reference, self._device = spec, reference, device
@@ -42,7 +43,8 @@ class PreferenceObjective:
             assert reference_BS is not None
             found = kto_loss(self.spec, batch, log_probs_BS, reference_BS, self._reference_point)
         else:
-            found = pair_loss(self.spec, batch, log_probs_BS, reference_BS)
+            reference_BP2 = batch_reference(batch) if reference_BS is None else sum_sides(reference_BS, batch)
+            found = pair_loss(self.spec, batch, log_probs_BS, reference_BP2)
         self._sums[: len(found.figures)] += found.figures
         return found.loss
 
@@ -143,6 +145,14 @@ class ParallelModel:
             for batch, log_probs_BS in zip(batches, found, strict=True)
         ]
 
+    def reference_sums(self, batch: MicroBatch) -> Tensor:
+        """Return the sums of the log-probabilities of each answer by the model without its adapters, [B, P, 2], without
+        gradients."""
+        assert self.preference is not None
+        found = sum_sides(self._reference_log_probs(batch, self.preference), batch)
+        self.weights.free_gathered()
+        return found
+
     def score_tokens(self) -> None:
         """Let the head return the log-probability of each target instead of the summed loss."""
         for stage in self.stages:
@@ -183,7 +193,7 @@ class ParallelModel:
         objective = self.preference
         if objective is None:
             return self._head_output(batch)
-        reference_BS = self._reference_log_probs(batch, objective) if objective.spec.has_reference else None
+        reference_BS = self._reference_log_probs(batch, objective) if objective.spec.has_live_reference else None
         return objective.add(batch, self._head_output(batch), reference_BS)
 
     def _reference_log_probs(self, batch: MicroBatch, objective: PreferenceObjective) -> Tensor:
@@ -227,7 +237,7 @@ def parallelize_model(
     model = build(training, prepare=prepare, sets_trained=sets_trained)
     if training.preference is not None:
         reference = None
-        if training.has_reference and training.lora is None:
+        if training.holds_reference:
             parallelism = training.parallelism.model_copy(update={"compression": CompressionSpec()})
             frozen = training.model_copy(update={"parallelism": parallelism})
             reference = build(frozen, prepare=lambda stage: prepare(freeze(stage)), sets_trained=False)

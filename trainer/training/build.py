@@ -47,6 +47,7 @@ from trainer.training.device import smallest_device_bytes
 from trainer.training.evaluation import HeldOutSet, PromptSampler, make_held_out_set, make_names_unique
 from trainer.training.kernel_report import attention_kernels
 from trainer.training.precision import apply_precision
+from trainer.training.reference import add_reference, compute_reference
 from trainer.training.resume import Resumed, resume
 
 
@@ -153,6 +154,12 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter, restore: Resto
         )  # fmt: skip
         load_shard.set_expert_biases(model)
         optimizer = ShardOptimizer(model.weights.trainable, model.weights.layouts, training.optimizer, training.ema)
+    validation, rollbacks, table = _validation(assignment, storage, part), _agreed_rollbacks(run, mesh), None
+    if training.preference is not None and training.preference.reference == "precomputed":
+        with reporter.phase("reference", heartbeat_phase="model"):
+            set_trained(model.weights, training, load_shard)
+            table = compute_reference(model, corpus, training, part, rollbacks, reporter)
+            validation = [add_reference(model, each, reporter) for each in validation]
     identity = Identity(hashlib.sha256(training.model_dump_json().encode()).hexdigest(), corpus.fingerprint)
     shards = live_shards(model.weights, optimizer)
     shadows = ShadowCheckpoints(assignment, mesh, identity, model.weights, shards, reporter)
@@ -174,9 +181,15 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter, restore: Resto
         optimizer=optimizer,
         balancer=ExpertBalancer(model.stages, mesh),
         loader=Loader(
-            corpus, training.batch_size_schedule, part, mesh.device, resumed.step, _agreed_rollbacks(run, mesh)
+            corpus,
+            training.batch_size_schedule,
+            part,
+            mesh.device,
+            resumed.step,
+            rollbacks,
+            None if table is None else table.of,
         ),
-        validation=_validation(assignment, storage, part),
+        validation=validation,
         sampler=PromptSampler(assignment, model),
         writer=CheckpointWriter(assignment, mesh, platform, storage, identity, reporter, part.micro_batch),
         shadows=shadows,
