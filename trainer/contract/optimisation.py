@@ -112,7 +112,7 @@ class OptimizerSpec(SpecModel):
 
 class EmaSpec(SpecModel):
     """Exponential moving average (EMA) of the weights. After each step that is applied, the average becomes d times the
-    average plus 1 - d times the weights. The averaged weights are evaluated and exported; training goes on with the
+    average plus 1 - d times the weights. The averaged weights are evaluated and exported; training continues with the
     others, which checkpoints contain too."""
 
     decay: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.999

@@ -133,7 +133,7 @@ def _common_shape(folders: Sequence[Path]) -> ModelShape:
             if other_shape[name] != value:
                 raise _differ(first, other, f"{name} {value} and {other_shape[name]}")
         if _read_tokenizer(other) != tokenizer:
-            raise _differ(first, other, f"different tokenizers ({TOKENIZER_NAME}): a token id stands for other texts")
+            raise _differ(first, other, f"different tokenizers ({TOKENIZER_NAME}): the same token ids are other texts")
     return shape
 
 
