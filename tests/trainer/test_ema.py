@@ -19,10 +19,12 @@ from trainer.contract.manifest import MANIFEST_NAME, CheckpointManifest
 from trainer.contract.optimisation import EmaSpec, OptimizerSpec
 from trainer.contract.parallelism import MeshSizes
 from trainer.contract.run import EndClass
+from trainer.contract.training import ProcessLayout
 from trainer.export.folder import with_base
 from trainer.models.lora import is_adapter
 from trainer.optim.average import decay_at
 from trainer.optim.step import ShardOptimizer
+from trainer.standalone.dry_run import dry_run, format_bytes
 from trainer.storage.folder import FolderStorage
 
 EMA = {"ema": {"decay": 0.8}}
@@ -90,8 +92,12 @@ def test_estimates_count_the_average(sharded: bool) -> None:
     sizes = MeshSizes(shard=2, zero=3) if sharded else MeshSizes()
     without, found = (RankCost(tiny_training(**fields, **ema), 300, sizes, 0).memory() for ema in ({}, EMA))
     own = without.weights
-    assert found == Memory(**{**vars(without), "optimizer": without.optimizer + own, "saves": without.saves + own,
+    assert found == Memory(**{**vars(without), "average": own, "saves": without.saves + own,
                               "shadows": without.shadows + without.shadows // 3})  # fmt: skip
+    assert found.total == without.total + own
+    if not sharded:
+        (line,) = [each for each in dry_run(tiny_training(**EMA), ProcessLayout()) if each.startswith("  state: ")]
+        assert line.endswith(f", average of the weights {format_bytes(own)}")
 
 
 def stored_state(run: FinishedRun, step: int) -> dict[str, Tensor]:

@@ -90,7 +90,7 @@ class ParameterCounts:
 class Memory:
     """Peak memory of a rank during a step, in bytes.
 
-    `optimizer`: its state on the device, and the average of the weights (`ema`). `gathered`: unsharded copies of the
+    `optimizer`: its state on the device. `average`: of the weights (`ema`). `gathered`: unsharded copies of the
     weights that the model computes with, and a dequantized matrix. `logits`: includes the buffers of the loss. `host`:
     optimizer state in host memory. `saves`: the copy of the state for checkpoints, and parts that are being stored, in
     host memory. `shadows`: shadow checkpoints in host memory, where there are any. On a CPU all three are the same
@@ -109,11 +109,12 @@ class Memory:
     shadows: int = 0
     communicators: int = 0
     reference: int = 0
+    average: int = 0
 
     @property
     def state(self) -> int:
-        """Return the bytes of weights, gradients and optimizer state."""
-        return self.weights + self.gradients + self.optimizer
+        """Return the bytes of weights, their average, gradients and optimizer state."""
+        return self.weights + self.average + self.gradients + self.optimizer
 
     @property
     def total(self) -> int:
@@ -289,7 +290,8 @@ class RankCost:
             + resting * (held - updated if self._training.lora is not None else 0)
             + nf4_bytes(self._quantized.total),
             gradients=gradients,
-            optimizer=average + (room if self._training.optimizer.offload else moments),
+            optimizer=room if self._training.optimizer.offload else moments,
+            average=average,
             gathered=self._gathered(trained) + self._dequantized_bytes,
             activations=self._activation_bytes(),
             logits=self._logits_bytes(),
