@@ -18,6 +18,7 @@ import { ProblemNotice } from "@/components/problem-notice";
 import { LengthHistogram } from "@/features/datasets/components/length-histogram";
 import { ReportPill } from "@/features/datasets/components/report-pill";
 import { TokenPreview } from "@/features/datasets/components/token-preview";
+import { isForPreferenceTraining } from "@/features/datasets/lib/formats";
 import { bytes, count, percent } from "@/lib/format";
 import type { Tone } from "@/lib/status";
 import { isFinal } from "@/lib/status";
