@@ -53,6 +53,7 @@ NOT_RUN = {
     "athanor support-bundle": "tests/cli/test_support_bundle.py runs it",
     "tar -xzf case-17": "unpacks what the command before would have written",
     "athanor model convert saved": "needs a checkpoint: tests/trainer/test_distributed_checkpoint.py converts some",
+    "athanor model merge": "needs two models: tests/trainer/test_merging.py merges some",
     "make docs": "`make setup` runs the same",
     "make release": "makes a tag; tests/deploy/test_release.py builds a release",
     "ssh-keygen -Y verify": "needs a release: tests/deploy/test_release.py checks one",

@@ -7,12 +7,16 @@ from typing import Any
 
 from tests.trainer.runs import WORDS, FinishedRun, tiny_training
 from trainer.contract.training import TrainingSpec
+from trainer.data.chat import ChatTemplate
 from trainer.export.folder import with_base
 
 PAIRS: dict[str, Any] = {
     "source": "dataset:tiny", "format": "preference", "packing": "documents", "long_documents": "drop",
 }  # fmt: skip
 DPO: dict[str, Any] = {"loss": "dpo"}
+UNPAIRED: dict[str, Any] = {**PAIRS, "format": "unpaired"}
+CHAT = ChatTemplate("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+                    "{% if add_generation_prompt %}[assistant]{% endif %}", {})  # fmt: skip
 
 
 def pairs(count: int = 200) -> list[dict[str, str]]:
@@ -23,6 +27,16 @@ def pairs(count: int = 200) -> list[dict[str, str]]:
         prompt = " ".join(chosen.choices(WORDS, k=4))
         middle = " ".join(chosen.choices(WORDS, k=2))
         rows.append({"prompt": prompt, "chosen": f" {middle} gold", "rejected": f" {middle} lead"})
+    return rows
+
+
+def labelled(count: int = 200) -> list[dict[str, Any]]:
+    """One answer of each of `pairs`: the label is true for those that end in gold."""
+    chosen = random.Random(3)
+    rows: list[dict[str, Any]] = []
+    for pair in pairs(count):
+        label = chosen.random() < 0.5
+        rows.append({"prompt": pair["prompt"], "completion": pair["chosen" if label else "rejected"], "label": label})
     return rows
 
 

@@ -370,6 +370,15 @@ def test_both_answers_of_conversations_are_checked(tmp_path: Path) -> None:
     assert "".join(token.text for token in report.preview[1].tokens if token.learned) == "No.<|endoftext|>"
 
 
+def test_answers_with_a_label_are_refused_with_what_checks_them(tmp_path: Path) -> None:
+    texts = tiny_training(data=JSONL)
+    answers = texts.data.model_copy(update={"format": "unpaired"})
+    training = texts.model_copy(update={"data": answers})
+    with pytest.raises(TrainerError, match="not answers with a label; a run checks each line") as refused:
+        make_report([[]], TokenizerSpec(vocab_size=300), training, tmp_path, ReportOptions())
+    assert refused.value.end_class is EndClass.BAD_SPEC
+
+
 def test_equal_data_gives_an_equal_digest(tmp_path: Path) -> None:
     training = tiny_training(data=JSONL, tokenizer={"vocab_size": 300})
     unit = [RawObject.of("rows.jsonl", b'{"text": "a line of text"}\n' * 300)]

@@ -8,7 +8,7 @@ import torch
 from tests.trainer.runs import tiny_training
 from trainer.contract.cost import RankCost
 from trainer.contract.models import ModelShape
-from trainer.contract.optimisation import OptimizerSpec, ParameterGroup
+from trainer.contract.optimisation import EmaSpec, OptimizerSpec, ParameterGroup
 from trainer.contract.parallelism import MeshSizes
 from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
@@ -28,10 +28,11 @@ def make_model() -> Decoder:
     return model
 
 
-def optimizer_of(model: Decoder, spec: OptimizerSpec) -> ShardOptimizer:
+def optimizer_of(model: Decoder, spec: OptimizerSpec, ema: EmaSpec | None = None) -> ShardOptimizer:
     mesh = Mesh(0, 1, 0, torch.device("cpu"))
     named = dict(model.named_parameters())
-    return ShardOptimizer(named, {name: param_layout(name, p, p.shape, mesh) for name, p in named.items()}, spec)
+    layouts = {name: param_layout(name, p, p.shape, mesh) for name, p in named.items()}
+    return ShardOptimizer(named, layouts, spec, ema)
 
 
 def backward(model: Decoder, seed: int, scale: float = 1.0) -> None:

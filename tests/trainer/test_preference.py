@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tests.trainer.pairs import DPO, PAIRS, pairs, preferring, write_pairs
+from tests.trainer.pairs import CHAT, DPO, PAIRS, pairs, preferring, write_pairs
 from tests.trainer.runs import MIXTURE, FinishedRun, kill_rank, run_alone, tiny_training
 from trainer.contract.base import FieldConflictError
 from trainer.contract.cost import RankCost
@@ -32,13 +32,12 @@ from trainer.data.pairs import Pair, read_pairs
 from trainer.errors import TrainerError
 from trainer.models.decoder import Decoder
 from trainer.models.loss import linear_cross_entropy, linear_log_probabilities
-from trainer.models.preference import count_pairs, pair_loss, preference_series
+from trainer.models.preference import count_answers, pair_loss, preference_series, sum_sides
 
 SHAPE = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 64}
 LORA = {"lora": {"rank": 4, "alpha": 8.0}, "optimizer": {"learning_rate": 1e-2, "epsilon": 1e-5}}
 ORPO = {"preference": {"loss": "orpo"}}
-CHAT = ChatTemplate("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
-                    "{% if add_generation_prompt %}[assistant]{% endif %}", {})  # fmt: skip
+PRECOMPUTED = {"preference": {**DPO, "reference": "precomputed"}}
 
 
 def spec(**changes: Any) -> TrainingSpec:
@@ -80,7 +79,7 @@ def test_dpo_is_the_formula_of_the_paper(changes: dict[str, Any]) -> None:
     chosen = PreferenceSpec.model_validate({"beta": 0.3, **changes})
     values, mine = log_probs(1)
     reference, theirs = log_probs(2)
-    found = pair_loss(chosen, two_pairs(), values, reference)
+    found = pair_loss(chosen, two_pairs(), values, sum_sides(reference, two_pairs()))
     expected, rewards, correct = 0.0, [0.0, 0.0], 0
     for pair in range(2):
         of_side = []
@@ -95,8 +94,8 @@ def test_dpo_is_the_formula_of_the_paper(changes: dict[str, Any]) -> None:
         expected -= smoothing * math.log(1 / (1 + math.exp(margin)))
         correct += margin > 0
     assert float(found.loss) == pytest.approx(expected, rel=1e-9)
-    assert found.figures.tolist() == pytest.approx([*rewards, correct, 2])
-    series = preference_series("train", found.figures.tolist())
+    assert found.figures.tolist() == pytest.approx([*rewards, correct, 2, 2])
+    series = preference_series(chosen, "train", [*found.figures.tolist(), 0.0, 0.0])
     assert series["train/reward_margin"] == pytest.approx((rewards[0] - rewards[1]) / 2)
     assert series["train/reward_accuracy"] == correct / 2
 
@@ -121,9 +120,10 @@ def test_answers_without_targets_are_no_pairs_and_have_no_gradient(loss: Any) ->
     targets[0, 13:17] = IGNORED  # the rejected answer of the second pair
     batch = MicroBatch(batch.tokens_BS, targets, batch.documents_BS)
     values = log_probs(1)[0].where(targets != IGNORED, 0.0).requires_grad_()
-    found = pair_loss(PreferenceSpec(loss=loss), batch, values, values.detach() * 0.9)
+    chosen = PreferenceSpec(loss=loss)
+    found = pair_loss(chosen, batch, values, sum_sides(values.detach() * 0.9, batch))
     found.loss.backward()
-    assert (int(count_pairs(batch)), found.figures[3]) == (1, 1)
+    assert (int(count_answers(chosen, batch)), found.figures[3]) == (1, 1)
     assert values.grad is not None and values.grad.isfinite().all()
     assert not values.grad[0, 9:].any() and values.grad[0, 1:4].all()
 
@@ -246,6 +246,7 @@ def test_both_answers_of_a_pair_are_documents_of_one_row() -> None:
         ({"preference": None}, "preference", "set preference, for example {loss: dpo}"),
         ({"model": {"shape": SHAPE}}, "preference", "name it in model.base"),
         ({"z_loss": 0.1}, "z_loss", "z_loss 0.1 is a part of the loss of text; leave it out"),
+        ({**PRECOMPUTED, "data": {**PAIRS, "on_corrupt": "skip"}}, "preference.reference", "or reference to live"),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_the_field(changes: Any, field: str, remedy: str) -> None:
@@ -259,6 +260,8 @@ def test_what_does_not_go_together_is_refused_with_the_field(changes: Any, field
 def test_orpo_refuses_what_it_does_not_have() -> None:
     with pytest.raises(ValueError, match=r"label_smoothing 0\.1 is not defined for loss orpo; leave it out"):
         PreferenceSpec(loss="orpo", label_smoothing=0.1)
+    with pytest.raises(ValueError, match="reference precomputed belongs to loss dpo, and loss is orpo; leave it out"):
+        PreferenceSpec(loss="orpo", reference="precomputed")
     with pytest.raises(ValueError, match="loss orpo always divides by the length; leave length_normalised out"):
         PreferenceSpec(loss="orpo", length_normalised=True)
 
@@ -297,8 +300,9 @@ def test_estimates_count_the_reference() -> None:
     with torch.device("meta"):
         parameters = sum(each.numel() for each in Decoder(shape, 300, 64).parameters())
     weights = {name: RankCost(each, 300, MeshSizes(), 0).memory().reference for name, each in
-               {"full": full, "orpo": orpo, "lora": lora}.items()}  # fmt: skip
-    assert weights == {"full": 4 * parameters, "orpo": 0, "lora": 0}
+               {"full": full, "orpo": orpo, "lora": lora, "precomputed": spec(**PRECOMPUTED)}.items()}  # fmt: skip
+    assert weights == {"full": 4 * parameters, "orpo": 0, "lora": 0, "precomputed": 0}
+    assert spec(**PRECOMPUTED).flops_per_token(300, causal=True) == trained
     sharded = RankCost(spec(parallelism={"zero": 3}), 300, MeshSizes(shard=2, zero=3), 0).memory()
     assert sharded.reference == pytest.approx(2 * parameters + sharded.gathered, rel=0.01)
 
@@ -313,7 +317,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_pairs(tmp_path_factory.mktemp("pairs") / "pairs.jsonl", pairs())
 
 
-CHANGES: dict[str, dict[str, Any]] = {"full": {}, "lora": LORA, "orpo": ORPO}
+CHANGES: dict[str, dict[str, Any]] = {
+    "full": {}, "lora": LORA, "orpo": ORPO, "precomputed": PRECOMPUTED, "precomputed_lora": {**LORA, **PRECOMPUTED},
+}  # fmt: skip
 Alone = Callable[[str], FinishedRun]
 
 
@@ -367,7 +373,31 @@ def test_the_numbers_are_the_same_on_every_mesh(
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", ["full", pytest.param("lora", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("name", "live", "parallelism"),
+    [
+        ("precomputed", "full", {}),
+        pytest.param("precomputed", "full", {"zero": 3}, marks=pytest.mark.slow),
+        pytest.param("precomputed", "full", {"tensor": 2}, marks=pytest.mark.slow),
+        pytest.param("precomputed_lora", "lora", {"zero": 0}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_a_reference_computed_before_the_run_gives_the_same_numbers(
+    name: str, live: str, parallelism: dict[str, int], base: FinishedRun, data: Path, alone: Alone, tmp_path: Path
+) -> None:
+    training = preferring(base, **CHANGES[name], parallelism=parallelism)
+    run = run_alone(tmp_path / "run", training, processes=2 if parallelism else 1, data=data)
+    assert run.end_class is EndClass.COMPLETED, run.end
+    assert "reference" in [event["phase"] for event in run.events("phase.finished")]
+    for series in (*SERIES, *(each.replace("train", "evaluation") for each in SERIES)):
+        assert run.series(series) == pytest.approx(alone(live).series(series), abs=1e-4), series
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "name", ["full", *(pytest.param(each, marks=pytest.mark.slow) for each in ("lora", "precomputed"))]
+)
 def test_a_killed_run_continues_with_the_same_bits(
     name: str, base: FinishedRun, data: Path, alone: Alone, tmp_path: Path
 ) -> None:

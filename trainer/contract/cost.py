@@ -90,11 +90,12 @@ class ParameterCounts:
 class Memory:
     """Peak memory of a rank during a step, in bytes.
 
-    `gathered`: unsharded copies of the weights that the model computes with, and a dequantized matrix. `logits`:
-    includes the buffers of the loss. `host`: optimizer state in host memory. `saves`: the copy of the state for
-    checkpoints, and parts that are being stored, in host memory. `shadows`: shadow checkpoints in host memory, where
-    there are any. On a CPU all three are the same memory as the rest. `communicators`: buffers of NCCL on a GPU.
-    `reference`: weights of the reference model of preference training, with what is gathered of them.
+    `optimizer`: its state on the device. `average`: of the weights (`ema`). `gathered`: unsharded copies of the
+    weights that the model computes with, and a dequantized matrix. `logits`: includes the buffers of the loss. `host`:
+    optimizer state in host memory. `saves`: the copy of the state for checkpoints, and parts that are being stored, in
+    host memory. `shadows`: shadow checkpoints in host memory, where there are any. On a CPU all three are the same
+    memory as the rest. `communicators`: buffers of NCCL on a GPU. `reference`: weights of the reference model of
+    preference training, with what is gathered of them.
     """
 
     weights: int
@@ -108,11 +109,12 @@ class Memory:
     shadows: int = 0
     communicators: int = 0
     reference: int = 0
+    average: int = 0
 
     @property
     def state(self) -> int:
-        """Return the bytes of weights, gradients and optimizer state."""
-        return self.weights + self.gradients + self.optimizer
+        """Return the bytes of weights, their average, gradients and optimizer state."""
+        return self.weights + self.average + self.gradients + self.optimizer
 
     @property
     def total(self) -> int:
@@ -133,7 +135,7 @@ class RankCost:
     """Memory and traffic of the ranks of one pipeline position, in a step of full batch size.
 
     Not counted: the reduction of statistics, Muon's exchange of full matrices, the savings of compression, and the
-    traffic of the reference model of preference training, at most a forward pass.
+    traffic of the reference model of preference training, at most a forward pass, with `kto` three.
     """
 
     def __init__(
@@ -280,6 +282,7 @@ class RankCost:
             gradients += self._sum_width * trained.total  # they are not reduced before the last micro-batch
         resting = self._width if sizes.zero == 0 else 4  # what is not trained has no fp32 master copy
         moments, room = 4 * self._moments(trained), 0
+        average = 4 * updated if self._training.ema is not None else 0
         if self._training.optimizer.offload:
             room = min(moments, 2 * 2 * 4 * MAX_OFFLOAD_BUCKET_ELEMENTS)
         return Memory(
@@ -288,15 +291,16 @@ class RankCost:
             + nf4_bytes(self._quantized.total),
             gradients=gradients,
             optimizer=room if self._training.optimizer.offload else moments,
+            average=average,
             gathered=self._gathered(trained) + self._dequantized_bytes,
             activations=self._activation_bytes(),
             logits=self._logits_bytes(),
             host=moments if self._training.optimizer.offload else 0,
-            saves=(4 * updated + moments) // self._copies + self._parts_in_memory,
-            shadows=SHADOW_COPIES * (4 * updated + moments),
+            saves=(4 * updated + moments + average) // self._copies + self._parts_in_memory,
+            shadows=SHADOW_COPIES * (4 * updated + moments + average),
             communicators=COMMUNICATOR_BYTES * num_communicators(sizes) if self._on_gpu else 0,
             reference=resting * self._sharded(self.parameters) + (self._gathered(trained) if sizes.zero else 0)
-            if self._training.has_reference and self._training.lora is None
+            if self._training.holds_reference
             else 0,
         )
 

@@ -17,7 +17,8 @@ Source = Annotated[
         "builtin:python-stdlib, dataset:NAME of an uploaded data set, or s3://bucket/prefix",
     ),
 ]
-Format = Literal["auto", "text", "jsonl", "parquet", "chat", "preference"]
+Format = Literal["auto", "text", "jsonl", "parquet", "chat", "preference", "unpaired"]
+PREFERENCE_FORMATS = ("preference", "unpaired")
 TextField = Annotated[str, Field(min_length=1, max_length=100)]
 ValidationFraction = Annotated[float, Field(gt=0.0, lt=0.5)]
 SequenceLength = Annotated[int, Field(ge=8, le=1_048_576)]
@@ -34,11 +35,11 @@ class MixturePart(SpecModel):
     """Share of the training samples that come from this source, relative to the sum of all weights."""
     format: Format = "auto"
     """Format of the files. `auto` goes by the name: `.jsonl` and `.ndjson` are `jsonl`, `.parquet` and `.pq` are
-    `parquet`, and all others `text`. `chat` needs packing `documents`; so does `preference`, with `long_documents:
-    drop`, which belongs to `training.preference`."""
+    `parquet`, and all others `text`. `chat` needs packing `documents`; so do `preference` and
+    `unpaired`, with `long_documents: drop`, which belong to `training.preference`."""
     text_field: TextField = "text"
     """Field of a JSON line, or column of a parquet file, that holds the text. With the format `chat` it holds the list
-    of messages, and its default is `messages`. Ignored for plain text and pairs."""
+    of messages, and its default is `messages`. Ignored for plain text and preference data."""
     validation_fraction: ValidationFraction = 0.02
     """Fraction of the documents held out for evaluation: every k-th document, where k is 1 divided by the fraction,
     rounded. A file of plain text is one document. Of fewer than k documents, this fraction at the end of each long file
@@ -62,11 +63,14 @@ class DataSpec(CheckedModel):
     `chosen`, `rejected` and perhaps `prompt`, which are all texts or all lists of messages; without `prompt` it is what
     both answers begin with. It belongs to `training.preference`, and needs packing `documents` and
     `long_documents: drop`, which leaves pairs out that are longer than a sequence: both answers, each with the prompt,
-    are in the same one. With `mixture`, set it in each part."""
+    are in the same one. `unpaired` reads JSON lines with an answer and its `label`, true or false: the
+    fields `prompt` and `completion`, both texts or both lists of messages, or `messages`, of which the answer is what
+    follows the user's last message. It belongs to `training.preference` with loss `kto`, and needs the same. With
+    `mixture`, set it in each part."""
     text_field: TextField = "text"
     """Field of a JSON line, or column of a parquet file, that holds the text. With the format `chat` it holds the list
-    of messages, and its default is `messages`. Ignored for plain text and pairs. With `mixture`, set it in each
-    part."""
+    of messages, and its default is `messages`. Ignored for plain text and preference data. With
+    `mixture`, set it in each part."""
     validation_fraction: ValidationFraction = 0.02
     """Fraction of the documents held out for evaluation: every k-th document, where k is 1 divided by the fraction,
     rounded. A file of plain text is one document. Of fewer than k documents, this fraction at the end of each long file
@@ -113,20 +117,25 @@ class DataSpec(CheckedModel):
         if self.packing != "documents" and any(part.format == "chat" for part in self.parts):
             message = "format `chat` needs packing `documents`, so that conversations do not see one another"
             yield FieldConflict("packing", message, ("format", "mixture"))
-        if any(part.format == "preference" for part in self.parts):
-            yield from self._pair_conflicts()
+        for form in sorted({part.format for part in self.parts} & {*PREFERENCE_FORMATS}):
+            yield from self._preference_conflicts(form)
         for name in ("format", "text_field", "validation_fraction"):
             if self.mixture and getattr(self, name) != DataSpec.model_fields[name].default:
                 yield FieldConflict(name, f"{name} belongs to each part of the mixture; give it there", ("mixture",))
 
-    def _pair_conflicts(self) -> Iterator[FieldConflict]:
+    def _preference_conflicts(self, form: str) -> Iterator[FieldConflict]:
         if self.packing != "documents":
-            message = "format `preference` needs packing `documents`, so that answers do not see one another; set it"
+            message = f"format `{form}` needs packing `documents`, so that answers do not see one another; set it"
             yield FieldConflict("packing", message, ("format", "mixture"))
         elif self.long_documents != "drop":
+            separated, left_out = (
+                ("the answers of a pair that is", "such pairs")
+                if form == "preference"
+                else ("an answer from its prompt, if both are", "such examples")
+            )
             message = (
-                f"long_documents {self.long_documents} would separate the answers of a pair that is longer than a "
-                "sequence; set it to drop, which leaves such pairs out"
+                f"long_documents {self.long_documents} would separate {separated} longer than a sequence; set it to "
+                f"drop, which leaves {left_out} out"
             )
             yield FieldConflict("long_documents", message, ("format", "mixture"))
 
@@ -286,10 +295,15 @@ class PrepareSpec(CheckedModel):
         if self.tokenizer.kind == "model":
             message = "tokenizer.kind `model` comes with a model to train; the job that trains it prepares its data"
             yield FieldConflict("tokenizer.kind", message)
-        if self.report is None and any(part.format == "preference" for part in self.data.parts):
+        for form in sorted({part.format for part in self.data.parts} & {*PREFERENCE_FORMATS}):
+            if self.report is not None and form == "preference":
+                continue
             message = (
-                "data.format preference is tokenised with the tokenizer of the model that is trained; the job that "
+                f"data.format {form} is tokenised with the tokenizer of the model that is trained; the job that "
                 "trains it prepares its data"
+                if self.report is None
+                else f"report reads texts, conversations and pairs, not answers with a label (data.format {form}); the "
+                "job that trains on them checks each line before its first step"
             )
             yield FieldConflict("data.mixture" if self.data.mixture else "data.format", message)
         if self.report is not None and self.report.base is not None and self.tokenizer != TokenizerSpec():

@@ -193,7 +193,7 @@ class EvaluationJobSpec(EvaluationSettings):
     def is_loaded_by(self, training: TrainingSpec) -> bool:
         """Return whether a training spec is `as_training`, perhaps with what the platform has resolved."""
         own = self.as_training()
-        fixed = ("steps", "tokens_per_step", "sequence_length", "compile", "optimizer", "lora", "preference")
+        fixed = ("steps", "tokens_per_step", "sequence_length", "compile", "optimizer", "lora", "ema", "preference")
         sources = [part.source for part in training.data.parts]
         return sources == [part.source for part in own.data.parts] and all(
             getattr(training, name) == getattr(own, name) for name in fixed

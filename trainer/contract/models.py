@@ -443,7 +443,7 @@ class ModelShape(CheckedModel):
 
     def flops_per_token(
         self, vocab_size: int, sequence_length: int, *, causal: bool, trained_adapters: int | None = None,
-        has_reference: bool = False,
+        forward_passes: int = 0,
     ) -> int:  # fmt: skip
         """Return the training FLOPs (forward and backward) of one token.
 
@@ -456,16 +456,16 @@ class ModelShape(CheckedModel):
         `trained_adapters`: the number of adapter parameters, if only they are trained (LoRA). A frozen parameter has no
         gradient of its own, so it counts 4: forward, and the gradient of its input. Adapters count 6.
 
-        `has_reference`: a reference model computes each token too, forward only: a third of the work of training all
-        parameters.
+        `forward_passes`: further passes of each token without a backward pass, of this model or of one of its size,
+        such as the reference of preference training: a third of the work of training all parameters each.
         """
         matmul = sum(
             self.attention_parameters() + self.mlp_parameters(layer, active=True) for layer in range(self.num_layers)
         )
         matmul += vocab_size * self.hidden_size  # the output head
-        scores = (8 if has_reference else 6) * self.num_heads * (self.head_size + self.value_size) * sequence_length
+        scores = (6 + 2 * forward_passes) * self.num_heads * (self.head_size + self.value_size) * sequence_length
         products = 6 * matmul if trained_adapters is None else 4 * matmul + 6 * trained_adapters
-        products += 2 * matmul if has_reference else 0
+        products += 2 * matmul * forward_passes
         if not causal:
             return products + self.num_layers * scores
         pairs = sum(self._twice_seen(layer, sequence_length) for layer in range(self.num_layers))

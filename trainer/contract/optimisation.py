@@ -110,6 +110,16 @@ class OptimizerSpec(SpecModel):
     group whose pattern matches its name."""
 
 
+class EmaSpec(SpecModel):
+    """Exponential moving average (EMA) of the weights. After each step that is applied, the average becomes d times the
+    average plus 1 - d times the weights. The averaged weights are evaluated and exported; training continues with the
+    others, which checkpoints contain too."""
+
+    decay: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.999
+    """Largest decay d, about 1 - 1/n for an average over the last n steps. After n steps, d is (1 + n) / (10 + n) as
+    long as that is less, so that the first weights soon count little."""
+
+
 LORA_RATE, BASE_RATE = 2e-4, 2e-5
 PREFERENCE_LORA_RATE, PREFERENCE_BASE_RATE = 1e-5, 1e-6
 """Of preference training: those of TRL's `DPOConfig`, and of its documentation for adapters."""

@@ -4,7 +4,7 @@ import hashlib
 import json
 from typing import Any
 
-from trainer.contract.data import MixturePart, TokenizerSpec
+from trainer.contract.data import PREFERENCE_FORMATS, MixturePart, TokenizerSpec
 
 # Raised whenever preparation changes the tokens, or the files, that it makes from the same text.
 RECIPE_VERSION = 2
@@ -33,7 +33,7 @@ def dataset_recipes(parts: list[MixturePart], tokenizer: TokenizerSpec, dataset_
 def _identity(part: MixturePart, tokenizer: TokenizerSpec, dataset_id: str) -> dict[str, Any]:
     is_builtin = part.source.startswith("builtin:")
     version = PLAIN_TEXT_VERSION if part.format in ("auto", "text") and not is_builtin else RECIPE_VERSION
-    if tokenizer.kind == "model" and part.format not in ("chat", "preference"):
+    if tokenizer.kind == "model" and part.format not in ("chat", *PREFERENCE_FORMATS):
         version = BASE_TOKENIZER_VERSION
     return {
         "version": version,

@@ -16,6 +16,7 @@ from trainer.contract.models import MODELS, ModelShape
 from trainer.contract.optimisation import (
     BatchRamp,
     BatchSizeSchedule,
+    EmaSpec,
     LoraSpec,
     OptimizerSpec,
     ScheduleSpec,
@@ -171,7 +172,10 @@ class TrainingSpec(CheckedModel):
     preference: Annotated[
         PreferenceSpec | None, Field(examples=[{"loss": "dpo"}], exclude_if=lambda value: value is None)
     ] = None
-    """Train on pairs of a chosen and a rejected answer. Without it, on text."""
+    """Train on pairs of a chosen and a rejected answer, or on answers with a label. Without it, on text."""
+    ema: Annotated[EmaSpec | None, Field(examples=[{"decay": 0.999}], exclude_if=lambda value: value is None)] = None
+    """Average the weights over the run, evaluate and export the average. Takes the memory of one more copy of the
+    trained weights in fp32, sharded as they are. Without it, the weights of the last step are."""
     batch_ramp: BatchRamp | None = None
     """Start with smaller batches and grow to `tokens_per_step`. Without it all steps have the same size."""
     z_loss: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
@@ -268,16 +272,33 @@ class TrainingSpec(CheckedModel):
     def _preference_conflicts(self) -> Iterator[FieldConflict]:
         formats = sorted({part.format for part in self.data.parts})
         if self.preference is None:
-            if "preference" in formats:
-                message = "data.format preference belongs to training on pairs; set preference, for example {loss: dpo}"
-                yield FieldConflict("preference", message, ("data.format", "data.mixture"))
+            for form, trained_on, loss in (
+                ("preference", "pairs", "dpo"),
+                ("unpaired", "labelled answers", "kto"),
+            ):
+                if form in formats:
+                    message = (
+                        f"data.format {form} belongs to training on {trained_on}; set preference, for example "
+                        f"{{loss: {loss}}}"
+                    )
+                    yield FieldConflict("preference", message, ("data.format", "data.mixture"))
             return
-        if formats != ["preference"]:
-            message = f"preference needs data.format preference, and it is {', '.join(formats)}; set it to preference"
+        needed = self.preference.data_format
+        if formats != [needed]:
+            message = (
+                f"preference with loss {self.preference.loss} needs data.format {needed}, and it is "
+                f"{', '.join(formats)}; set it to {needed}"
+            )
             yield FieldConflict("data.mixture" if self.data.mixture else "data.format", message, ("preference",))
         if self.model.is_new:
             message = "preference trains a model that answers already; name it in model.base, without model.weights"
             yield FieldConflict("preference", message, ("model",))
+        if self.preference.reference == "precomputed" and self.data.on_corrupt == "skip":
+            message = (
+                "preference.reference precomputed needs the same sequences in each step, and data.on_corrupt skip "
+                "replaces those of damaged shards; set it to fail, or reference to live"
+            )
+            yield FieldConflict("preference.reference", message, ("data.on_corrupt",))
         if self.z_loss:
             message = f"z_loss {self.z_loss:g} is a part of the loss of text; leave it out with preference"
             yield FieldConflict("z_loss", message, ("preference",))
@@ -351,14 +372,20 @@ class TrainingSpec(CheckedModel):
         """Return the training FLOPs of one token (`ModelShape.flops_per_token`). `model` is resolved."""
         shape = self.model.resolve()
         adapters = None if self.lora is None else shape.adapter_parameters(self.lora.rank, self.lora.targets)
+        passes = 0 if self.preference is None else self.preference.forward_passes
         return shape.flops_per_token(
-            vocab_size, self.sequence_length, causal=causal, trained_adapters=adapters, has_reference=self.has_reference
+            vocab_size, self.sequence_length, causal=causal, trained_adapters=adapters, forward_passes=passes
         )
 
     @property
     def has_reference(self) -> bool:
-        """Return whether each step also computes the log-probabilities of the base model."""
+        """Return whether the loss compares the model with the base model."""
         return self.preference is not None and self.preference.has_reference
+
+    @property
+    def holds_reference(self) -> bool:
+        """Return whether each process holds the weights of the base model beside those that are trained."""
+        return self.preference is not None and self.preference.has_live_reference and self.lora is None
 
     @property
     def has_quantized_base(self) -> bool:

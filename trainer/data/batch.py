@@ -11,16 +11,19 @@ from trainer.data.packing import IGNORED
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """The tensors of a micro-batch, [b, S] each.
+    """The tensors of a micro-batch, [b, S] each but for the last.
 
     `documents_BS` (int32) numbers the packed documents of a row, which do not attend to each other; None: a row is one
-    document. `positions_BS` (int64) counts from the start of each document; None: 0 .. S-1.
+    document. `positions_BS` (int64) counts from the start of each document; None: 0 .. S-1. `reference_BA` (fp32) has
+    the sum of the log-probabilities of each document by the reference of preference training, for the first A documents
+    of a row, where they were computed before.
     """
 
     tokens_BS: Tensor
     targets_BS: Tensor
     documents_BS: Tensor | None = None
     positions_BS: Tensor | None = None
+    reference_BA: Tensor | None = None
 
     def to(self, device: torch.device) -> "MicroBatch":
         """Return a copy on `device`, without waiting for it if the memory is pinned."""

@@ -4,7 +4,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -97,11 +97,13 @@ class Loader:
         device: torch.device,
         first_step: int,
         rollbacks: Sequence[Rollback] = (),
+        reference: Callable[[Sequence[tuple[int, int, int]]], Tensor] | None = None,
     ) -> None:
+        """Start the thread. `reference`: returns the `reference_BA` of sequences by their places in the corpus."""
         self.counts_vary = corpus.is_packed
         """Whether some targets are IGNORED, so that their number differs from step to step."""
         self._corpus, self._schedule, self._part, self._device = corpus, schedule, part, device
-        self._rollbacks = rollbacks
+        self._rollbacks, self._reference = rollbacks, reference
         self.stalls: deque[float] = deque(maxlen=_MAX_RECORDED_STALLS)
         self.skipped_sequences = 0.0
         self._ready: queue.Queue[_Gathered | BaseException] = queue.Queue(maxsize=_PREFETCHED_STEPS)
@@ -169,7 +171,10 @@ class Loader:
         samples = self._corpus.in_shard_order(np.arange(first, first + sequences, dtype=np.int64))
         batches = []
         for begin, end in part.micro_batches(sequences):
-            batch = part.filled(micro_batch(self._corpus.rows(samples[begin:end])))
+            batch = micro_batch(self._corpus.rows(samples[begin:end]))
+            if self._reference is not None:
+                batch = replace(batch, reference_BA=self._reference(self._corpus.places(samples[begin:end])))
+            batch = part.filled(batch)
             batches.append(batch.pinned() if self._device.type == "cuda" else batch)
         return batches
 

@@ -1,5 +1,5 @@
 """Stored tokens with a loss mask: the highest of 32 bits is set for tokens that are not targets, the next one for those
-of the rejected answer of a pair."""
+of the rejected answer of a pair, or of an answer with the label false."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,3 +24,8 @@ def unmasked(tokens: NDArray[np.integer], ignored: int) -> tuple[NDArray[np.int6
 def num_chosen(tokens: NDArray[np.integer]) -> int:
     """Return the number of tokens of a pair before its rejected answer."""
     return int(np.argmax(tokens.astype(np.int64) & _REJECTED > 0))
+
+
+def is_rejected(tokens: NDArray[np.integer]) -> bool:
+    """Return whether tokens are those of a rejected answer."""
+    return bool(tokens[0].astype(np.int64) & _REJECTED)

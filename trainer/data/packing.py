@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.contract.data import LongDocuments
-from trainer.data.masks import num_chosen, unmasked
+from trainer.data.masks import is_rejected, num_chosen, unmasked
 
 IGNORED = -100
 """Target of positions without a loss, such as padding and prompts."""
@@ -66,13 +66,14 @@ class DocumentRows:
 
     def read(
         self, tokens: NDArray[np.integer], row: int, end_of_text: int, *, is_masked: bool = False,
-        has_pairs: bool = False,
+        has_pairs: bool = False, has_labels: bool = False,
     ) -> Rows:  # fmt: skip
         """Return a row, [1, S]. `is_masked`: tokens have the loss mask of `masks`, and documents are conversations, or
         with `has_pairs` two of them, the chosen answer and the rejected one.
 
         The inputs of a conversation are its own tokens from the first on; the last one has no target. The documents of
-        pair n of the row have the numbers 2n and 2n + 1.
+        pair n of the row have the numbers 2n and 2n + 1. With `has_labels`, document n has the number 2n if it is
+        desirable, 2n + 1 if not.
         """
         inputs = np.full(self._length, end_of_text, dtype=np.int64)
         targets = np.full(self._length, IGNORED, dtype=np.int64)
@@ -99,8 +100,10 @@ class DocumentRows:
                 documents[here] = 2 * number
                 documents[second : filled + size] += 1
                 positions[second : filled + size] -= second - filled
+            elif has_labels:
+                documents[here] = 2 * number + is_rejected(tokens[start : start + size])
             filled += size
-        documents[filled:] = 2 * len(pieces) if has_pairs else len(pieces)
+        documents[filled:] = 2 * len(pieces) if has_pairs or has_labels else len(pieces)
         positions[filled:] = np.arange(self._length - filled)
         return Rows(inputs[None], targets[None], documents[None], positions[None])
 

@@ -99,18 +99,32 @@ def pair_tokens(
     """
     found = []
     for side, encoded, name in zip(pair.sides, encodings, (CHOSEN, REJECTED), strict=True):
-        ids, counted = encoded.ids, counted_tokens(encoded.begins, side.counted)
-        if pair.is_plain:
-            ids = np.array([*before, *ids, end_of_text], dtype=np.uint32)
-            counted = np.concatenate([np.zeros(len(before), dtype=bool), counted, [True]])
-        if not counted[1:].any():
-            raise PairProblem(
-                "invalid_pair",
-                f"the {name} answer of the pair that begins with {side[:60]!r} has no token of its own: the tokenizer "
-                "joins it with the prompt; correct or remove the line",
-            )
+        ends = (before, end_of_text) if pair.is_plain else None
+        ids, counted = answer_tokens(side, encoded, ends, f"the {name} answer of the pair")
         found.append(masked(ids, counted, is_rejected=name == REJECTED))
     return np.concatenate(found)
+
+
+def answer_tokens(
+    side: Conversation, encoded: Encoded, ends: tuple[Sequence[int], int] | None, name: str
+) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
+    """Return the tokens of an answer with its prompt, and which of them are the answer's. `ends`: what begins and ends
+    a plain text; None for a conversation.
+
+    Raises PairProblem, which calls the answer `name`, if it has no token of its own.
+    """
+    ids, counted = encoded.ids, counted_tokens(encoded.begins, side.counted)
+    if ends is not None:
+        before, end_of_text = ends
+        ids = np.array([*before, *ids, end_of_text], dtype=np.uint32)
+        counted = np.concatenate([np.zeros(len(before), dtype=bool), counted, [True]])
+    if not counted[1:].any():
+        raise PairProblem(
+            "invalid_pair",
+            f"{name} that begins with {side[:60]!r} has no token of its own: the tokenizer joins it with the prompt; "
+            "correct or remove the line",
+        )
+    return ids, counted
 
 
 def _pair(record: Any, template: ChatTemplate | None) -> Pair:
@@ -128,12 +142,17 @@ def _pair(record: Any, template: ChatTemplate | None) -> Pair:
     chosen, rejected = fields[CHOSEN], fields[REJECTED]
     if isinstance(chosen, str):
         return _plain_pair(fields.get(PROMPT), chosen, rejected)
+    return _chat_pair(fields, record, needed_template(template))
+
+
+def needed_template(template: ChatTemplate | None) -> ChatTemplate:
+    """Return the template that messages are rendered with. Raises ValueError without one."""
     if template is None:
         raise ValueError(
             "the answers are lists of messages, and the base model has no chat template; train it on conversations "
             "first, or write prompt and answers as strings"
         )
-    return _chat_pair(fields, record, template)
+    return template
 
 
 def _plain_pair(prompt: str | None, chosen: str, rejected: str) -> Pair:
@@ -141,13 +160,18 @@ def _plain_pair(prompt: str | None, chosen: str, rejected: str) -> Pair:
         prompt = _common_beginning(chosen, rejected)
         chosen, rejected = chosen[len(prompt) :], rejected[len(prompt) :]
     for name, answer in ((CHOSEN, chosen), (REJECTED, rejected)):
-        if has_lone_surrogate(prompt + answer):
-            raise PairProblem("lone_surrogate", f"the {name} answer, or its prompt, {LONE_SURROGATE}")
         if not answer:
             message = f"the {name} answer is empty, or the same as the beginning of the other; remove the line"
             raise PairProblem("invalid_pair", message)
-    sides = [Conversation(prompt + answer, [(len(prompt), len(prompt) + len(answer))]) for answer in (chosen, rejected)]
+    sides = [plain_side(prompt, answer, name) for name, answer in ((CHOSEN, chosen), (REJECTED, rejected))]
     return Pair(sides[0], sides[1], (prompt, chosen, rejected))
+
+
+def plain_side(prompt: str, answer: str, name: str) -> Conversation:
+    """Return a prompt with its answer, both plain texts. Raises PairProblem, which calls the answer `name`."""
+    if has_lone_surrogate(prompt + answer):
+        raise PairProblem("lone_surrogate", f"the {name} answer, or its prompt, {LONE_SURROGATE}")
+    return Conversation(prompt + answer, [(len(prompt), len(prompt) + len(answer))])
 
 
 def _common_beginning(chosen: str, rejected: str) -> str:
@@ -162,19 +186,22 @@ def _chat_pair(fields: dict[str, Messages], record: dict[str, Any], template: Ch
     if prompt is None:
         same = [one for one, _ in takewhile(lambda both: both[0] == both[1], zip(chosen, rejected, strict=False))]
         prompt, chosen, rejected = same, chosen[len(same) :], rejected[len(same) :]
-    sides = [_side(prompt, answer, record, template, name) for name, answer in ((CHOSEN, chosen), (REJECTED, rejected))]
+    sides = [
+        chat_side(prompt, answer, record, template, name) for name, answer in ((CHOSEN, chosen), (REJECTED, rejected))
+    ]
     return Pair(sides[0], sides[1], (prompt, chosen, rejected))
 
 
-def _side(
+def chat_side(
     prompt: Messages, answer: Messages, record: dict[str, Any], template: ChatTemplate, name: str
 ) -> Conversation:
-    """Return a prompt with one of its answers, of which the assistant's messages are the targets."""
+    """Return a prompt with one of its answers, of which the assistant's messages are the targets. Raises PairProblem,
+    which calls the answer `name`, TemplateError as the template."""
     problem = messages_problem([*prompt, *answer], record, f"{PROMPT} and {name}")
     if problem is not None:
         raise PairProblem(*problem)
     if not any(trained_messages(answer)):
-        message = f"the {name} answer has no message with the role assistant after what both begin with"
+        message = f"the {name} answer has no message with the role assistant after the prompt"
         raise PairProblem("no_assistant_turn", message)
     before = [{**message, "weight": 0} if message["role"] == "assistant" else message for message in prompt]
     tools: Tools = record.get(TOOLS_FIELD)

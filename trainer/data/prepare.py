@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from trainer.contract.data import END_OF_TEXT, MixturePart, Sequences, TokenizerSpec
+from trainer.contract.data import END_OF_TEXT, PREFERENCE_FORMATS, MixturePart, Sequences, TokenizerSpec
 from trainer.data.chat import ChatTemplate, Conversation, counted_tokens, has_template, read_conversations
 from trainer.data.documents import STRICT, Document, Piece, RawObject, Reading, RowProblem, data_error, read_documents
-from trainer.data.encoding import EncodedTexts, LibraryEncoder
+from trainer.data.encoding import Encoded, EncodedTexts, LibraryEncoder
 from trainer.data.masks import MASKED_DTYPE, masked
 from trainer.data.pairs import Pair, PairProblem, pair_tokens, read_pairs
 from trainer.data.shards import (
@@ -28,6 +28,7 @@ from trainer.data.shards import (
     SPLITS,
     TOKENIZER_NAME,
     DatasetIndex,
+    DocumentLengths,
     Shard,
     ShardWriter,
     join_document_lengths,
@@ -35,6 +36,7 @@ from trainer.data.shards import (
 )
 from trainer.data.source import row_counts
 from trainer.data.tokenizer import EvenSample, ExistingTokenizer, Sample, ids_before_text, join_samples, train_tokenizer
+from trainer.data.unpaired import LabelledAnswer, labelled_tokens, read_labelled_answers
 
 UNIT_BYTES = 256 * 2**20
 """Size of a unit: as many whole objects as it takes to reach it."""
@@ -126,8 +128,8 @@ class Preparation:
         self.num_units, self._readers = len(units), [_reader(unit, part, tokenizer, reading) for unit in units]
         self._part, self._tokenizer, self._folder, self._shard_bytes = part, tokenizer, folder, shard_bytes
         self._sample_size = tokenizer.sample_size if isinstance(tokenizer, TokenizerSpec) else 0
-        self._has_pairs = part.format == "preference"
-        self._is_masked = part.format == "chat" or self._has_pairs
+        self._has_pairs, self._has_labels = part.format == "preference", part.format == "unpaired"
+        self._is_masked = part.format == "chat" or self._has_pairs or self._has_labels
 
     def count(self, number: int) -> UnitCount:
         """Count and sample the documents of a unit."""
@@ -168,7 +170,7 @@ class Preparation:
         if not documents:
             raise data_error(f"{self._part.source} has no text: every object is empty; add files with text")
         if self._is_masked and documents == 1:
-            kind = "pair" if self._has_pairs else "conversation"
+            kind = "pair" if self._has_pairs else "answer" if self._has_labels else "conversation"
             message = f"{self._part.source} has one {kind}; two or more are needed, because some are held out"
             raise data_error(message)
         counts, tokenizer = [unit.count for unit in units], self._tokenizer
@@ -206,10 +208,9 @@ class Preparation:
         for encoded in encode(plan.tokenizer, self._is_masked, texts()):
             encodings = iter(encoded)
             for split, text in pending.popleft():
-                if isinstance(text, Pair):
-                    sides = [next(encodings), next(encodings)]
+                if isinstance(text, Pair | LabelledAnswer):
                     try:
-                        tokens = pair_tokens(text, sides, before, plan.end_of_text)
+                        tokens = _answer_tokens(text, encodings, before, plan.end_of_text)
                     except PairProblem as error:
                         self._reading.on_problem(RowProblem(error.kind, text.place, str(error)))
                         continue
@@ -246,6 +247,7 @@ class Preparation:
             end_of_text=plan.end_of_text,
             is_masked=self._is_masked,
             has_pairs=self._has_pairs,
+            has_labels=self._has_labels,
         )
         index.write(self._folder)
         return index
@@ -274,17 +276,18 @@ def _reader(
     objects: Objects, part: MixturePart, tokenizer: TokenizerSpec | ExistingTokenizer, reading: Reading
 ) -> Callable[[], Iterator[Document]]:
     """Return a function that reads a part's documents, from the beginning at each call."""
-    if part.format not in ("chat", "preference"):
+    if part.format not in ("chat", *PREFERENCE_FORMATS):
         return lambda: read_documents(objects(), part, reading)
     end_of_text, model = END_OF_TEXT, None
     if isinstance(tokenizer, ExistingTokenizer):
         model = tokenizer.model
         end_of_text = Tokenizer.from_file(str(tokenizer.file)).id_to_token(tokenizer.end_of_text) or END_OF_TEXT
     template = ChatTemplate.from_model(model, end_of_text)
-    if part.format == "preference":
+    if part.format in PREFERENCE_FORMATS:
+        read = read_pairs if part.format == "preference" else read_labelled_answers
         # Without a model, which only a data report allows, conversations have the default template.
         own = template if model is None or has_template(model) else None
-        return lambda: read_pairs(objects(), own, reading)
+        return lambda: read(objects(), own, reading)
     return lambda: read_conversations(objects(), part, template, reading)
 
 
@@ -338,10 +341,20 @@ def check_enough(folder: Path, index: DatasetIndex, source: str, training: Seque
         tokens = sum(shard.tokens for shard in index.shards[split])
         rows = sum(row_counts(folder, index, split, training.data, training.sequence_length)) if tokens else 0
         if not rows and tokens and training.data.long_documents == "drop":
-            kind = "pair" if index.has_pairs else "document"
+            kind = "pair" if index.has_pairs else "answer" if index.has_labels else "document"
             raise data_error(
                 f"no {kind} in the {split} split of {source} fits into training.sequence_length "
                 f"{training.sequence_length}, and longer ones are left out: set a longer sequence_length"
+            )
+        if (
+            rows
+            and index.has_labels
+            and split == "train"
+            and rows == _num_fitting(folder, index, training.sequence_length)
+        ):
+            raise data_error(
+                f"each sequence of {source} has a single answer, and training.preference.loss kto needs several for "
+                f"its reference point: set a longer sequence_length than {training.sequence_length}"
             )
         if not rows:
             raise data_error(
@@ -349,6 +362,20 @@ def check_enough(folder: Path, index: DatasetIndex, source: str, training: Seque
                 f"{training.sequence_length} needs at least {training.sequence_length + 1}: add more text, or set "
                 "a shorter sequence_length" + (" or a larger validation_fraction" if split == "validation" else "")
             )
+
+
+def _answer_tokens(
+    text: Pair | LabelledAnswer, encodings: Iterator[Encoded], before: Sequence[int], end_of_text: int
+) -> NDArray[np.uint32]:
+    """Return the marked tokens of a pair or of an answer with a label, with the next of `encodings`."""
+    if isinstance(text, Pair):
+        return pair_tokens(text, [next(encodings), next(encodings)], before, end_of_text)
+    return labelled_tokens(text, next(encodings), before, end_of_text)
+
+
+def _num_fitting(folder: Path, index: DatasetIndex, length: int) -> int:
+    """Return the number of documents to train on that are no longer than a sequence."""
+    return sum(int((lengths <= length).sum()) for lengths in DocumentLengths(folder, index, "train"))
 
 
 def _batches(texts: Iterable[tuple[str, Text]]) -> Iterator[list[tuple[str, Text]]]:

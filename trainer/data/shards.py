@@ -51,7 +51,7 @@ class DatasetIndex:
     the text, before long ones are cut; `text_bytes`: its UTF-8 bytes, by split; `end_of_text`: id of the token after
     each document. `is_masked`: tokens have a loss mask (see `masks`); documents are then conversations, which end as
     their chat template defines. `has_pairs`: documents are pairs of answers, the chosen one first, each with its
-    prompt."""
+    prompt. `has_labels`: documents are answers with a label, each with its prompt."""
 
     fingerprint: str
     vocab_size: int
@@ -62,6 +62,7 @@ class DatasetIndex:
     end_of_text: int
     is_masked: bool = False
     has_pairs: bool = False
+    has_labels: bool = False
 
     @property
     def train_tokens(self) -> int:

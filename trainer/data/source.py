@@ -111,7 +111,12 @@ class Source:
         if self._data.packing == "documents":
             index = self.index
             return self._packed(shard).read(
-                tokens, row, index.end_of_text, is_masked=index.is_masked, has_pairs=index.has_pairs
+                tokens,
+                row,
+                index.end_of_text,
+                is_masked=index.is_masked,
+                has_pairs=index.has_pairs,
+                has_labels=index.has_labels,
             )
         return StreamRows(self._length).read(tokens, row)
 

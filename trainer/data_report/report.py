@@ -26,6 +26,7 @@ from trainer.contract.data_report import (
     SourceReport,
     SplitReport,
 )
+from trainer.contract.run import EndClass
 from trainer.data.documents import Document, Piece, Place, RawObject, Reading, RowProblem
 from trainer.data.encoding import EncodedTexts, WordEncoder
 from trainer.data.masks import num_chosen, unmasked
@@ -197,9 +198,15 @@ def make_report(
 ) -> DataReport:
     """Report on all sources of `training.data`. `units`: of each source. `folder`: for what is prepared.
 
-    Raises TrainerError if objects cannot be read.
+    Raises TrainerError if objects cannot be read, and (BAD_SPEC) for answers with a label.
     """
     parts = training.data.parts
+    if any(part.format == "unpaired" for part in parts):
+        message = (
+            "training.data.format unpaired: the data report reads texts, conversations and pairs, not answers with a "
+            "label; a run checks each line of them before its first step"
+        )
+        raise TrainerError(EndClass.BAD_SPEC, message)
     trainer = 0 if isinstance(tokenizer, ExistingTokenizer) else tokenizer.trainer_among(parts)
     found: dict[int, SourceReport] = {}
     # The part that trains the tokenizer comes first.

@@ -1,9 +1,12 @@
-"""Losses of pairs of answers, of which one is preferred, from the log-probabilities of their tokens.
+"""Losses of answers that were judged, from the log-probabilities of their tokens: of pairs, of which one is preferred,
+and of single answers with a label.
 
-The answers of a row are documents: numbers 2n and 2n + 1 are the chosen and the rejected one of pair n. Answers without
-targets, such as padding, are no pair.
+The answers of a row are documents: numbers 2n and 2n + 1 are the chosen and the rejected one of pair n. A single answer
+is number 2n if its label is true and 2n + 1 if it is false, and the other number is of no document. Documents without
+targets, such as padding, are no answers.
 
-Shape suffixes: B rows, S sequence, P pairs of a row, 2 sides: chosen, rejected.
+Shape suffixes: B rows, S sequence, P pairs of a row or its single answers, 2 sides: chosen and rejected, or desirable
+and undesirable.
 """
 
 from collections.abc import Sequence
@@ -22,58 +25,58 @@ MOST_PROBABLE = -1e-6
 
 
 @dataclass(frozen=True)
-class PairLoss:
-    """The losses of the pairs of a micro-batch, summed, and what they are reported by.
-
-    `rewards_2`: of the chosen and the rejected answers, summed; `correct`: number of pairs in which the chosen answer
-    has the higher reward; `pairs`: their number. All but `loss` have no gradient.
-    """
+class PreferenceLoss:
+    """The losses of the pairs, or of the single answers, of a micro-batch, summed, and the sums that are reported: the
+    first five of `PREFERENCE_FIGURES`, without gradients."""
 
     loss: Tensor
-    rewards_2: Tensor
-    correct: Tensor
-    pairs: Tensor
-
-    @property
-    def figures(self) -> Tensor:
-        """Return the sums that are reported, [4], in the order of `PREFERENCE_FIGURES`."""
-        return torch.cat([self.rewards_2, torch.stack([self.correct, self.pairs])])
+    figures: Tensor
 
 
-PREFERENCE_FIGURES = ("chosen_reward", "rejected_reward", "correct", "pairs")
+PREFERENCE_FIGURES = ("chosen_reward", "rejected_reward", "correct", "chosen", "rejected", "log_ratio", "mismatched")
+"""Summed rewards of the chosen answers, or of the desirable ones, and of the others; number of pairs in which the
+chosen answer has the higher reward; numbers of both kinds of answers, which pairs have equally many of; with `kto`
+summed log-ratios of the mismatched answers, and their number."""
 
 
-def preference_series(prefix: str, figures: Sequence[float]) -> dict[str, float]:
-    """Return the metrics of pairs by name from the sums of `PREFERENCE_FIGURES`; none without pairs."""
-    if not figures or not figures[3]:
+def preference_series(spec: PreferenceSpec | None, prefix: str, figures: Sequence[float]) -> dict[str, float]:
+    """Return the metrics of answers by name from the sums of `PREFERENCE_FIGURES`; none without answers."""
+    if spec is None or not figures:
         return {}
-    chosen, rejected, correct = (figure / figures[3] for figure in figures[:3])
-    return {
-        f"{prefix}/chosen_reward": chosen,
-        f"{prefix}/rejected_reward": rejected,
-        f"{prefix}/reward_margin": chosen - rejected,
-        f"{prefix}/reward_accuracy": correct,
-    }
+    chosen, rejected, correct, num_chosen, num_rejected, log_ratio, num_mismatched = figures
+    names = ("desirable", "undesirable") if spec.loss == "kto" else ("chosen", "rejected")
+    means = {name: reward / count for name, reward, count in zip(names, (chosen, rejected), (num_chosen, num_rejected),
+             strict=True) if count}  # fmt: skip
+    found = {f"{prefix}/{name}_reward": mean for name, mean in means.items()}
+    if len(means) == 2:
+        found[f"{prefix}/reward_margin"] = means[names[0]] - means[names[1]]
+    if spec.loss != "kto" and num_chosen:
+        found[f"{prefix}/reward_accuracy"] = correct / num_chosen
+    if num_mismatched:
+        found[f"{prefix}/reference_point"] = max(0.0, log_ratio / num_mismatched)
+    return found
 
 
-def pair_loss(spec: PreferenceSpec, batch: MicroBatch, log_probs_BS: Tensor, reference_BS: Tensor | None) -> PairLoss:
-    """Return the losses of the pairs of a micro-batch. `log_probs_BS`: of each target; `reference_BS`: by the
-    reference, which `dpo` needs."""
-    lengths_BP2 = _lengths(batch)
+def pair_loss(
+    spec: PreferenceSpec, batch: MicroBatch, log_probs_BS: Tensor, reference_BP2: Tensor | None
+) -> PreferenceLoss:
+    """Return the losses of the pairs of a micro-batch. `log_probs_BS`: of each target; `reference_BP2`: summed over
+    each answer, by the reference, which `dpo` needs."""
+    lengths_BP2 = num_targets(batch)
     is_pair_BP = (lengths_BP2 > 0).all(-1)
     lengths_BP2 = lengths_BP2.clamp(min=1).to(log_probs_BS.dtype)
     sums_BP2 = sum_sides(log_probs_BS, batch)
     if spec.loss == "dpo":
-        assert reference_BS is not None
-        losses_BP, rewards_BP2 = dpo_losses(sums_BP2, sum_sides(reference_BS, batch), lengths_BP2, spec)
+        assert reference_BP2 is not None
+        losses_BP, rewards_BP2 = dpo_losses(sums_BP2, reference_BP2, lengths_BP2, spec)
     else:
         means_BP2 = (sums_BP2 / lengths_BP2).where(is_pair_BP[..., None], -1.0)
         losses_BP, rewards_BP2 = orpo_losses(means_BP2, spec.beta)
     rewards_BP2 = rewards_BP2.detach().where(is_pair_BP[..., None], 0.0)
     correct = (rewards_BP2[..., 0] > rewards_BP2[..., 1]).sum().float()
-    return PairLoss(
-        losses_BP.where(is_pair_BP, 0.0).sum(), rewards_BP2.sum((0, 1)), correct, is_pair_BP.sum().float()
-    )  # fmt: skip
+    pairs = is_pair_BP.sum().float()
+    figures = torch.cat([rewards_BP2.sum((0, 1)).float(), torch.stack([correct, pairs, pairs])])
+    return PreferenceLoss(losses_BP.where(is_pair_BP, 0.0).sum(), figures)
 
 
 def dpo_losses(
@@ -109,20 +112,34 @@ def orpo_losses(means_BP2: Tensor, weight: float) -> tuple[Tensor, Tensor]:
     return -means_BP2[..., 0] - weight * penalties_BP, weight * means_BP2
 
 
-def count_pairs(batch: MicroBatch) -> Tensor:
-    """Return the number of pairs of a micro-batch, a scalar on its device."""
-    return (_lengths(batch) > 0).all(-1).sum()
+def count_answers(spec: PreferenceSpec, batch: MicroBatch) -> Tensor:
+    """Return the number of pairs of a micro-batch, or of single answers, a scalar on its device."""
+    is_answer_BP2 = num_targets(batch) > 0
+    return (is_answer_BP2 if spec.loss == "kto" else is_answer_BP2.all(-1)).sum()
 
 
 def sum_sides(values_BS: Tensor, batch: MicroBatch) -> Tensor:
     """Return the sum of a value of each token over each answer, [B, P, 2]."""
-    assert batch.documents_BS is not None, "pairs are packed as documents"
-    rows, length = values_BS.shape
-    width = length + 2 - length % 2  # there are at most as many documents as tokens
-    sums = values_BS.new_zeros(rows, width).scatter_add(1, batch.documents_BS.long(), values_BS)
-    return sums.view(rows, width // 2, 2)
+    assert batch.documents_BS is not None, "answers are packed as documents"
+    zeros = values_BS.new_zeros(len(values_BS), _num_places(batch))
+    return zeros.scatter_add(1, batch.documents_BS.long(), values_BS).unflatten(1, (-1, 2))
 
 
-def _lengths(batch: MicroBatch) -> Tensor:
+def batch_reference(batch: MicroBatch) -> Tensor | None:
+    """Return the sums by the reference that a micro-batch has, [B, P, 2], None if it has none."""
+    if batch.reference_BA is None:
+        return None
+    return functional.pad(batch.reference_BA, (0, _num_places(batch) - batch.reference_BA.shape[1])).unflatten(
+        1, (-1, 2)
+    )
+
+
+def _num_places(batch: MicroBatch) -> int:
+    """Return a number of documents that no row exceeds, an even one: there are at most as many as tokens."""
+    length: int = batch.tokens_BS.shape[1]
+    return length + 2 - length % 2
+
+
+def num_targets(batch: MicroBatch) -> Tensor:
     """Return the number of targets of each answer, [B, P, 2]."""
     return sum_sides((batch.targets_BS != IGNORED).long(), batch)

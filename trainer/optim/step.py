@@ -11,8 +11,9 @@ from typing import assert_never, get_args
 import torch
 from torch import Tensor, nn
 
-from trainer.contract.optimisation import OptimizerSpec
+from trainer.contract.optimisation import EmaSpec, OptimizerSpec
 from trainer.optim.adamw import AdamW
+from trainer.optim.average import WeightAverage
 from trainer.optim.muon import Muon
 from trainer.optim.param_groups import Algorithm, param_group_config
 from trainer.optim.sharded_param import ShardedParam
@@ -24,9 +25,14 @@ class ShardOptimizer:
     """Updates local tensors that share memory with the (possibly sharded) parameters."""
 
     def __init__(
-        self, named: Mapping[str, nn.Parameter], layouts: Mapping[str, ParamLayout], spec: OptimizerSpec
+        self,
+        named: Mapping[str, nn.Parameter],
+        layouts: Mapping[str, ParamLayout],
+        spec: OptimizerSpec,
+        ema: EmaSpec | None = None,
     ) -> None:
-        """Build one optimizer per algorithm; a collective if Muon updates sharded matrices."""
+        """Build one optimizer per algorithm; a collective if Muon updates sharded matrices. `ema`: average the
+        parameters too."""
         self._clip = spec.gradient_clip
         self._params = [
             ShardedParam(
@@ -42,6 +48,7 @@ class ShardOptimizer:
             for algorithm in algorithms
         }
         self._optimizers = [_updates(algorithm, params, spec) for algorithm, params in by_algorithm.items() if params]
+        self.average = None if ema is None else WeightAverage(self._params, ema.decay)
         device = self._params[0].shard.device
         # What several ranks hold alike is counted once in a sum over all ranks.
         self._shares = torch.tensor([each.param_layout.replicas**-0.5 for each in self._params], device=device)
@@ -68,8 +75,8 @@ class ShardOptimizer:
         return (norms * self._shares).square()
 
     def step(self, learning_rate: float, gradient_norm: Tensor, is_finite: Tensor) -> None:
-        """Update the parameters, or nothing where `is_finite` is false. `gradient_norm`: over all ranks, before
-        clipping.
+        """Update the parameters, or nothing where `is_finite` is false, but not their average. `gradient_norm`: over
+        all ranks, before clipping.
         """
         scale = self._one if self._clip is None else (gradient_norm / self._clip).clamp(min=1.0)
         scale = torch.where(is_finite, scale, self._one)
@@ -86,7 +93,8 @@ class ShardOptimizer:
         """Return all state by `kind/parameter`: each like the parameter's shard, or a scalar; zeros before the first
         step.
         """
-        return {name: tensor for each in self._optimizers for name, tensor in each.state_tensors().items()}
+        found = {name: tensor for each in self._optimizers for name, tensor in each.state_tensors().items()}
+        return found if self.average is None else found | self.average.state_tensors()
 
 
 def _updates(algorithm: Algorithm, params: Sequence[ShardedParam], spec: OptimizerSpec) -> AdamW | Muon:

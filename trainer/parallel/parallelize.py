@@ -1,6 +1,6 @@
 """Build this rank's part of the model from a spec: on the meta device, sharded, then allocated and filled."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -15,34 +15,46 @@ from trainer.contract.training import TrainingSpec
 from trainer.data.batch import MicroBatch
 from trainer.data.packing import IGNORED
 from trainer.models.decoder import Decoder
+from trainer.models.kto import kto_loss, log_ratio_sums, mismatched, reference_point
 from trainer.models.lora import add_adapters, quantize_linears, without_adapters
-from trainer.models.preference import PREFERENCE_FIGURES, count_pairs, pair_loss
+from trainer.models.preference import PREFERENCE_FIGURES, batch_reference, count_answers, pair_loss, sum_sides
 from trainer.parallel.context import ContextParallel
 from trainer.parallel.data import apply_fsdp, local_tensor
 from trainer.parallel.expert import apply_expert_parallelism
 from trainer.parallel.layout import ParamLayout, initial_shard, param_layout, shard_parameters
-from trainer.parallel.mesh import Mesh
+from trainer.parallel.mesh import Mesh, all_reduce_sum
 from trainer.parallel.pipeline import Pipeline
 from trainer.parallel.tensor import apply_tensor_parallelism
 from trainer.parallel.weights import ReplicatedWeights, ShardedWeights, Weights, quantized_weights
 
 
-class PairObjective:
-    """Training on pairs of answers. `reference`: the frozen copy of the model that it is compared with; None if that is
-    the model without its adapters, or if the loss has no reference."""
+class PreferenceObjective:
+    """Training on answers that were judged. `reference`: the frozen copy of the model that it is compared with; None if
+    that is the model without its adapters, if the loss has no reference, or if its log-probabilities were computed
+    before."""
 
     def __init__(self, spec: PreferenceSpec, reference: "ParallelModel | None", device: torch.device) -> None:
         self.spec, self.reference, self._device = spec, reference, device
-        self._sums = self._zeros()
+        self._sums, self._reference_point = self._zeros(), torch.zeros((), device=device)
 
     def add(self, batch: MicroBatch, log_probs_BS: Tensor, reference_BS: Tensor | None) -> Tensor:
-        """Return the summed loss of the pairs of a micro-batch, a scalar, and count its figures."""
-        found = pair_loss(self.spec, batch, log_probs_BS, reference_BS)
-        self._sums += found.figures
+        """Return the summed loss of the answers of a micro-batch, a scalar, and count its figures."""
+        if self.spec.loss == "kto":
+            assert reference_BS is not None
+            found = kto_loss(self.spec, batch, log_probs_BS, reference_BS, self._reference_point)
+        else:
+            reference_BP2 = batch_reference(batch) if reference_BS is None else sum_sides(reference_BS, batch)
+            found = pair_loss(self.spec, batch, log_probs_BS, reference_BP2)
+        self._sums[: len(found.figures)] += found.figures
         return found.loss
 
+    def set_reference_point(self, own_2: Tensor, all_2: Tensor) -> None:
+        """Set the reference point of the next losses from the sums of `log_ratio_sums` of this rank, and of all."""
+        self._sums[-2:] += own_2
+        self._reference_point = reference_point(all_2)
+
     def take_figures(self) -> Tensor:
-        """Return the sums of `PREFERENCE_FIGURES` since the last call, [4] in fp32."""
+        """Return the sums of `PREFERENCE_FIGURES` since the last call, in fp32."""
         found, self._sums = self._sums, self._zeros()
         return found
 
@@ -53,14 +65,14 @@ class PairObjective:
 @dataclass
 class ParallelModel:
     """This rank's part of the model: its pipeline stages, in order. `pipeline` is None without pipeline parallelism,
-    `pairs` without preference training."""
+    `preference` without preference training."""
 
     stages: list[Decoder]
     weights: Weights
     context: ContextParallel
     pipeline: Pipeline | None
     has_graphs: bool = False  # blocks are recorded as CUDA graphs
-    pairs: PairObjective | None = None
+    preference: PreferenceObjective | None = None
 
     def forward_backward(
         self, batches: list[MicroBatch], tokens: float | Tensor, end_phase: Callable[[str], None] = lambda name: None
@@ -75,6 +87,7 @@ class ParallelModel:
         however the step is cut into ranks and micro-batches.
         """
         batches = [self.context.shard_batch(batch) for batch in batches]
+        self.update_reference_point(batches)
         if self.pipeline is not None:
             losses = self.pipeline.forward_backward(batches, tokens, end_phase)
         else:
@@ -97,7 +110,7 @@ class ParallelModel:
 
     def losses(self, batches: list[MicroBatch]) -> Tensor:
         """Return [summed loss, what `num_counted` counts], [2] in fp64, without gradients; summed over ranks they are
-        totals."""
+        totals. Call `update_reference_point` before."""
         batches = [self.context.shard_batch(batch) for batch in batches]
         sums = torch.zeros(2, dtype=torch.float64, device=self.weights.mesh.device)
         with self.weights.no_grad():
@@ -132,6 +145,14 @@ class ParallelModel:
             for batch, log_probs_BS in zip(batches, found, strict=True)
         ]
 
+    def reference_sums(self, batch: MicroBatch) -> Tensor:
+        """Return the sums of the log-probabilities of each answer by the model without its adapters, [B, P, 2], without
+        gradients."""
+        assert self.preference is not None
+        found = sum_sides(self._reference_log_probs(batch, self.preference), batch)
+        self.weights.free_gathered()
+        return found
+
     def score_tokens(self) -> None:
         """Let the head return the log-probability of each target instead of the summed loss."""
         for stage in self.stages:
@@ -139,35 +160,54 @@ class ParallelModel:
                 stage.head.is_per_token = True
 
     def num_counted(self, batch: MicroBatch) -> Tensor:
-        """Return what the loss is a mean over: the number of targets, or of pairs; a scalar on the device."""
-        return (batch.targets_BS != IGNORED).sum() if self.pairs is None else count_pairs(batch)
+        """Return what the loss is a mean over: the number of targets, or of pairs or labelled answers; a scalar on the
+        device."""
+        if self.preference is None:
+            return (batch.targets_BS != IGNORED).sum()
+        return count_answers(self.preference.spec, batch)
 
-    def take_pair_figures(self) -> Tensor:
+    def update_reference_point(self, batches: Iterable[MicroBatch]) -> None:
+        """Set what the loss `kto` compares rewards with, from these micro-batches of all ranks; a collective. Other
+        losses have no such point."""
+        if self.preference is None or self.preference.spec.loss != "kto":
+            return
+        mesh = self.weights.mesh
+        own_2 = torch.zeros(2, device=mesh.device)
+        with self.weights.no_grad():
+            for batch in map(mismatched, batches):
+                reference_BS = self._reference_log_probs(batch, self.preference)
+                own_2 += log_ratio_sums(batch, self._head_output(batch), reference_BS)
+        self.weights.free_gathered()
+        self._free_reference()
+        self.preference.set_reference_point(own_2, all_reduce_sum(own_2.clone(), mesh.group("replicate", "shard")))
+
+    def take_preference_figures(self) -> Tensor:
         """Return this rank's sums of `PREFERENCE_FIGURES` since the last call; empty without preference training. The
         sums of all ranks add up."""
-        if self.pairs is None:
+        if self.preference is None:
             return torch.zeros(0, device=self.weights.mesh.device)
-        return self.pairs.take_figures() / self.weights.mesh.sizes.tensor
+        return self.preference.take_figures() / self.weights.mesh.sizes.tensor
 
     def _loss(self, batch: MicroBatch) -> Tensor:
         """Return the loss of a micro-batch, summed over what `num_counted` counts."""
-        if self.pairs is None:
+        objective = self.preference
+        if objective is None:
             return self._head_output(batch)
-        reference_BS = self._reference_log_probs(batch, self.pairs) if self.pairs.spec.has_reference else None
-        return self.pairs.add(batch, self._head_output(batch), reference_BS)
+        reference_BS = self._reference_log_probs(batch, objective) if objective.spec.has_live_reference else None
+        return objective.add(batch, self._head_output(batch), reference_BS)
 
-    def _reference_log_probs(self, batch: MicroBatch, pairs: PairObjective) -> Tensor:
+    def _reference_log_probs(self, batch: MicroBatch, objective: PreferenceObjective) -> Tensor:
         """Return the log-probabilities of the targets by the reference, [B, S], without gradients."""
         with self.weights.no_grad():
-            if pairs.reference is not None:
-                return pairs.reference._head_output(batch)
+            if objective.reference is not None:
+                return objective.reference._head_output(batch)
             (stage,) = self.stages
             with without_adapters(stage):
                 return self._head_output(batch)
 
     def _free_reference(self) -> None:
-        if self.pairs is not None and self.pairs.reference is not None:
-            self.pairs.reference.weights.free_gathered()
+        if self.preference is not None and self.preference.reference is not None:
+            self.preference.reference.weights.free_gathered()
 
     def _head_output(self, batch: MicroBatch) -> Tensor:
         (stage,) = self.stages
@@ -197,11 +237,11 @@ def parallelize_model(
     model = build(training, prepare=prepare, sets_trained=sets_trained)
     if training.preference is not None:
         reference = None
-        if training.has_reference and training.lora is None:
+        if training.holds_reference:
             parallelism = training.parallelism.model_copy(update={"compression": CompressionSpec()})
             frozen = training.model_copy(update={"parallelism": parallelism})
             reference = build(frozen, prepare=lambda stage: prepare(freeze(stage)), sets_trained=False)
-        model.pairs = PairObjective(training.preference, reference, mesh.device)
+        model.preference = PreferenceObjective(training.preference, reference, mesh.device)
     return model
 
 

@@ -23,8 +23,8 @@ class StepStats:
     parameters before the step (0 where they were not checked), `own_norms` the norm of the gradient of its own data
     (`Weights.own_norm`; 0 where it is not known), `squares` its share of the squared norm of the gradient.
     `layer_squares`: the squared norm of the gradient of each layer, before clipping, in the order of `Layers.names`.
-    `batch_losses`: the mean loss of each micro-batch, by data rank. `pair_figures`: with preference training, the sums
-    over the pairs of the step (`trainer.models.preference.PREFERENCE_FIGURES`).
+    `batch_losses`: the mean loss of each micro-batch, by data rank. `preference_figures`: with preference training, the
+    sums over the answers of the step (`trainer.models.preference.PREFERENCE_FIGURES`).
     """
 
     step: int
@@ -48,7 +48,7 @@ class StepStats:
     squares: tuple[float, ...]
     layer_squares: tuple[float, ...]
     batch_losses: tuple[float, ...]
-    pair_figures: tuple[float, ...] = ()
+    preference_figures: tuple[float, ...] = ()
 
 
 NUM_SINGLE = 11  # fields after `step` that are one number
@@ -59,18 +59,18 @@ class StatsPipe:
     """Delays statistics by a fixed number of steps, `lag` (2 on CUDA, 0 on CPU), so that all ranks decide at the same
     step."""
 
-    def __init__(self, device: torch.device, num_ranks: int, num_layers: int, num_pair_figures: int = 0) -> None:
+    def __init__(self, device: torch.device, num_ranks: int, num_layers: int, num_preference_figures: int = 0) -> None:
         """`num_layers`: of `layer_squares`."""
         self._is_accelerator = device.type == "cuda"
         self.lag = ACCELERATOR_LAG if self._is_accelerator else 0
-        self._sizes = [num_ranks] * RANK_FIGURES + [num_layers, num_pair_figures]
+        self._sizes = [num_ranks] * RANK_FIGURES + [num_layers, num_preference_figures]
         self._waiting: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
 
     def push(self, step: int, values: Tensor) -> list[StepStats]:
         """Queue the statistics of a step and return those that are due.
 
-        `values`: fp32, on the device, in the order of the fields of `StepStats` after `step`, but `pair_figures` before
-        `batch_losses`, of which there are as many as are left.
+        `values`: fp32, on the device, in the order of the fields of `StepStats` after `step`, but
+        `preference_figures` before `batch_losses`, of which there are as many as are left.
         """
         event = None
         if self._is_accelerator:

@@ -95,11 +95,11 @@ def convert(folder: Path, output: Path, form: str, precision: str, held_out: Hel
         )
     if not (folder / TOKENIZER_NAME).is_file():
         raise user_error(f"{folder} has no {TOKENIZER_NAME}: give the folder of an exported model")
-    shapes = {name: tensor.shape for name, tensor in _on_meta(shape, config).items()}
+    shapes = {name: tensor.shape for name, tensor in on_meta(shape, config).items()}
     stored = StoredWeights(folder, shape)
     items = held_out.read(folder, config["vocab_size"]) if held_out is not None else None
     parameters = sum(size.numel() for size in shapes.values())
-    _check_room(output, parameters * (PRECISIONS[precision] if form == "gguf" else 1.0))
+    check_room(output, parameters * (PRECISIONS[precision] if form == "gguf" else 1.0))
     with temporary(output, is_folder=form != "gguf") as partial:
         writer = _writer(folder, config, shape, shapes, form, precision, partial)
         model = load_decoder(folder, shape, config["vocab_size"], held_out.length).float() if held_out else None
@@ -111,20 +111,20 @@ def convert(folder: Path, output: Path, form: str, precision: str, held_out: Hel
         writer.finish()
         after = _score(model, items)
         if form != "gguf":
-            _copy(folder, partial, COPIED)
+            copy_files(folder, partial, COPIED)
     loss = None if before is None or after is None else asdict(_change(before, after))
-    return _result(output, form, precision if form == "gguf" else form, parameters) | {"loss": loss}
+    return describe_result(output, form, precision if form == "gguf" else form, parameters) | {"loss": loss}
 
 
 def assemble(folder: Path, output: Path) -> dict[str, Any]:
     """Write the weights of a checkpoint of torch.distributed.checkpoint in Hugging Face's layout to the folder
     `output`, in their precision, and return what was written. Raises TrainerError; then there is no `output`."""
     config, shape = read_config(folder), read_shape(folder)
-    meta = exported_tensors(_on_meta(shape, config).items(), shape)
+    meta = exported_tensors(on_meta(shape, config).items(), shape)
     expected = {theirs: tensor.shape for _, theirs, tensor in meta}
     checkpoint = DistributedCheckpoint(folder)
     sources, ignored = map_names(checkpoint, shape, expected)
-    _check_room(output, sum(each.size.numel() * each.dtype.itemsize for each in sources.values()))
+    check_room(output, sum(each.size.numel() * each.dtype.itemsize for each in sources.values()))
     types = set()
     with temporary(output, is_folder=True) as partial:
         shards = ShardWriter(partial)
@@ -133,27 +133,29 @@ def assemble(folder: Path, output: Path) -> dict[str, Any]:
             types.add(str(tensor.dtype).removeprefix("torch."))
             shards.add(name, tensor)
         shards.finish()
-        _copy(folder, partial, (CONFIG_NAME, *COPIED))
+        copy_files(folder, partial, (CONFIG_NAME, *COPIED))
     parameters = sum(size.numel() for size in expected.values())
-    result = _result(output, SAFETENSORS, ", ".join(sorted(types)), parameters)
+    result = describe_result(output, SAFETENSORS, ", ".join(sorted(types)), parameters)
     return result | {"loss": None, "ignored": sorted(ignored)}
 
 
-def _on_meta(shape: ModelShape, config: dict[str, Any]) -> dict[str, Tensor]:
+def on_meta(shape: ModelShape, config: dict[str, Any]) -> dict[str, Tensor]:
     """Return the tensors of a model by our names, without memory."""
     with torch.device("meta"):
         state: dict[str, Tensor] = Decoder(shape, config["vocab_size"], 1).state_dict()
     return state
 
 
-def _result(output: Path, form: str, precision: str, parameters: int) -> dict[str, Any]:
+def describe_result(output: Path, form: str, precision: str, parameters: int) -> dict[str, Any]:
+    """Return what was written to `output`."""
     files = sorted(output.iterdir()) if output.is_dir() else [output]
     size_bytes = sum(file.stat().st_size for file in files)
     described = {"output": str(output), "form": form, "precision": precision}
     return {**described, "parameters": parameters, "size_bytes": size_bytes}
 
 
-def _copy(folder: Path, output: Path, names: Iterable[str]) -> None:
+def copy_files(folder: Path, output: Path, names: Iterable[str]) -> None:
+    """Copy those of these files that `folder` has."""
     for name in names:
         if (folder / name).is_file():
             shutil.copyfile(folder / name, output / name)
@@ -210,7 +212,7 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _check_room(output: Path, num_bytes: float) -> None:
+def check_room(output: Path, num_bytes: float) -> None:
     """Raise TrainerError (USER_ERROR) if the disk has clearly too little space for weights of this size."""
     needed = num_bytes + _ROOM
     parent = next(each for each in output.absolute().parents if each.exists())

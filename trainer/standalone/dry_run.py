@@ -121,10 +121,12 @@ def _lines_of_rank(place: int, cost: RankCost, state: StateBytes) -> Iterator[st
     on_device = memory.optimizer if memory.host else state.optimizer
     total = state.weights + state.gradients + on_device + waiting
     total += memory.gathered + memory.activations + memory.logits + memory.communicators + memory.reference
+    total += memory.average
     yield (
         f"  state: {state.parameters:,} parameters; weights {format_bytes(state.weights)}, gradients "
         f"{format_bytes(state.gradients)}, optimiser {format_bytes(state.optimizer)}"
         f"{f' in host memory, of which {format_bytes(on_device)} at a time on the device' if memory.host else ''}"
+        f"{f', average of the weights {format_bytes(memory.average)}' if memory.average else ''}"
     )
     yield (
         f"  besides, about: gathered weights {format_bytes(memory.gathered)}, gradients of earlier micro-batches "

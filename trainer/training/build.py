@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -46,6 +47,7 @@ from trainer.training.device import smallest_device_bytes
 from trainer.training.evaluation import HeldOutSet, PromptSampler, make_held_out_set, make_names_unique
 from trainer.training.kernel_report import attention_kernels
 from trainer.training.precision import apply_precision
+from trainer.training.reference import add_reference, compute_reference
 from trainer.training.resume import Resumed, resume
 
 
@@ -85,6 +87,19 @@ class TrainState:
     def training(self) -> TrainingSpec:
         """Return the training part of the spec."""
         return self.assignment.training
+
+    @contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """Let the model compute with the average of its weights, where the run has one, and with its weights again at
+        the end."""
+        average, weights = self.optimizer.average, self.model.weights
+        if average is None:
+            yield
+            return
+        with average.exchanged():
+            weights.sync_compute_copies()
+            yield
+        weights.sync_compute_copies()
 
     @property
     def first_step(self) -> int:
@@ -138,7 +153,13 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter, restore: Resto
             load_shard, sets_trained=False,
         )  # fmt: skip
         load_shard.set_expert_biases(model)
-        optimizer = ShardOptimizer(model.weights.trainable, model.weights.layouts, training.optimizer)
+        optimizer = ShardOptimizer(model.weights.trainable, model.weights.layouts, training.optimizer, training.ema)
+    validation, rollbacks, table = _validation(assignment, storage, part), _agreed_rollbacks(run, mesh), None
+    if training.preference is not None and training.preference.reference == "precomputed":
+        with reporter.phase("reference", heartbeat_phase="model"):
+            set_trained(model.weights, training, load_shard)
+            table = compute_reference(model, corpus, training, part, rollbacks, reporter)
+            validation = [add_reference(model, each, reporter) for each in validation]
     identity = Identity(hashlib.sha256(training.model_dump_json().encode()).hexdigest(), corpus.fingerprint)
     shards = live_shards(model.weights, optimizer)
     shadows = ShadowCheckpoints(assignment, mesh, identity, model.weights, shards, reporter)
@@ -146,6 +167,8 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter, restore: Resto
     if not resumed.is_restored:
         with reporter.phase("weights", heartbeat_phase="model"):
             set_trained(model.weights, training, load_shard)
+            if optimizer.average is not None:
+                optimizer.average.reset()
     return TrainState(
         assignment=assignment,
         mesh=mesh,
@@ -158,9 +181,15 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter, restore: Resto
         optimizer=optimizer,
         balancer=ExpertBalancer(model.stages, mesh),
         loader=Loader(
-            corpus, training.batch_size_schedule, part, mesh.device, resumed.step, _agreed_rollbacks(run, mesh)
+            corpus,
+            training.batch_size_schedule,
+            part,
+            mesh.device,
+            resumed.step,
+            rollbacks,
+            None if table is None else table.of,
         ),
-        validation=_validation(assignment, storage, part),
+        validation=validation,
         sampler=PromptSampler(assignment, model),
         writer=CheckpointWriter(assignment, mesh, platform, storage, identity, reporter, part.micro_batch),
         shadows=shadows,

@@ -92,20 +92,22 @@ def make_names_unique(sets: Sequence[HeldOutSet]) -> list[HeldOutSet]:
 
 def evaluate(model: ParallelModel, sets: Sequence[HeldOutSet], report_progress: Callable[[], None]) -> EvaluationResult:
     """Evaluate and return the same result on every rank; a collective. The loss is the mean over the counted tokens of
-    all data sets, or over their pairs; bits per byte is the loss in bits, by what a byte of the split's text comes to
-    in tokens."""
+    all data sets, or over their pairs or labelled answers; bits per byte is the loss in bits, by what a byte of the
+    split's text comes to in tokens."""
     mesh = model.weights.mesh
     sums_N2 = torch.zeros(len(sets), 2, dtype=torch.float64, device=mesh.device)
     for number, each in enumerate(sets):
+        model.update_reference_point(batch.to(mesh.device) for batch in each.batches)
         for first in range(0, len(each.batches), VALIDATION_ROUND):
             batches = [batch.to(mesh.device) for batch in each.batches[first : first + VALIDATION_ROUND]]
             sums_N2[number] += model.losses(batches)
             report_progress()
-    reduced = all_reduce_world(torch.cat([sums_N2.flatten(), model.take_pair_figures().double()]), mesh).tolist()
-    pair_figures = reduced[2 * len(sets) :]
+    reduced = all_reduce_world(torch.cat([sums_N2.flatten(), model.take_preference_figures().double()]), mesh).tolist()
+    preference_figures = reduced[2 * len(sets) :]
     sums = list(zip(reduced[: 2 * len(sets) : 2], reduced[1 : 2 * len(sets) : 2], strict=True))
     loss = sum(row[0] for row in sums) / sum(row[1] for row in sums)
-    values = {"evaluation/loss": loss} | preference_series("evaluation", pair_figures)
+    spec = None if model.preference is None else model.preference.spec
+    values = {"evaluation/loss": loss} | preference_series(spec, "evaluation", preference_figures)
     for each, (loss_sum, tokens) in zip(sets, sums, strict=True):
         prefix = f"evaluation/{each.name}" if len(sets) > 1 else "evaluation"
         if tokens:

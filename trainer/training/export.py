@@ -35,8 +35,18 @@ BASE_FILES = (
 
 
 def export_model(state: TrainState) -> None:
-    """Export the model; a collective. All ranks write files of weights, the first one everything else."""
+    """Export the model, with the average of its weights where there is one; a collective. All ranks write files of
+    weights, the first one everything else."""
     begin = time.monotonic()
+    if state.optimizer.average is not None:
+        state.writer.wait()  # the last checkpoint may be written from the weights that are now exchanged
+    with state.averaged_weights():
+        _export(state)
+    if state.mesh.rank == 0:
+        state.reporter.event("export.finished", seconds=time.monotonic() - begin)
+
+
+def _export(state: TrainState) -> None:
     assert state.final is not None, "training is over"
     assignment, lora = state.assignment, state.training.lora
     final = assignment.model_folder or assignment.folder / "export"
@@ -66,7 +76,6 @@ def export_model(state: TrainState) -> None:
     else:
         shutil.rmtree(final, ignore_errors=True)
         folder.rename(final)
-    state.reporter.event("export.finished", seconds=time.monotonic() - begin)
 
 
 def _write_weights(state: TrainState, folder: Path) -> list[WrittenFile]:

@@ -104,8 +104,8 @@ def train(state: TrainState) -> EndClass:
 
 def make_step_taker(state: TrainState, monitor: Monitor, profiler: StepProfiler) -> StepTaker:
     """Return what takes the steps of a run."""
-    pair_figures = 0 if state.training.preference is None else len(PREFERENCE_FIGURES)
-    pipe = StatsPipe(state.mesh.device, state.mesh.world_size, len(monitor.layers.names), pair_figures)
+    preference_figures = 0 if state.training.preference is None else len(PREFERENCE_FIGURES)
+    pipe = StatsPipe(state.mesh.device, state.mesh.world_size, len(monitor.layers.names), preference_figures)
     return StepTaker(
         monitor, pipe, partial(compute_step, state, monitor, profiler), state.mesh.device,
         data_ranks(state, monitor, profiler),
@@ -144,6 +144,8 @@ def compute_step(
     clock.end_phase("communication")
     monitor.updates.begin(step)
     state.optimizer.step(learning_rate(training, step), gradient_norm, is_applied)
+    if state.optimizer.average is not None:
+        state.optimizer.average.update(step, is_applied)
     state.balancer.step(is_applied)
     state.model.weights.commit(is_applied)
     state.optimizer.zero_gradients()
@@ -169,8 +171,8 @@ def data_ranks(state: TrainState, monitor: Monitor, profiler: StepProfiler) -> D
 def counted_tokens(
     state: TrainState, batches: list[MicroBatch], step: int
 ) -> tuple[float | Tensor, Sequence[float | Tensor]]:
-    """Return (the number of targets or pairs of this step over all ranks, by which each rank divides its loss; that of
-    each of this rank's micro-batches, at least 1)."""
+    """Return (the number of targets, pairs or labelled answers of this step over all ranks, by which each rank divides
+    its loss; that of each of this rank's micro-batches, at least 1)."""
     if not state.loader.counts_vary:
         bounds = state.part.micro_batches(state.training.batch_size_schedule.sequences_at(step))
         length = state.training.sequence_length
@@ -214,7 +216,7 @@ def reduce_statistics(
         if figure is not None:
             own[place * mesh.world_size + mesh.rank] = figure
     sums = torch.cat(
-        [torch.stack([loss, squares.sum()]), own, layers.sums(squares), state.model.take_pair_figures(),
+        [torch.stack([loss, squares.sum()]), own, layers.sums(squares), state.model.take_preference_figures(),
          state.part.at_place(means_M)]
     )  # fmt: skip
     loss, square_sum = all_reduce_world(sums, mesh)[:2].unbind()
@@ -252,7 +254,7 @@ def warm_up(state: TrainState) -> None:
         chosen = torch.arange(end - begin, device=state.mesh.device) % rows.tokens_BS.shape[0]
         batches.append(state.part.filled(rows.each(itemgetter(chosen))))
     state.model.forward_backward(batches, 1.0)
-    state.model.take_pair_figures()
+    state.model.take_preference_figures()
     state.optimizer.zero_gradients()
     nothing = torch.zeros((), dtype=torch.bool, device=state.mesh.device)
     state.balancer.step(nothing)
@@ -260,11 +262,17 @@ def warm_up(state: TrainState) -> None:
 
 
 def run_evaluation(state: TrainState, monitor: Monitor, step: int) -> None:
-    """Evaluate on held-out data after `step` steps, continue the prompts, and report both."""
+    """Evaluate on held-out data after `step` steps, continue the prompts, and report both: of the averaged weights,
+    where there is an average, and then also the loss without it."""
     begin = time.monotonic()
     state.reporter.enter_phase("evaluation")
-    found = evaluate(state.model, state.validation, state.reporter.report_progress)
-    generate_samples(state, step)
+    evaluate_model = partial(evaluate, state.model, state.validation, state.reporter.report_progress)
+    latest = None if state.optimizer.average is None else evaluate_model()
+    with state.averaged_weights():
+        found = evaluate_model()
+        generate_samples(state, step)
+    if latest is not None:
+        found.values["evaluation/unaveraged_loss"] = latest.loss
     state.reporter.enter_phase("training")
     monitor.report_evaluation(step, found, time.monotonic() - begin)
 

@@ -153,7 +153,7 @@ class Monitor:
             age = self._shadows.replica_age(stats.step + 1)
             if age is not None:
                 values["checkpoint/replica_age_steps"] = float(age)
-        values |= preference_series("train", stats.pair_figures)
+        values |= preference_series(self._training.preference, "train", stats.preference_figures)
         if self._training.data.on_corrupt == "skip":
             values["data/skipped_sequences"] = stats.skipped_sequences
         if self._sent:

@@ -4981,15 +4981,18 @@ export interface components {
              *     `chosen`, `rejected` and perhaps `prompt`, which are all texts or all lists of messages; without `prompt` it is what
              *     both answers begin with. It belongs to `training.preference`, and needs packing `documents` and
              *     `long_documents: drop`, which leaves pairs out that are longer than a sequence: both answers, each with the prompt,
-             *     are in the same one. With `mixture`, set it in each part.
+             *     are in the same one. `unpaired` reads JSON lines with an answer and its `label`, true or false: the
+             *     fields `prompt` and `completion`, both texts or both lists of messages, or `messages`, of which the answer is what
+             *     follows the user's last message. It belongs to `training.preference` with loss `kto`, and needs the same. With
+             *     `mixture`, set it in each part.
              * @default auto
              */
             format: components["schemas"]["FormatEnum"];
             /**
              * Text Field
              * @description Field of a JSON line, or column of a parquet file, that holds the text. With the format `chat` it holds the list
-             *     of messages, and its default is `messages`. Ignored for plain text and pairs. With `mixture`, set it in each
-             *     part.
+             *     of messages, and its default is `messages`. Ignored for plain text and preference data. With
+             *     `mixture`, set it in each part.
              * @default text
              */
             text_field: string;
@@ -5066,7 +5069,7 @@ export interface components {
             spec_source: string;
             /** @description `sealed` for an upload, which is stored encrypted; `plain` for an S3 prefix that is read in place; `builtin` for text of the platform. */
             origin: string;
-            /** @description What the files hold: `text`, `jsonl` (text in a field of JSON lines), `chat` (conversations), `preference` (pairs), `parquet`, or `auto` for files of several formats and data that is not an upload. */
+            /** @description What the files hold: `text`, `jsonl` (text in a field of JSON lines), `chat` (conversations), `preference` (pairs), `unpaired` (answers with a label), `parquet`, or `auto` for files of several formats and data that is not an upload. */
             format: string;
             /** @description Field with the text, or with the messages of a conversation, that jobs read unless their spec names another. Empty if there is none or it is not known. */
             text_field: string;
@@ -5098,7 +5101,7 @@ export interface components {
             spec_source: string;
             /** @description `sealed` for an upload, which is stored encrypted; `plain` for an S3 prefix that is read in place; `builtin` for text of the platform. */
             origin: string;
-            /** @description What the files hold: `text`, `jsonl` (text in a field of JSON lines), `chat` (conversations), `preference` (pairs), `parquet`, or `auto` for files of several formats and data that is not an upload. */
+            /** @description What the files hold: `text`, `jsonl` (text in a field of JSON lines), `chat` (conversations), `preference` (pairs), `unpaired` (answers with a label), `parquet`, or `auto` for files of several formats and data that is not an upload. */
             format: string;
             /** @description Field with the text, or with the messages of a conversation, that jobs read unless their spec names another. Empty if there is none or it is not known. */
             text_field: string;
@@ -5434,6 +5437,21 @@ export interface components {
             available_bytes: number | null;
             /** @description `available_bytes` without `peak_bytes`. Null if that is not known. */
             headroom_bytes: number | null;
+        };
+        /**
+         * EmaSpec
+         * @description Exponential moving average (EMA) of the weights. After each step that is applied, the average becomes d times the
+         *     average plus 1 - d times the weights. The averaged weights are evaluated and exported; training continues with the
+         *     others, which checkpoints contain too.
+         */
+        EmaSpec: {
+            /**
+             * Decay
+             * @description Largest decay d, about 1 - 1/n for an average over the last n steps. After n steps, d is (1 + n) / (10 + n) as
+             *     long as that is less, so that the first weights soon count little.
+             * @default 0.999
+             */
+            decay: number;
         };
         /** @description Result of ending sessions. */
         Ended: {
@@ -5876,7 +5894,7 @@ export interface components {
             } | null;
         };
         /** @enum {string} */
-        FormatEnum: "auto" | "text" | "jsonl" | "parquet" | "chat" | "preference";
+        FormatEnum: "auto" | "text" | "jsonl" | "parquet" | "chat" | "preference" | "unpaired";
         /** @description Numbers of kinds of findings in a data report. */
         Found: {
             /** @description Kinds that end training, make scores worthless or leak a secret. */
@@ -6343,7 +6361,7 @@ export interface components {
         };
         /** @description What a sample of a file shows. */
         Inspection: {
-            /** @description Detected format: `text`, `jsonl`, `chat`, `preference` or `parquet`. */
+            /** @description Detected format: `text`, `jsonl`, `chat`, `preference`, `unpaired` or `parquet`. */
             format: string;
             /** @description Field to train on, or field with the messages of a conversation. Empty if you have to choose. */
             text_field: string;
@@ -7410,7 +7428,7 @@ export interface components {
             export: components["schemas"]["ExportEnum"];
         };
         /** @enum {string} */
-        LossEnum: "dpo" | "orpo";
+        LossEnum: "dpo" | "orpo" | "kto";
         /** @description A live attempt that was not found on its cluster. */
         LostAttempt: {
             /** @description Id of the attempt. */
@@ -7687,15 +7705,15 @@ export interface components {
             /**
              * Format
              * @description Format of the files. `auto` goes by the name: `.jsonl` and `.ndjson` are `jsonl`, `.parquet` and `.pq` are
-             *     `parquet`, and all others `text`. `chat` needs packing `documents`; so does `preference`, with `long_documents:
-             *     drop`, which belongs to `training.preference`.
+             *     `parquet`, and all others `text`. `chat` needs packing `documents`; so do `preference` and
+             *     `unpaired`, with `long_documents: drop`, which belong to `training.preference`.
              * @default auto
              */
             format: components["schemas"]["FormatEnum"];
             /**
              * Text Field
              * @description Field of a JSON line, or column of a parquet file, that holds the text. With the format `chat` it holds the list
-             *     of messages, and its default is `messages`. Ignored for plain text and pairs.
+             *     of messages, and its default is `messages`. Ignored for plain text and preference data.
              * @default text
              */
             text_field: string;
@@ -9714,39 +9732,64 @@ export interface components {
         };
         /**
          * PreferenceSpec
-         * @description Train on pairs of answers, of which one is preferred, instead of on text. Needs `model.base`, the data format
-         *     `preference`, packing `documents` and `long_documents: drop`.
+         * @description Train on answers that were judged, instead of on text: on pairs, of which one is preferred, or with `kto` on
+         *     answers that are labelled good or bad. Needs `model.base`, the data format `preference` or `unpaired`,
+         *     packing `documents` and `long_documents: drop`.
          */
         PreferenceSpec: {
             /**
              * Loss
              * @description `dpo` (Rafailov et al. 2023) compares the model with the base model, the reference: with `lora` that is the model
              *     without its adapters, otherwise a second copy of the weights. `orpo` (Hong et al. 2024) needs no reference: it adds
-             *     a penalty on the odds of the rejected answer to the usual loss of the chosen one.
+             *     a penalty on the odds of the rejected answer to the usual loss of the chosen one. `kto` (Ethayarajh et al. 2024)
+             *     compares with the reference too, and needs no pairs: each answer has a label.
              * @default dpo
              */
             loss: components["schemas"]["LossEnum"];
             /**
              * Beta
-             * @description With `dpo`, how strongly the model is held close to the reference. With `orpo`, the weight of the penalty (lambda
-             *     in the paper).
+             * @description With `dpo` and `kto`, how strongly the model is held close to the reference. With `orpo`, the weight of the
+             *     penalty (lambda in the paper).
              * @default 0.1
              */
             beta: number;
             /**
              * Label Smoothing
              * @description Probability that a pair is labelled the wrong way round, which `dpo` takes into account (conservative DPO,
-             *     Mitchell 2023). Refused with `orpo`.
+             *     Mitchell 2023). Refused with `orpo` and `kto`.
              * @default 0
              */
             label_smoothing: number;
             /**
              * Length Normalised
              * @description Whether `dpo` divides the log-probability of an answer by its number of tokens, so that long answers do not weigh
-             *     more. `orpo` always does, and refuses this field.
+             *     more. `orpo` always does, and refuses this field; so does `kto`, which never does.
              * @default false
              */
             length_normalised: boolean;
+            /**
+             * Reference
+             * @description When `dpo` computes the log-probabilities of the reference. `live`: in each step. `precomputed`: of all sequences
+             *     of the rest of the run before the first step, and again after each restart, with the weights that are then trained:
+             *     without the memory of the second copy, and with one pass by the reference where the run passes over its data several
+             *     times. Refused with `data.on_corrupt` `skip`.
+             * @default live
+             */
+            reference: components["schemas"]["ReferenceEnum"];
+            /**
+             * Desirable Weight
+             * @description With `kto`, the weight of the loss of answers with the label true (lambda_D in the paper). If there are more
+             *     answers of one label, weights can make up for it: the paper recommends that the number of desirable answers times
+             *     their weight is 1 to 4/3 of the number of undesirable answers times theirs.
+             * @default 1
+             */
+            desirable_weight: number;
+            /**
+             * Undesirable Weight
+             * @description With `kto`, the weight of the loss of answers with the label false (lambda_U in the paper).
+             * @default 1
+             */
+            undesirable_weight: number;
         };
         /** @description What was measured before the first step of an attempt. */
         Preflight: {
@@ -10674,6 +10717,8 @@ export interface components {
         };
         /** @enum {string} */
         RecipientsEnum: "owner" | "team";
+        /** @enum {string} */
+        ReferenceEnum: "live" | "precomputed";
         /** @description What deleting a model or a version would remove. Artifacts are not deleted. */
         RegistryPreview: {
             /** @description The model. */
@@ -12494,13 +12539,22 @@ export interface components {
              */
             lora: components["schemas"]["LoraSpec"] | null;
             /**
-             * @description Train on pairs of a chosen and a rejected answer. Without it, on text.
+             * @description Train on pairs of a chosen and a rejected answer, or on answers with a label. Without it, on text.
              * @default null
              * @example {
              *       "loss": "dpo"
              *     }
              */
             preference: components["schemas"]["PreferenceSpec"] | null;
+            /**
+             * @description Average the weights over the run, evaluate and export the average. Takes the memory of one more copy of the
+             *     trained weights in fp32, sharded as they are. Without it, the weights of the last step are.
+             * @default null
+             * @example {
+             *       "decay": 0.999
+             *     }
+             */
+            ema: components["schemas"]["EmaSpec"] | null;
             /**
              * @description Start with smaller batches and grow to `tokens_per_step`. Without it all steps have the same size.
              * @default null
@@ -21228,7 +21282,7 @@ export interface operations {
         parameters: {
             query: {
                 /** @description Format of every file. With `auto`, or without it, it is detected from the Content-Type or the names of the files, and from their first lines. */
-                format?: "auto" | "chat" | "jsonl" | "parquet" | "preference" | "text";
+                format?: "auto" | "chat" | "jsonl" | "parquet" | "preference" | "text" | "unpaired";
                 /** @description Name within the team. Jobs name the data set by it. */
                 name: string;
                 /** @description Name or id of the team. May be left out if you belong to one team only. */
@@ -22235,7 +22289,7 @@ export interface operations {
         parameters: {
             query: {
                 /** @description Format of the file; `auto`, or without it: detected. */
-                format?: "auto" | "chat" | "jsonl" | "parquet" | "preference" | "text";
+                format?: "auto" | "chat" | "jsonl" | "parquet" | "preference" | "text" | "unpaired";
                 /** @description Name of the file, with its extension. */
                 name: string;
                 /** @description Maximum number of rows to return. */

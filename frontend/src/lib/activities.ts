@@ -25,7 +25,7 @@ export const IN_ORDER = (Object.keys(ACTIVITIES) as SlotActivity[]).filter((each
 
 /** In the order of a start-up; a phase with another name comes last. */
 const PHASES = [
-  "dispatch", "launch", "import", "fork", "rendezvous", "wait_for_data", "data", "model", "weights", "load", "compile",
+  "dispatch", "launch", "import", "fork", "rendezvous", "wait_for_data", "data", "model", "reference", "weights", "load", "compile",
   "first_step",
 ];
 

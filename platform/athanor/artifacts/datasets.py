@@ -11,11 +11,11 @@ from django.utils import timezone
 from athanor.accounts import audit
 from athanor.accounts.models import Team
 from athanor.artifacts import buckets, manifests, storage
-from athanor.artifacts.inspection import MESSAGES_FIELD
 from athanor.artifacts.models import Dataset, PreparedDataset
 from athanor.core.errors import FieldProblem, Invalid
 from athanor.core.rows import columns_of, select
-from trainer.contract.data import DataSpec, MixturePart, TokenizerSpec
+from trainer.contract.data import PREFERENCE_FORMATS, DataSpec, MixturePart, TokenizerSpec
+from trainer.contract.labels import MESSAGES_FIELD
 from trainer.contract.manifest import StoredFile, StoredPart
 from trainer.contract.recipe import dataset_recipes
 from trainer.contract.run import DatasetSource
@@ -111,19 +111,29 @@ def _as_detected(part: MixturePart, row: Dataset) -> MixturePart:
         field = row.text_field if leaves_field_open and not is_usual else part.text_field
         return part.model_copy(update={"format": "chat", "text_field": field})
     texts = ", ".join(row.fields or ()) or "none"
-    if part.format == "preference":
-        if row.format == "preference":
+    if part.format in PREFERENCE_FORMATS:
+        if row.format == part.format:
             return part
+        needed = (
+            "pairs, with the fields chosen and rejected in each line"
+            if part.format == "preference"
+            else "answers, with a label in each line"
+        )
         detail = (
-            f"{part.source} has the format {row.format}, not preference; take a data set of pairs, with the fields "
-            "chosen and rejected in each line, or leave training.preference and format out"
+            f"{part.source} has the format {row.format}, not {part.format}; take a data set of {needed}, or leave "
+            "training.preference and format out"
         )
         raise _refused("no_pairs", detail, "/format")
-    if form == "preference":
+    if form in PREFERENCE_FORMATS:
+        found, trained_on, loss = (
+            ("preference pairs", "pairs", "dpo")
+            if form == "preference"
+            else ("answers with a label", "the labels", "kto")
+        )
         detail = (
-            f"{part.source} contains preference pairs; to train on pairs set format to preference and "
-            "training.preference, for example {loss: dpo}; to train on one text of each line set format to jsonl and "
-            f"text_field to a field with text ({texts})"
+            f"{part.source} contains {found}; to train on {trained_on} set format to {form} and training.preference, "
+            f"for example {{loss: {loss}}}; to train on one text of each line set format to jsonl and text_field to a "
+            f"field with text ({texts})"
         )
         raise _refused("no_text_field", detail, "/format")
     if row.fields is None or part.text_field in row.fields:

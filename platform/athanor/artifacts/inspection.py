@@ -11,15 +11,16 @@ from typing import Any
 
 from athanor.core.errors import Invalid
 from trainer.contract.chat import TOOLS_FIELD, conversation_problem
+from trainer.contract.data import PREFERENCE_FORMATS
+from trainer.contract.labels import MESSAGES_FIELD, is_labelled_answer, labelled_answer_problem
 
 SAMPLE_BYTES = 512 * 1024
 PARQUET_MAGIC = b"PAR1"
 SUFFIXES = {"text": (".txt",), "jsonl": (".jsonl", ".ndjson"), "parquet": (".parquet", ".pq")}
-JSON_LINES = ("jsonl", "chat", "preference")
+JSON_LINES = ("jsonl", "chat", *PREFERENCE_FORMATS)
 """Formats of files of JSON lines."""
 FORMATS = ("text", *JSON_LINES, "parquet")
 
-MESSAGES_FIELD = "messages"
 USUAL_TEXT_FIELDS = ("text", "content", "document", "body")
 MAX_FIELDS = 50
 MAX_NAME_CHARACTERS = 100
@@ -33,6 +34,10 @@ OTHER_CHAT_FORM = (
 PREFERENCE = (
     "These are preference pairs. A job trains on them with training.preference and training.data.format preference; "
     "without, training reads one text of each line, from the field that you choose."
+)
+UNPAIRED = (
+    "These are answers with a label. A job trains on them with training.preference, loss kto, and training.data.format "
+    "unpaired; without, training reads conversations, or one text of each line, from the field that you choose."
 )
 
 
@@ -75,6 +80,11 @@ def inspect(name: str, sample: bytes, form: str = "auto", *, rows: int = 10) -> 
     first = found[0]
     texts = _names(key for key, value in first.items() if isinstance(value, str))
     shown = [shortened(row) for row in found]
+    if form == "unpaired" or (form == "auto" and is_labelled_answer(first)):
+        problem = labelled_answer_problem(first)
+        if problem:
+            raise _refused(name, f"line 1 {problem}", "correct or remove the line, or choose another format")
+        return Inspection("unpaired", texts, "", shown, note=UNPAIRED)
     messages = messages_field(first)
     if messages and form in ("auto", "chat"):
         return Inspection("chat", texts, messages, shown)

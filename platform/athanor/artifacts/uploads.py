@@ -35,6 +35,7 @@ from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.quotas.selectors import path_of_team
 from trainer.contract.chat import TOOLS_FIELD, conversation_problem
 from trainer.contract.encryption import Encryptor, authenticate
+from trainer.contract.labels import labelled_answer_problem
 from trainer.contract.manifest import PART_PLAINTEXT_BYTES, StoredFile, StoredPart, UploadManifest
 
 MAX_FILES = 10_000
@@ -262,6 +263,16 @@ class _ChatCheck(_JsonlCheck):
             )
 
 
+class _LabelCheck(_JsonlCheck):
+    """Checks that each line has an answer with a label."""
+
+    def _check_record(self, record: dict[str, Any]) -> None:
+        problem = labelled_answer_problem(record)
+        if problem:
+            remedy = "correct or remove the line; for text without labels choose the format jsonl, or chat"
+            raise self._refused(f"line {self._line} {problem}", remedy)
+
+
 class _ParquetCheck(_TextCheck):
     """Checks that a file begins and ends as parquet does, and reads its columns; jobs read what is between."""
 
@@ -285,6 +296,7 @@ CHECKS: dict[str, type[_TextCheck]] = {
     "text": _TextCheck,
     "jsonl": _JsonlCheck,
     "preference": _JsonlCheck,
+    "unpaired": _LabelCheck,
     "chat": _ChatCheck,
     "parquet": _ParquetCheck,
 }

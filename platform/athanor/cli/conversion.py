@@ -79,21 +79,14 @@ def convert(
     """
     if precision is not None and form is not Form.GGUF:
         raise CliError(ExitCode.USAGE, f"--precision is for --to gguf; {form} has one precision: leave it out")
-    if importlib.util.find_spec("torch") is None:
-        raise CliError(
-            ExitCode.USAGE, "convert needs torch, which is not installed: pip install 'athanor[trainer,convert]'"
-        )
+    check_torch("convert", "trainer,convert")
     signed = None if key is None else verified(folder, read_key_file(key), {})
-    command = [
-        sys.executable, "-m", "trainer.standalone.convert", str(folder), str(output), "--to", form,
-        "--precision", precision or Precision.F16, "--format", data_format, "--text-field", text_field,
-        "--sequence-length", str(sequence_length), *(f"--data={path}" for path in data or ()),
+    arguments = [
+        str(folder), str(output), "--to", form, "--precision", precision or Precision.F16, "--format", data_format,
+        "--text-field", text_field, "--sequence-length", str(sequence_length),
+        *(f"--data={path}" for path in data or ()),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        raise CliError(ExitCode.JOB_FAILED, f"{folder} was not converted: {lines[-1]}")
-    result = json.loads(done.stdout)
+    result = run_standalone("convert", arguments, f"{folder} was not converted")
     if as_json:
         print_json({**result, "source_signed_by": None if signed is None else signed.fingerprint})
         return
@@ -101,9 +94,34 @@ def convert(
     console.print(_about_signature(folder, signed), soft_wrap=True)
 
 
-def _show(result: dict[str, Any]) -> None:
+def check_torch(command: str, extras: str) -> None:
+    """Raise CliError if torch is not installed, with the extras to install."""
+    if importlib.util.find_spec("torch") is None:
+        raise CliError(
+            ExitCode.USAGE, f"{command} needs torch, which is not installed: pip install 'athanor[{extras}]'"
+        )
+
+
+def run_standalone(module: str, arguments: list[str], failure: str) -> dict[str, Any]:
+    """Run a module of `trainer.standalone` in a process of its own, and return its result. Raise CliError that begins
+    with `failure`."""
+    command = [sys.executable, "-m", f"trainer.standalone.{module}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise CliError(ExitCode.JOB_FAILED, f"{failure}: {lines[-1]}")
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def show_size(result: dict[str, Any]) -> None:
+    """Print what was written."""
     described = f"{result['parameters']:,} parameters, {result['precision']}, {size(result['size_bytes'])}"
     console.print(f"{escape(result['output'])}: {described}", soft_wrap=True)
+
+
+def _show(result: dict[str, Any]) -> None:
+    show_size(result)
     if result.get("ignored"):
         console.print(f"not part of the model: {escape(', '.join(result['ignored'][:5]))}", soft_wrap=True)
     loss = result["loss"]

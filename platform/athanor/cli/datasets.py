@@ -18,11 +18,12 @@ from athanor.cli.watching import exit_code, watch
 from trainer.contract.data_report import DataReport, format_report
 
 app = typer.Typer(rich_markup_mode=None)
-FORMATS = {"auto", "text", "jsonl", "chat", "parquet"}
+FORMATS = {"auto", "text", "jsonl", "chat", "preference", "unpaired", "parquet"}
 # Formats that are not tokenised by default, with the reason.
 NOT_PREPARED = {
     "chat": "It is tokenised by the first job that trains on it, with the chat template of its model.",
     "preference": "training.preference trains on pairs; to train on one field, set format to jsonl, and text_field.",
+    "unpaired": "training.preference with loss kto trains on the labels; to train on one field, set format to jsonl.",
 }
 PAIRS = {"format": "preference", "packing": "documents", "long_documents": "drop"}
 """How `training.preference` reads pairs."""
@@ -46,7 +47,9 @@ def add(
         list[Path], typer.Argument(help="UTF-8 text, JSON lines or parquet; several files make one data set.")
     ],
     team: TeamOption = None,
-    form: Annotated[str, typer.Option("--format", help="auto (detected), text, jsonl, chat, parquet.")] = "auto",
+    form: Annotated[
+        str, typer.Option("--format", help="auto (detected), text, jsonl, chat, preference, unpaired, parquet.")
+    ] = "auto",
     text_field: TextField = None,
     vocab_size: VocabSize = 2048,
     validation_fraction: ValidationFraction = 0.02,

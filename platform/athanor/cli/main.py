@@ -22,6 +22,7 @@ from athanor.cli import (
     goodput,
     jobs,
     lineage,
+    merging,
     model_documentation,
     model_import,
     models,
@@ -106,6 +107,7 @@ app.add_typer(
 app.command("verify")(replays.verify)
 app.command("lineage")(lineage.lineage)
 registry.app.command("convert")(conversion.convert)
+registry.app.command("merge")(merging.merge)
 registry.app.command("import")(model_import.import_folder)
 registry.app.command("document")(model_documentation.document)
 registry.app.command("sign")(models.sign)

@@ -191,6 +191,10 @@ class BatchRamp(TypedDict):
 CheckpointStateEnum: TypeAlias = Literal['intact', 'damaged', 'diverged']
 
 
+class EmaSpec(TypedDict):
+    decay: NotRequired[float]
+
+
 EvaluationJobSpecPrecisionEnum: TypeAlias = Literal['auto', 'fp32', 'bf16']
 
 
@@ -270,7 +274,7 @@ EvaluationTaskKindEnum: TypeAlias = Literal['loss', 'multiple_choice', 'generati
 ExportEnum: TypeAlias = Literal['merged', 'adapter']
 
 
-FormatEnum: TypeAlias = Literal['auto', 'text', 'jsonl', 'parquet', 'chat', 'preference']
+FormatEnum: TypeAlias = Literal['auto', 'text', 'jsonl', 'parquet', 'chat', 'preference', 'unpaired']
 
 
 class GradientWatchSpec(TypedDict):
@@ -289,7 +293,7 @@ class Holder(TypedDict):
 LongDocumentsEnum: TypeAlias = Literal['cut', 'truncate', 'drop']
 
 
-LossEnum: TypeAlias = Literal['dpo', 'orpo']
+LossEnum: TypeAlias = Literal['dpo', 'orpo', 'kto']
 
 
 class MixturePart(TypedDict):
@@ -319,6 +323,9 @@ PipelineScheduleEnum: TypeAlias = Literal['gpipe', '1f1b', 'interleaved_1f1b', '
 
 
 QuantizationEnum: TypeAlias = Literal['none', 'nf4']
+
+
+ReferenceEnum: TypeAlias = Literal['live', 'precomputed']
 
 
 ScheduleSpecNameEnum: TypeAlias = Literal['wsd', 'cosine', 'constant']
@@ -554,6 +561,9 @@ class PreferenceSpec(TypedDict):
     beta: NotRequired[float]
     label_smoothing: NotRequired[float]
     length_normalised: NotRequired[bool]
+    reference: NotRequired[ReferenceEnum]
+    desirable_weight: NotRequired[float]
+    undesirable_weight: NotRequired[float]
 
 
 class ScheduleSpec(TypedDict):
@@ -835,6 +845,7 @@ class TrainingSpec(TypedDict):
     schedule: NotRequired[ScheduleSpec]
     lora: NotRequired[LoraSpec | None]
     preference: NotRequired[PreferenceSpec | None]
+    ema: NotRequired[EmaSpec | None]
     batch_ramp: NotRequired[BatchRamp | None]
     z_loss: NotRequired[float]
     precision: NotRequired[TrainingSpecPrecisionEnum]

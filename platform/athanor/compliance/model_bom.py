@@ -12,6 +12,7 @@ from athanor.artifacts.lineage import Node
 from athanor.artifacts.models import EvaluationResult, ModelVersion
 from athanor.compliance.card_sections import card_sections
 from athanor.compliance.training_history import Run, history_of, manifest_of
+from trainer.contract.data import PREFERENCE_FORMATS
 from trainer.contract.manifest import StoredFile
 
 GRAMS_PER_TONNE = 1_000_000
@@ -141,7 +142,7 @@ def _energy(run: Run) -> Json | None:
 
 def _approach(run: Run) -> str:
     formats = {part.format for part in run.training.data.parts}
-    return "supervised" if formats & {"chat", "preference"} else "self-supervised"
+    return "supervised" if formats & {"chat", *PREFERENCE_FORMATS} else "self-supervised"
 
 
 def _base(run: Run) -> Json:

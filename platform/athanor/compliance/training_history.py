@@ -41,10 +41,11 @@ class Run:
         """Return how it trained, in words."""
         start = "from scratch" if self.training.model.is_new else f"from {self.training.model.base}"
         formats = ", ".join(sorted({part.format for part in self.training.data.parts}))
-        preference, lora = self.training.preference, self.training.lora
+        preference, lora, ema = self.training.preference, self.training.lora, self.training.ema
         aim = preference.loss.upper() if preference else "next-token prediction"
         trained = f"adapters of rank {lora.rank} (LoRA)" if lora else "all weights"
-        return f"{aim} on data of format {formats}, {start}, {trained}"
+        averaged = f", averaged over steps (EMA, decay {ema.decay:g})" if ema else ""
+        return f"{aim} on data of format {formats}, {start}, {trained}{averaged}"
 
     @property
     def tokens(self) -> int:

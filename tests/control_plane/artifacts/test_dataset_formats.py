@@ -53,6 +53,11 @@ def inspect(api: Any, name: str, body: bytes, **query: Any) -> Any:
         ("a.jsonl", lines({"conversations": [{"from": "human", "value": "x"}]}), "jsonl", "", [], "'from' and 'value'"),
         ("a.jsonl", lines({"prompt": "x", "chosen": "y", "rejected": "z"}), "preference", "",
          ["prompt", "chosen", "rejected"], "preference pairs"),
+        ("a.jsonl", lines({"prompt": "x", "completion": "y", "label": True}), "unpaired", "", ["prompt", "completion"],
+         "answers with a label"),
+        ("a.jsonl", lines({**CHAT, "label": False}), "unpaired", "", [], "answers with a label"),
+        ("a.jsonl", lines({"text": "x", "label": True}), "jsonl", "text", ["text"], ""),
+        ("a.jsonl", lines({**CHAT, "label": "good"}), "chat", "messages", ["label"], ""),
         ("a.json", lines({"text": "x"}), "jsonl", "text", ["text"], ""),
         ("a.parquet", parquet(body=["x", "y"], n=[1, 2]), "parquet", "body", ["body"], ""),
     ],
@@ -145,6 +150,16 @@ def test_a_line_that_is_no_conversation_among_conversations_is_refused_with_its_
     assert "line 3: messages is not a list of messages, unlike the first line" in answer.json()["detail"]
 
 
+def test_a_line_without_a_label_among_labelled_answers_is_refused_with_its_number(api: Any, bucket: str) -> None:
+    labelled = {"prompt": "x", "completion": "y", "label": True}
+    assert (
+        upload(api, lines(labelled, {**labelled, "label": False}), content_type="application/jsonl").status_code == 201
+    )
+    answer = upload(api, lines(labelled, {**labelled, "label": 1}), name="other", content_type="application/jsonl")
+    assert answer.status_code == 422
+    assert "line 2 has the label 1; write true for an answer to prefer" in answer.json()["detail"]
+
+
 def test_a_spec_that_leaves_the_format_open_trains_on_conversations(
     api: Any, spec: dict[str, Any], world: Any, bucket: str
 ) -> None:
@@ -182,14 +197,15 @@ def test_the_field_with_the_text_follows_from_the_upload(
     assert (data["format"], data["text_field"]) == resolved
 
 
-def test_pairs_are_read_as_pairs_and_nothing_else_is() -> None:
+@pytest.mark.parametrize(("form", "needed"), [("preference", "pairs"), ("unpaired", "answers, with a label")])
+def test_preference_data_is_read_as_such_and_nothing_else_is(form: str, needed: str) -> None:
     data = DataSpec.model_validate(
-        {"source": "dataset:x", "format": "preference", "packing": "documents", "long_documents": "drop"}
+        {"source": "dataset:x", "format": form, "packing": "documents", "long_documents": "drop"}
     )
     sealed = Dataset.Origin.SEALED
-    found = with_detected_formats(data, [Dataset(origin=sealed, format="preference", fields=["chosen"])], "/training")
-    assert found.format == "preference"
-    with pytest.raises(Invalid, match="has the format chat, not preference; take a data set of pairs") as refused:
+    found = with_detected_formats(data, [Dataset(origin=sealed, format=form, fields=["chosen"])], "/training")
+    assert found.format == form
+    with pytest.raises(Invalid, match=f"has the format chat, not {form}; take a data set of {needed}") as refused:
         with_detected_formats(data, [Dataset(origin=sealed, format="chat", text_field="messages")], "/training")
     assert refused.value.problems[0].pointer == "/training/data/format"
 
@@ -201,6 +217,8 @@ def test_pairs_are_read_as_pairs_and_nothing_else_is() -> None:
         ({"text": "x"}, {"text_field": "body"}, "text_field", "(text)", {"text_field": "text"}),
         ({"prompt": "x", "chosen": "y", "rejected": "z"}, {}, "format", "contains preference pairs",
          {"format": "jsonl", "text_field": "chosen"}),
+        ({"prompt": "x", "completion": "z", "label": True}, {}, "format", "contains answers with a label",
+         {"format": "jsonl", "text_field": "completion"}),
         ({"n": 1}, {}, "text_field", "has no field with text", None),
     ],
 )  # fmt: skip

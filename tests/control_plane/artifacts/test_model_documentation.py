@@ -17,6 +17,7 @@ from athanor.backends.fake.backend import World
 from athanor.budgets.models import Meter, PoolPricing, UsageHour
 from athanor.clusters.models import Pool
 from athanor.compliance.card_sections import card_sections
+from athanor.compliance.training_history import Run
 from athanor.jobs.models import Job
 from athanor.telemetry.models import Progress
 from tests.control_plane import drive
@@ -25,7 +26,9 @@ from tests.control_plane.artifacts.test_base_models import FILES, exported, fini
 from tests.control_plane.artifacts.test_datasets import upload
 from tests.control_plane.artifacts.test_registry import registered
 from tests.control_plane.conftest import SPEC, Api
+from trainer.contract.manifest import ModelManifest
 from trainer.contract.run import EndClass
+from trainer.contract.training import TrainingSpec
 
 pytestmark = pytest.mark.django_db
 Submit = Callable[..., Job]
@@ -76,6 +79,19 @@ def used(job: Job, slot_hours: int) -> None:
         attempt=job.attempts.get(), job=job, slots=1, began_at=now, metered_until=now, due_at=now, closed=True,
         slot_seconds=slot_hours * 3600,
     )  # fmt: skip
+
+
+def test_the_method_names_the_loss_and_the_average() -> None:
+    shape = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "num_kv_heads": 1, "intermediate_size": 64}
+    fields = {
+        "model": {"base": "model:x", "shape": shape}, "steps": 10, "tokens_per_step": 64, "sequence_length": 64,
+        "data": {"source": "dataset:x", "format": "unpaired", "packing": "documents", "long_documents": "drop"},
+        "preference": {"loss": "kto"}, "ema": {"decay": 0.99},
+    }  # fmt: skip
+    run = Run(Job(), Artifact(), ModelManifest.model_construct(), TrainingSpec.model_validate(fields), [])
+    assert run.method == (
+        "KTO on data of format unpaired, from model:x, all weights, averaged over steps (EMA, decay 0.99)"
+    )
 
 
 def test_sections_of_a_card_end_at_the_next_heading_of_their_level() -> None:

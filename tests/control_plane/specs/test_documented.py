@@ -55,7 +55,7 @@ def is_plain(annotation: Any) -> bool:
 OTHER_WORDS = {
     "local", "cpu", "messages", "role", "content", "dependency_failed", "waited_too_long", "deadline_missed",
     "bad_spec", "data_error", "max_run_seconds", "torch", "chosen", "rejected", "prompt", "question", "choices",
-    "answer", "bits_per_byte", "accuracy", "accuracy_normalised",
+    "answer", "bits_per_byte", "accuracy", "accuracy_normalised", "completion", "label",
 }  # fmt: skip
 
 

@@ -53,7 +53,7 @@ SPECTACULAR_SETTINGS = {
         "PreflightUnitEnum": ["flop_per_second", "bytes_per_second", "seconds"],
         "SystemUnitEnum": ["fraction", "bytes", "celsius", "watts", "megahertz", "count"],
         "UnitEnum": ["slot_hours", "money"],  # of a budget
-        "FormatEnum": ["auto", "text", "jsonl", "parquet", "chat", "preference"],  # of a data set
+        "FormatEnum": ["auto", "text", "jsonl", "parquet", "chat", "preference", "unpaired"],  # of a data set
         "EvaluationJobSpecPrecisionEnum": ["auto", "fp32", "bf16"],
         "SeverityEnum": ["slow", "broken"],  # of a finding about a node
         "AlertSeverityEnum": ["info", "warning", "critical"],

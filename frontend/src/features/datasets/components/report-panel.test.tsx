@@ -118,4 +118,10 @@ describe("data report", () => {
     expect(await screen.findByText(/30 and 12 tokens on average, the chosen one longer in 75%/)).toBeTruthy();
     expect(screen.getByLabelText("Tokens of chats.jsonl, row 1, rejected answer")).toBeTruthy();
   });
+
+  it("has no report for answers with a label", () => {
+    render(<ReportPanel dataset={dataset({ format: "unpaired" })} />);
+    expect(screen.getByText(/not answers with a label/)).toBeTruthy();
+    expect(screen.queryByRole("button", { name: "Make report" })).toBeNull();
+  });
 });

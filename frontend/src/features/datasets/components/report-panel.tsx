@@ -207,16 +207,19 @@ export function ReportPanel({ dataset }: { dataset: DatasetDetail }) {
       </Button>
     </Group>
   );
+  // The report reads texts, conversations and pairs.
+  const isReadable = dataset.format !== "unpaired";
   return (
-    <Panel title="Data report" tools={tools}>
+    <Panel title="Data report" tools={isReadable ? tools : null}>
       {make.error ? <ProblemNotice error={make.error} /> : null}
       {make.data ? <Making jobId={make.data.id} /> : null}
       {dataset.report ? (
         <Report datasetId={dataset.id} job={dataset.report.job_id} />
       ) : (
         <EmptyState title="No report">
-          A report shows what a model would see of the data, and what is wrong with it. Enter the sequence length of your
-          training and make one.
+          {isReadable
+            ? "A report shows what a model would see of the data, and what is wrong with it. Enter the sequence length of your training and make one."
+            : "Reports read texts, conversations and pairs, not answers with a label. A run checks each line before its first step."}
         </EmptyState>
       )}
     </Panel>

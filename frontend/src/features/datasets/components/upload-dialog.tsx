@@ -8,7 +8,7 @@ import type { Inspection, Team } from "@/api/types";
 import { Notice } from "@/components/notice";
 import { ProblemNotice } from "@/components/problem-notice";
 import { Rows } from "@/features/datasets/components/rows";
-import { CHOICES, formatLabel } from "@/features/datasets/lib/formats";
+import { CHOICES, formatLabel, isForPreferenceTraining } from "@/features/datasets/lib/formats";
 import { bytes, count } from "@/lib/format";
 
 interface UploadDialogProps {
@@ -28,7 +28,7 @@ function nameFrom(file: string): string {
 
 /** Whether a job can tokenise it with the defaults; conversations need the template of the model to be fine-tuned. */
 function isTokenisedByDefault(found: Inspection): boolean {
-  return found.format !== "chat" && found.format !== "preference";
+  return found.format !== "chat" && !isForPreferenceTraining(found.format);
 }
 
 export function UploadDialog({ opened, teams, onClose }: UploadDialogProps) {
@@ -139,7 +139,7 @@ export function UploadDialog({ opened, teams, onClose }: UploadDialogProps) {
             required
             withAsterisk={false}
           />
-          {found && found.format !== "preference" ? (
+          {found && !isForPreferenceTraining(found.format) ? (
             <Checkbox
               label="Tokenise it now"
               description={

@@ -7,11 +7,17 @@ const LABELS: Record<string, string> = {
   jsonl: "JSON lines with text",
   chat: "Conversations",
   preference: "Preference pairs",
+  unpaired: "Labelled answers",
   parquet: "Parquet",
 };
 
 export function formatLabel(format: string): string {
   return LABELS[format] ?? format;
+}
+
+/** Whether only preference training reads it: it is tokenised by the job that trains. */
+export function isForPreferenceTraining(format: string): boolean {
+  return format === "preference" || format === "unpaired";
 }
 
 /** What a user may choose at an upload. */

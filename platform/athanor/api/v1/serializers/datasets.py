@@ -90,7 +90,8 @@ class DatasetSerializer(serializers.Serializer[Dataset]):
     format = serializers.CharField(
         help_text=(
             "What the files hold: `text`, `jsonl` (text in a field of JSON lines), `chat` (conversations), "
-            "`preference` (pairs), `parquet`, or `auto` for files of several formats and data that is not an upload."
+            "`preference` (pairs), `unpaired` (answers with a label), `parquet`, or `auto` for files of several "
+            "formats and data that is not an upload."
         )
     )
     text_field = serializers.CharField(
@@ -175,7 +176,9 @@ class DatasetDetailSerializer(DatasetSerializer):
 class InspectionSerializer(serializers.Serializer[Inspection]):
     """What a sample of a file shows."""
 
-    format = serializers.CharField(help_text="Detected format: `text`, `jsonl`, `chat`, `preference` or `parquet`.")
+    format = serializers.CharField(
+        help_text="Detected format: `text`, `jsonl`, `chat`, `preference`, `unpaired` or `parquet`."
+    )
     text_field = serializers.CharField(
         help_text="Field to train on, or field with the messages of a conversation. Empty if you have to choose."
     )
