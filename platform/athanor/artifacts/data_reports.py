@@ -95,8 +95,8 @@ def find(dataset: Dataset, job_id: str = "") -> DataReport:
     found = (rows.filter(job_id=job_id) if job_id else rows).order_by("-id").first()
     if found is None:
         what = f"data report by {job_id} of" if job_id else "data report of"
-        remedy = f"make one: athanor dataset report {dataset.name} --make, or a job with prepare.report"
-        raise NotFound(what, dataset.name, remedy=remedy)
+        remedy = f"make one: athanor dataset report {dataset} --make, or a job with prepare.report"
+        raise NotFound(what, str(dataset), remedy=remedy)
     return found
 
 
@@ -114,7 +114,7 @@ def read(row: DataReport, user: User) -> Content:
     except Invalid as error:
         raise Conflict(
             "data_report_damaged",
-            f"{row.id} of {row.dataset.name} is damaged in the object store: {error.message}",
+            f"{row.id} of {row.dataset} is damaged in the object store: {error.message}",
             remedy="make a new report, or restore the object from a backup",
         ) from error
 

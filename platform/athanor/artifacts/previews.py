@@ -100,7 +100,7 @@ def _read(row: Dataset, file: StoredFile, number: int) -> bytes:
     if content is None:
         raise Conflict(
             "dataset_damaged",
-            f"{file.path} of {row.name} is not in the object store any more",
+            f"{file.path} of {row} is not in the object store any more",
             remedy="restore the object from a backup, or delete the data set and upload it again",
         )
     try:
@@ -108,7 +108,7 @@ def _read(row: Dataset, file: StoredFile, number: int) -> bytes:
     except ValueError as error:
         raise Conflict(
             "dataset_damaged",
-            f"{file.path} of {row.name} is damaged in the object store: {error}",
+            f"{file.path} of {row} is damaged in the object store: {error}",
             remedy="restore the object from a backup, or delete the data set and upload it again",
         ) from error
 

@@ -75,12 +75,18 @@ class NewestReportSerializer(serializers.Serializer[DataReport]):
 
 
 class DatasetSerializer(serializers.Serializer[Dataset]):
-    """Text of a team to train on."""
+    """Text of a team to train on: of an upload, one version."""
 
     id = serializers.CharField()
     team = NamedSerializer()
     name = serializers.CharField(help_text="Name within the team. Jobs name the data set by it.")
-    spec_source = serializers.CharField(help_text="What a spec writes in `source` to train on it.")
+    version = serializers.IntegerField(
+        help_text="Number of the version, which is not used again after its deletion. 1 for data that is not an upload."
+    )
+    aliases = serializers.ListField(
+        child=serializers.CharField(), source="alias_names", help_text="Aliases that name this version."
+    )
+    spec_source = serializers.CharField(help_text="What a spec writes in `source` to train on this version.")
     origin = serializers.CharField(
         help_text=(
             "`sealed` for an upload, which is stored encrypted; `plain` for an S3 prefix that is read in "
