@@ -24,14 +24,18 @@ POINTER = "/training/data/source"
 BUILTIN = f"SELECT {columns_of(Dataset, 'd')} FROM artifacts_dataset d WHERE team_id = %s AND name = %s"  # noqa: S608
 
 
-def places_of(data: DataSpec, task: str) -> dict[str, str]:
-    """Return the source of each part of the data of a spec's `task` by its pointer."""
+def resolve_all(team: Team, data: DataSpec, task: str) -> list[Dataset]:
+    """Return the data sets of the data of a spec's `task`, one for each part.
+
+    Raise Invalid as `resolve_sources` does.
+    """
     if not data.mixture:
-        return {f"{task}/data/source": data.parts[0].source}
-    return {f"{task}/data/mixture/{number}/source": part.source for number, part in enumerate(data.mixture)}
+        return resolve_sources(team, {f"{task}/data/source": data.parts[0].source})
+    places = {f"{task}/data/mixture/{number}/source": part.source for number, part in enumerate(data.mixture)}
+    return resolve_sources(team, places)
 
 
-def resolve_all(team: Team, sources: Mapping[str, str]) -> list[Dataset]:
+def resolve_sources(team: Team, sources: Mapping[str, str]) -> list[Dataset]:
     """Return the data sets that a spec names. `sources`: as it names them, by the pointers to where it does.
 
     Raise Invalid with every data set that cannot be used, and with each that is named twice.

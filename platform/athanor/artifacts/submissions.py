@@ -44,7 +44,7 @@ def validate_submission(principal: Principal, team: Team, written: Any, forked_f
             named = jobs_of_team(principal, team, [spec.replay.job]).get(spec.replay.job)
             spec, data = replays.resolve(team, spec, spec.replay, named)
         else:
-            data = datasets.resolve_all(team, datasets.places_of(spec.data, task))
+            data = datasets.resolve_all(team, spec.data, task)
         problems += data_policy.problems_of(team, spec, data, found.values())
         if spec.replay is None:
             exact = datasets.with_versions(spec.data, data)
@@ -107,7 +107,7 @@ def _with_data_of_output(team: Team, spec: JobSpec) -> JobSpec:
     if evaluation is None:
         return spec
     places = {f"/output/evaluation/tasks/{number}/source": each.source for number, each in enumerate(evaluation.tasks)}
-    rows = datasets.resolve_all(team, places)
+    rows = datasets.resolve_sources(team, places)
     tasks = [
         each.model_copy(update={"source": row.spec_source}) for each, row in zip(evaluation.tasks, rows, strict=True)
     ]

@@ -25,6 +25,7 @@ NOT_PREPARED = {
     "chat": "It is tokenised by the first job that trains on it, with the chat template of its model.",
     "preference": "training.preference trains on pairs; to train on one field, set format to jsonl, and text_field.",
 }
+MAX_LISTED_FILES = 10
 STATES = {"none": "not yet", "running": "running", "ready": "ready", "failed": "failed"}
 TeamOption = Annotated[str | None, typer.Option("--team", help="Required if you are in several teams.")]
 Reference = Annotated[
@@ -137,7 +138,12 @@ def _given(**values: str | None) -> dict[str, str]:
 
 def _label(dataset: Any) -> str:
     """Return the name of a data set, of a version after the first with its number."""
-    return f"{dataset['name']}@{dataset['version']}" if dataset["version"] > 1 else str(dataset["name"])
+    return _exact(dataset) if dataset["version"] > 1 else str(dataset["name"])
+
+
+def _exact(dataset: Any) -> str:
+    """Return the name of a version with its number."""
+    return f"{dataset['name']}@{dataset['version']}"
 
 
 def _in_job_name(reference: str) -> str:
@@ -243,6 +249,41 @@ def set_alias(
         print_json(made)
     else:
         console.print(f"{escape(name)}@{escape(alias)} is version {made['version']}")
+
+
+@app.command("diff")
+@reports_errors
+def diff(
+    before: Annotated[str, typer.Argument(help="A version, as NAME@NUMBER or NAME@ALIAS.")],
+    after: Annotated[str, typer.Argument(help="The version to compare it with, such as NAME (the newest).")],
+    team: TeamOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two versions of a data set: their files, and their rows if they are not large."""
+    client = connect()
+    first, second = (find_dataset(client, reference, team) for reference in (before, after))
+    found = client.get(f"/datasets/{second['id']}/diff", **{"from": first["id"]})
+    if as_json:
+        print_json(found)
+        return
+    sides = [found["before"], found["after"]]
+    names, sizes = ([text(side) for side in sides] for text in (_exact, lambda side: size(side["size_bytes"])))
+    documents = ["unknown" if side["documents"] is None else str(side["documents"]) for side in sides]
+    console.print(escape(f"{names[0]} -> {names[1]}"), soft_wrap=True)
+    console.print(f"size       {sizes[0]} -> {sizes[1]}")
+    console.print(f"documents  {documents[0]} -> {documents[1]}")
+    for state in ("added", "removed", "changed", "same", "unknown"):
+        if found[state]:
+            what = "not compared" if state == "unknown" else state
+            listed = ", ".join(found[state][:MAX_LISTED_FILES]) + (
+                ", ..." if len(found[state]) > MAX_LISTED_FILES else ""
+            )
+            console.print(escape(f"files      {len(found[state])} {what}: {plain(listed)}"), soft_wrap=True)
+    if found["rows"]:
+        rows = found["rows"]
+        console.print(f"rows       {rows['added']} added, {rows['removed']} removed, {rows['common']} common")
+    if found["note"]:
+        console.print(escape(found["note"]), soft_wrap=True)
 
 
 @app.command("show")

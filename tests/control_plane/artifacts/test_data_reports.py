@@ -336,7 +336,7 @@ class TestPolicy:
         assert [(item["pointer"], item["code"]) for item in problems] == [
             (f"/training/data/mixture/{number}/source", "data_report_required") for number in range(2)
         ]
-        assert "athanor dataset report one --make" in problems[0]["detail"]
+        assert "athanor dataset report one@1 --make" in problems[0]["detail"]
         job = submitted(api, report_spec("dataset:one", "dataset:two"))  # data may be reported on, and prepared
         submitted(api, prepare_spec("dataset:one"))
         reporting = drive.start(job)
@@ -363,7 +363,7 @@ class TestPolicy:
         drive.dispatch()
         waiting.refresh_from_db()
         assert (waiting.status, waiting.reason) == ("failed", "data_error")
-        assert "the newest data report of one has not_json" in waiting.reason_detail
+        assert "the newest data report of one@1 has not_json" in waiting.reason_detail
         assert not waiting.attempts.exists()
 
     def test_a_job_that_has_started_continues(

@@ -7,7 +7,7 @@ import pytest
 
 from athanor.accounts.models import AuditEvent, Team, User
 from athanor.accounts.roles import Role
-from athanor.artifacts import storage
+from athanor.artifacts import dataset_diff, storage
 from athanor.artifacts.models import Dataset, DatasetAlias, Deletion
 from athanor.dispatch.services import run_config_of
 from athanor.jobs.models import Job
@@ -16,7 +16,7 @@ from tests.control_plane import drive
 from tests.control_plane.answers import done
 from tests.control_plane.artifacts.test_base_models import exported, finished_model
 from tests.control_plane.artifacts.test_data_of_jobs import mixture_spec, prepare_spec, submitted
-from tests.control_plane.artifacts.test_datasets import stored_objects
+from tests.control_plane.artifacts.test_datasets import PARQUET, stored_objects, tar_of
 from tests.control_plane.artifacts.test_lineage import edges, lineage, node
 from tests.control_plane.artifacts.test_registry import registered
 from tests.control_plane.conftest import Api
@@ -283,3 +283,75 @@ def test_another_team_has_versions_of_its_own(
     assert done(add(stranger, new_version=False))["version"] == 1
     assert stranger.send("PUT", f"datasets/{versions[0]}/aliases/clean").status_code == 404
     assert done(stranger.send("GET", "datasets?versions=all&name=corpus"))["items"][0]["version"] == 1
+
+
+def diff(api: Api, *contents: bytes) -> Any:
+    """Return the difference between two versions, each the content of a tar archive."""
+    ids = []
+    for number, content in enumerate(contents):
+        query = f"name=books&new_version={'true' if number else 'false'}"
+        answer = api.generic("POST", f"/api/v1/datasets?{query}", content, content_type="application/x-tar")
+        ids.append(done(answer)["id"])
+    return done(api.send("GET", f"datasets/{ids[1]}/diff?from={ids[0]}"))
+
+
+def test_a_diff_counts_files_and_rows_by_their_content(api: Api, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("athanor.artifacts.uploads.PART_PLAINTEXT_BYTES", 30)  # rows are cut between parts
+    rows = [b'{"text": "row %d"}\n' % number for number in range(6)]
+    found = diff(
+        api,
+        tar_of(a__jsonl=rows[0] + rows[1] + rows[1] + rows[2], b__txt=b"same text\n", gone__txt=b"one\n\ntwo"),
+        tar_of(a__jsonl=rows[3] + rows[1] + rows[0], b__txt=b"same text\n", new__txt=b"two"),
+    )
+    assert {name: found[name] for name in ("added", "removed", "changed", "same", "unknown")} == {
+        "added": ["new.txt"], "removed": ["gone.txt"], "changed": ["a.jsonl"], "same": ["b.txt"], "unknown": [],
+    }  # fmt: skip
+    # Both have row 0, row 1 once, "same text" and "two".
+    assert found["rows"] == {"added": 1, "removed": 3, "common": 4}
+    assert found["note"] == ""
+    assert (found["before"]["version"], found["after"]["version"]) == (1, 2)
+    records = AuditEvent.objects.filter(action="dataset.diff").order_by("seq")
+    assert [each.target_id for each in records] == [found["before"]["id"], found["after"]["id"]]
+
+
+def test_files_of_equal_size_are_compared_by_content(api: Api, bucket: str) -> None:
+    found = diff(api, tar_of(a__txt=b"one", b__txt=b"same"), tar_of(a__txt=b"two", b__txt=b"same"))
+    assert (found["changed"], found["same"]) == (["a.txt"], ["b.txt"])
+
+
+def test_large_versions_are_compared_without_reading_them(
+    api: Api, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dataset_diff, "MAX_BYTES", 6)
+    monkeypatch.setattr("athanor.artifacts.previews.read_part", None)
+    found = diff(api, tar_of(a__txt=b"one", b__txt=b"same"), tar_of(a__txt=b"three", b__txt=b"same"))
+    assert (found["changed"], found["unknown"], found["rows"]) == (["a.txt"], ["b.txt"], None)
+    assert "no content was compared" in found["note"]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(tar_of(a__txt=b"1\n2\n3\n4"), "more than 3 different rows"), (tar_of(a__parquet=PARQUET), "files of parquet")],
+)
+def test_rows_that_are_not_compared_are_noted(
+    api: Api, bucket: str, monkeypatch: pytest.MonkeyPatch, content: bytes, says: str
+) -> None:
+    monkeypatch.setattr(dataset_diff, "MAX_ROWS", 3)
+    found = diff(api, content, content)
+    assert (found["rows"], len(found["same"])) == (None, 1)
+    assert says in found["note"]
+
+
+def test_a_diff_needs_the_right_to_read_both(
+    api: Api, versions: list[str], api_of: Callable[..., Api], make_user: Callable[..., User], other_team: Team
+) -> None:
+    stranger = api_of(make_user("eve", other_team), other_team)
+    own = done(add(stranger, new_version=False))["id"]
+    assert stranger.send("GET", f"datasets/{own}/diff?from={versions[0]}").status_code == 404
+    assert stranger.send("GET", f"datasets/{versions[0]}/diff?from={own}").status_code == 404
+    assert api.send("GET", f"datasets/{versions[0]}/diff").json()["errors"][0]["pointer"] == "/from"
+
+
+def test_data_that_is_not_an_upload_is_not_compared(api: Api, submit: Callable[..., Job], versions: list[str]) -> None:
+    answer = api.send("GET", f"datasets/{versions[0]}/diff?from={submit().dataset_id}")
+    assert (answer.status_code, answer.json()["code"]) == (422, "no_versions")

@@ -17,7 +17,7 @@ from athanor.api.bodies import open_body, read_upload
 from athanor.api.file_uploads import TAR, blocks, members, upload_once
 from athanor.api.idempotency import IDEMPOTENT
 from athanor.api.pagination import PAGE_PARAMETERS, paginate, paginated_response
-from athanor.api.parameters import IntegerParameter, read_flag
+from athanor.api.parameters import IntegerParameter, read_flag, refusal
 from athanor.api.parsers import RawParser
 from athanor.api.sparse import FIELDS, serialize
 from athanor.api.transfers import transfer
@@ -26,11 +26,12 @@ from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.api.v1.serializers.datasets import (
     DatasetDetailSerializer,
     DatasetSerializer,
+    DiffSerializer,
     ForgottenSerializer,
     InspectionSerializer,
 )
 from athanor.api.v1.serializers.deletions import DeletionSerializer
-from athanor.artifacts import dataset_versions, previews, uploads
+from athanor.artifacts import dataset_diff, dataset_versions, previews, uploads
 from athanor.artifacts.datasets import forget_preparations
 from athanor.artifacts.inspection import FORMATS, SAMPLE_BYTES, SUFFIXES, inspect
 from athanor.artifacts.models import Dataset
@@ -257,6 +258,39 @@ class PreviewView(APIView):
         check(principal, Permission.DOWNLOAD, row.team_id)
         with transfer(principal.user):
             return Response(InspectionSerializer(previews.preview(row, principal.user, ROWS.read(request))).data)
+
+
+class DiffView(APIView):
+    """Requests to `/datasets/{dataset_id}/diff`."""
+
+    @extend_schema(
+        operation_id="datasets_diff",
+        parameters=[
+            OpenApiParameter(
+                "from",
+                {"type": "string", "minLength": 1},
+                required=True,
+                description="Id of the version to compare with, as a rule an earlier one.",
+            )
+        ],
+        responses={200: DiffSerializer, **PROBLEMS},
+    )
+    def get(self, request: Request, dataset_id: str) -> Response:
+        """Compare a version of a data set with another one.
+
+        Returns which files, and how many rows, only one of the two has. For this both are decrypted, if neither has
+        more than 128 MiB; of larger ones names and sizes of files are compared. Rows are the lines of text and JSON
+        lines, up to 250,000 different ones. The request is recorded in the audit trail. A token needs the scope
+        `artifacts`."""
+        principal = get_principal(request)
+        other = request.query_params.get("from", "")
+        if not other:
+            raise refusal("from", "required", "from is missing", "give the id of a version, as in from=dset_...")
+        before, after = dataset_of(principal, other), dataset_of(principal, dataset_id)
+        for row in (before, after):
+            check(principal, Permission.DOWNLOAD, row.team_id)
+        with transfer(principal.user):
+            return Response(DiffSerializer(dataset_diff.compare(before, after, principal.user)).data)
 
 
 class PreparationsView(APIView):

@@ -241,6 +241,7 @@ urlpatterns = [
     path("datasets", datasets.DatasetsView.as_view()),
     path("datasets:inspect", datasets.InspectionView.as_view()),
     path("datasets/<id:dataset_id>/aliases/<alias:alias>", datasets.DatasetAliasView.as_view()),
+    path("datasets/<id:dataset_id>/diff", datasets.DiffView.as_view()),
     path("datasets/<id:dataset_id>/preview", datasets.PreviewView.as_view()),
     path("datasets/<id:dataset_id>/report", data_reports.DataReportView.as_view()),
     path("datasets/<id:dataset_id>/preparations", datasets.PreparationsView.as_view()),

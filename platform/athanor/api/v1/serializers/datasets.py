@@ -7,6 +7,7 @@ from rest_framework import serializers
 
 from athanor.api.v1.serializers.common import NamedSerializer, ReasonSerializer, enum_values
 from athanor.artifacts import data_reports, previews
+from athanor.artifacts.dataset_diff import Diff, RowCounts
 from athanor.artifacts.inspection import Inspection
 from athanor.artifacts.models import DataReport, Dataset, PreparedDataset
 from athanor.artifacts.previews import Preparation
@@ -176,6 +177,40 @@ class DatasetDetailSerializer(DatasetSerializer):
         """Return the tokenised forms."""
         forms: Any = previews.tokenised_forms(row)
         return TokenisedFormSerializer(forms, many=True).data
+
+
+class DiffSideSerializer(serializers.Serializer[Dataset]):
+    """A version that is compared."""
+
+    id = serializers.CharField()
+    name = serializers.CharField(help_text="Name of the data set.")
+    version = serializers.IntegerField(help_text="Number of the version.")
+    size_bytes = serializers.IntegerField(help_text="Size in bytes.")
+    documents = serializers.IntegerField(allow_null=True, help_text="Number of documents. Null if it is not known.")
+
+
+class RowCountsSerializer(serializers.Serializer[RowCounts]):
+    """Numbers of rows: lines that are not blank. Two are equal if their bytes are, without spaces around them."""
+
+    added = serializers.IntegerField(help_text="Rows that only the second version has.")
+    removed = serializers.IntegerField(help_text="Rows that only the first version has.")
+    common = serializers.IntegerField(help_text="Rows of both. A row that occurs several times counts as often.")
+
+
+class DiffSerializer(serializers.Serializer[Diff]):
+    """The difference between two versions. Files are compared by their names."""
+
+    before = DiffSideSerializer(help_text="The first version, named by `from`.")
+    after = DiffSideSerializer(help_text="The second version.")
+    added = serializers.ListField(child=serializers.CharField(), help_text="Files that only the second version has.")
+    removed = serializers.ListField(child=serializers.CharField(), help_text="Files that only the first version has.")
+    changed = serializers.ListField(child=serializers.CharField(), help_text="Files of both with different content.")
+    same = serializers.ListField(child=serializers.CharField(), help_text="Files of both with equal content.")
+    unknown = serializers.ListField(
+        child=serializers.CharField(), help_text="Files of both, of equal size, of which no content was compared."
+    )
+    rows = RowCountsSerializer(allow_null=True, help_text="Differences of rows. Null if they were not compared.")
+    note = serializers.CharField(help_text="Why something was not compared. Empty if everything was.")
 
 
 class InspectionSerializer(serializers.Serializer[Inspection]):
