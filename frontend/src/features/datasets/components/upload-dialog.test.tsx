@@ -2,6 +2,7 @@ import { screen, waitFor } from "@testing-library/react";
 import { beforeEach, describe, expect, it, vi } from "vitest";
 
 import { UploadDialog } from "@/features/datasets/components/upload-dialog";
+import type { Dataset } from "@/api/types";
 import { dataset, inspection, job, session } from "@/testing/documents";
 import { render } from "@/testing/render";
 import { refuse, server } from "@/testing/server";
@@ -11,9 +12,9 @@ const UPLOAD = "POST /datasets";
 const SUBMIT = "POST /jobs";
 const CONVERSATION = { messages: [{ role: "user", content: "Hi there" }, { role: "assistant", content: "Hello" }] };
 
-async function choose(name: string) {
+async function choose(name: string, known: Dataset[] = []) {
   const onClose = vi.fn();
-  const view = render(<UploadDialog opened teams={session().teams} onClose={onClose} />);
+  const view = render(<UploadDialog opened teams={session().teams} known={known} onClose={onClose} />);
   const input = document.querySelector<HTMLInputElement>("input[type=file]");
   if (input === null) throw new Error("there is no input for the file");
   await view.user.upload(input, new File(["content"], name));
