@@ -343,7 +343,7 @@ class TestPolicy:
         register(reporting, dataset, content_of("email"))
         register(reporting, other, content_of("not_json", "github_token", "email"))
         (problem,) = api.send("POST", "jobs", training).json()["errors"]
-        assert "of two has not_json, github_token;" in problem["detail"]
+        assert "of two@1 has not_json, github_token;" in problem["detail"]
         assert "athanor dataset report two" in problem["detail"]
         register(drive.start(submitted(api, report_spec("dataset:two"))), other, content_of("email"))
         done(api.send("POST", "jobs", training))

@@ -18,6 +18,7 @@ from tests.control_plane.artifacts.test_base_models import exported, finished_mo
 from tests.control_plane.artifacts.test_data_of_jobs import mixture_spec, prepare_spec, submitted
 from tests.control_plane.artifacts.test_datasets import PARQUET, stored_objects, tar_of
 from tests.control_plane.artifacts.test_lineage import edges, lineage, node
+from tests.control_plane.artifacts.test_model_documentation import documentation, fact
 from tests.control_plane.artifacts.test_registry import registered
 from tests.control_plane.conftest import Api
 
@@ -274,6 +275,16 @@ def test_each_version_has_its_own_key_and_tokenised_forms(api: Api, world: Any, 
     }
     assert states == {1: "running", 2: "none"}
     assert prepared.dataset_ids == [versions[0]]
+
+
+def test_the_documentation_of_a_model_has_the_weight_of_each_version(
+    api: Api, submit: Callable[..., Job], spec: dict, versions: list[str]
+) -> None:
+    parts = [{"source": "dataset:corpus@1", "weight": 3}, {"source": "dataset:corpus@2", "weight": 1}]
+    attempt = drive.start(submit(training={**spec["training"], "data": {"mixture": parts}}))
+    found = documentation(api, registered(api, exported(attempt)))
+    weights = [fact(found, "1.2(c)", "Weight in the mixture", each) for each in versions]
+    assert weights == ["3", "1"]
 
 
 def test_another_team_has_versions_of_its_own(

@@ -283,10 +283,11 @@ class DiffView(APIView):
         lines, up to 250,000 different ones. The request is recorded in the audit trail. A token needs the scope
         `artifacts`."""
         principal = get_principal(request)
+        after = dataset_of(principal, dataset_id)
         other = request.query_params.get("from", "")
         if not other:
             raise refusal("from", "required", "from is missing", "give the id of a version, as in from=dset_...")
-        before, after = dataset_of(principal, other), dataset_of(principal, dataset_id)
+        before = dataset_of(principal, other)
         for row in (before, after):
             check(principal, Permission.DOWNLOAD, row.team_id)
         with transfer(principal.user):
