@@ -60,6 +60,15 @@ def test_a_name_in_use_becomes_a_version_only_on_request(api: Api, versions: lis
     assert (third["version"], third["spec_source"], third["aliases"]) == (3, "dataset:corpus@3", [])
 
 
+def test_a_repeated_request_makes_one_version(api: Api, versions: list[str]) -> None:
+    address = "/api/v1/datasets?name=corpus&new_version=true"
+    first, again = (
+        api.generic("POST", address, b"third", content_type="text/plain", HTTP_IDEMPOTENCY_KEY="k") for _ in "12"
+    )
+    assert done(first)["version"] == done(again)["version"] == 3
+    assert Dataset.objects.filter(name="corpus").count() == 3
+
+
 def test_lists_show_the_newest_version_or_all(api: Api, versions: list[str], bucket: str) -> None:
     add(api, "other", new_version=False)
     newest = done(api.send("GET", "datasets"))["items"]
