@@ -94,7 +94,7 @@ describe("data report", () => {
     await waitFor(() => expect(server.calls("POST /jobs")).toHaveLength(1));
     expect(server.calls("POST /jobs")[0]?.json).toMatchObject({
       team: "red",
-      prepare: { data: { source: "dataset:chats" }, report: { sequence_length: 512 } },
+      prepare: { data: { source: "dataset:chats@1" }, report: { sequence_length: 512 } },
     });
   });
 

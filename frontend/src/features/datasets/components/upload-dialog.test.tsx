@@ -75,4 +75,16 @@ describe("upload dialog", () => {
     expect(await screen.findByText("These are pairs.")).toBeTruthy();
     expect(screen.queryByLabelText("Tokenise it now")).toBeNull();
   });
+
+  it("adds a version to a name in use only on request", async () => {
+    server.answer(INSPECT, inspection());
+    const { user, onClose } = await choose("chats.txt", [dataset({ version: 2 })]);
+    const box = await screen.findByLabelText("Add a version to chats");
+    await waitFor(() => expect(screen.getByText("Found: Plain text")).toBeTruthy());
+    expect(button().disabled).toBe(true);
+    await user.click(box);
+    await user.click(button());
+    await waitFor(() => expect(onClose).toHaveBeenCalledOnce());
+    expect(server.calls(UPLOAD)[0]?.query).toMatchObject({ name: "chats", new_version: "true" });
+  });
 });

@@ -1,7 +1,6 @@
-import { Anchor, Button, Group, Modal, Stack, Text, TextInput } from "@mantine/core";
+import { Anchor, Button, CloseButton, Group, Modal, Stack, Text } from "@mantine/core";
 import { notifications } from "@mantine/notifications";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import type { SubmitEvent } from "react";
 import { useState } from "react";
 import { Link } from "react-router";
 
@@ -10,12 +9,12 @@ import type { Dataset, DatasetDiff } from "@/api/types";
 import type { Column } from "@/components/data-table";
 import { DataTable } from "@/components/data-table";
 import { Moment } from "@/components/moment";
+import { NameDialog } from "@/components/name-dialog";
 import { Panel } from "@/components/panel";
 import { Pill } from "@/components/pill";
 import { ProblemNotice } from "@/components/problem-notice";
 import { PreparationPill } from "@/features/datasets/components/preparation-pill";
 import { labelOf } from "@/features/datasets/lib/formats";
-import { fieldsOf } from "@/lib/form";
 import { bytes, count } from "@/lib/format";
 
 interface VersionProps {
@@ -42,18 +41,7 @@ export function VersionsPanel({ dataset }: { dataset: Dataset }) {
           </Anchor>
         ),
     },
-    {
-      name: "Aliases",
-      cell: (one) => (
-        <Group gap="xs">
-          {one.aliases.map((alias) => (
-            <Pill key={alias} tone="muted">
-              {alias}
-            </Pill>
-          ))}
-        </Group>
-      ),
-    },
+    { name: "Aliases", cell: (one) => <Aliases version={one} /> },
     { name: "Documents", end: true, cell: (one) => count(one.documents) },
     { name: "Size", end: true, cell: (one) => bytes(one.size_bytes) },
     { name: "State", cell: (one) => <PreparationPill preparation={one.preparation} /> },
@@ -81,7 +69,7 @@ export function VersionsPanel({ dataset }: { dataset: Dataset }) {
       {versions.error ? <ProblemNotice error={versions.error} onRetry={() => void versions.refetch()} /> : null}
       {rows ? <DataTable label="Versions" rows={rows} columns={columns} rowKey={(one) => one.id} /> : null}
       {compared ? <DiffDialog before={compared} after={dataset} onClose={() => setCompared(null)} /> : null}
-      {aliased ? <AliasDialog version={aliased} onClose={() => setAliased(null)} /> : null}
+      {aliased ? <PointDialog version={aliased} onClose={() => setAliased(null)} /> : null}
     </Panel>
   );
 }
@@ -132,58 +120,53 @@ function Difference({ diff }: { diff: DatasetDiff }) {
   );
 }
 
-function AliasDialog({ version, onClose }: VersionProps) {
+function PointDialog({ version, onClose }: VersionProps) {
   const client = useQueryClient();
-  const done = (message: string) => {
-    notifications.show({ message });
-    onClose();
-    void client.invalidateQueries({ queryKey: datasetsKey });
-  };
   const point = useMutation({
     mutationFn: (alias: string) => pointDatasetAlias(version.id, alias),
-    onSuccess: (_, alias) => done(`${version.name}@${alias} is version ${version.version}.`),
+    onSuccess: (_, alias) => {
+      notifications.show({ message: `${version.name}@${alias} is version ${version.version}.` });
+      onClose();
+      void client.invalidateQueries({ queryKey: datasetsKey });
+    },
   });
+  return (
+    <NameDialog
+      title={`Point an alias to ${labelOf(version)}`}
+      description="Jobs that are submitted from now on read this version by it. Jobs that were submitted do not change."
+      pattern="[a-z][a-z0-9\-]*"
+      rule="Lower-case letters, digits and -, beginning with a letter"
+      maxLength={63}
+      action="Point"
+      busy={point.isPending}
+      error={point.error}
+      onCreate={point.mutate}
+      onClose={onClose}
+    />
+  );
+}
+
+function Aliases({ version }: { version: Dataset }) {
+  const client = useQueryClient();
   const remove = useMutation({
     mutationFn: (alias: string) => removeDatasetAlias(version.id, alias),
-    onSuccess: (_, alias) => done(`The alias ${alias} is removed.`),
+    onSuccess: (_, alias) => notifications.show({ message: `The alias ${alias} is removed.` }),
+    onError: (error) => notifications.show({ message: error.message, color: "red", autoClose: false }),
+    onSettled: () => client.invalidateQueries({ queryKey: datasetsKey }),
   });
-  const send = (event: SubmitEvent<HTMLFormElement>) => point.mutate(fieldsOf(event)("alias"));
-  const error = point.error ?? remove.error;
   return (
-    <Modal opened onClose={onClose} title={`Aliases of ${labelOf(version)}`} centered>
-      <form onSubmit={send}>
-        <Stack>
-          {version.aliases.map((alias) => (
-            <Group key={alias} justify="space-between">
-              <Text size="sm">{alias}</Text>
-              <Button size="compact-sm" variant="default" onClick={() => remove.mutate(alias)} disabled={remove.isPending}>
-                Remove {alias}
-              </Button>
-            </Group>
-          ))}
-          <TextInput
-            name="alias"
-            label="Point an alias to this version"
-            description="Jobs that are submitted from now on read this version by it. Jobs that were submitted do not change."
-            placeholder="reviewed"
-            pattern="[a-z][a-z0-9\-]*"
-            title="Lower-case letters, digits and -, beginning with a letter"
-            maxLength={63}
-            required
-            withAsterisk={false}
-            data-autofocus
+    <Group gap="xs">
+      {version.aliases.map((alias) => (
+        <Group key={alias} gap={2} wrap="nowrap">
+          <Pill tone="muted">{alias}</Pill>
+          <CloseButton
+            size="xs"
+            aria-label={`Remove the alias ${alias}`}
+            disabled={remove.isPending}
+            onClick={() => remove.mutate(alias)}
           />
-          {error ? <ProblemNotice error={error} /> : null}
-          <Group justify="flex-end">
-            <Button variant="default" onClick={onClose}>
-              Cancel
-            </Button>
-            <Button type="submit" loading={point.isPending}>
-              Point
-            </Button>
-          </Group>
-        </Stack>
-      </form>
-    </Modal>
+        </Group>
+      ))}
+    </Group>
   );
 }
