@@ -1,8 +1,8 @@
 """Versions of uploaded data sets: numbered uploads of one name, and aliases, each of which names one version.
 
 A version is a row of its own, with its own key, tokenised forms and reports, and never changes. Numbers of deleted
-versions are not used again, so a number never comes to mean other data. Numbers are given under the lock on the team;
-a version is locked against its deletion while an alias is pointed to it.
+versions are not used again, so a number never comes to mean other data. Numbers are given, and aliases moved, under the
+lock on the team; a version is locked against its deletion while an alias is pointed to it.
 """
 
 from difflib import get_close_matches
@@ -119,7 +119,8 @@ def remove_alias(version: Dataset, name: str, actor: User) -> None:
 
 
 def _locked(version: Dataset) -> Dataset:
-    """Return a version, locked against its deletion. Raise NotFound if it is deleted."""
+    """Return a version, locked against its deletion, after its team. Raise NotFound if it is deleted."""
+    Team.objects.select_for_update(no_key=True).get(pk=version.team_id)
     rows = Dataset.objects.select_for_update(no_key=True, of=("self",)).select_related("team")
     row = rows.filter(pk=version.pk, deletion=None).first()
     if row is None:
