@@ -116,7 +116,7 @@ export interface Upload {
 export function uploadDataset({ team, name, format, textField, isNewVersion, file }: Upload): Promise<Dataset> {
   return request<Dataset>("/datasets", {
     method: "POST",
-    query: { team, name, format, text_field: textField, ...(isNewVersion ? { new_version: true } : {}) },
+    query: { team, name, format, text_field: textField, new_version: isNewVersion ? "true" : null },
     body: file,
     headers: { "Content-Type": isParquet(file.name, format) ? "application/vnd.apache.parquet" : "text/plain" },
   });

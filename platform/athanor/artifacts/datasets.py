@@ -44,15 +44,15 @@ def resolve_sources(team: Team, sources: Mapping[str, str]) -> list[Dataset]:
     problems: list[FieldProblem] = []
     for pointer, source in sources.items():
         try:
-            row = resolve(team, source)
+            named = resolve(team, source)
         except Invalid as error:
             problems += [replace(problem, pointer=pointer) for problem in error.problems]
             continue
-        first = next((known for known, other in found.items() if other == row), None)
+        first = next((known for known, other in found.items() if other == named), None)
         if first is not None and sources[first] != source:
-            detail = f"{sources[first]} and {source} are the same version, {row.spec_source}; name it once"
+            detail = f"{sources[first]} and {source} are the same version, {named.spec_source}; name it once"
             problems.append(FieldProblem(pointer, "conflict", detail))
-        found[pointer] = row
+        found[pointer] = named
     if problems:
         detail = problems[0].detail
         raise Invalid("invalid_spec", detail, remedy=detail, problems=tuple(problems))

@@ -2,7 +2,8 @@ import { screen, waitFor, within } from "@testing-library/react";
 import { describe, expect, it } from "vitest";
 
 import { DatasetPage } from "@/features/datasets/components/dataset-page";
-import { dataset, inspection, job, jobSummary, page } from "@/testing/documents";
+import { dataset, inspection } from "@/testing/dataset-documents";
+import { job, jobSummary, page } from "@/testing/documents";
 import { render } from "@/testing/render";
 import { server } from "@/testing/server";
 

@@ -3,7 +3,8 @@ import { describe, expect, it } from "vitest";
 
 import type { DataReport } from "@/api/types";
 import { ReportPanel } from "@/features/datasets/components/report-panel";
-import { dataset, job } from "@/testing/documents";
+import { dataset } from "@/testing/dataset-documents";
+import { job } from "@/testing/documents";
 import { render } from "@/testing/render";
 import { server } from "@/testing/server";
 

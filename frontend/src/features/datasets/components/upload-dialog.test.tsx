@@ -3,7 +3,8 @@ import { beforeEach, describe, expect, it, vi } from "vitest";
 
 import { UploadDialog } from "@/features/datasets/components/upload-dialog";
 import type { Dataset } from "@/api/types";
-import { dataset, inspection, job, session } from "@/testing/documents";
+import { dataset, inspection } from "@/testing/dataset-documents";
+import { job, session } from "@/testing/documents";
 import { render } from "@/testing/render";
 import { refuse, server } from "@/testing/server";
 

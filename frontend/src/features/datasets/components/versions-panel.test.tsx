@@ -2,7 +2,8 @@ import { screen, waitFor, within } from "@testing-library/react";
 import { beforeEach, describe, expect, it } from "vitest";
 
 import { VersionsPanel } from "@/features/datasets/components/versions-panel";
-import { dataset, page } from "@/testing/documents";
+import { dataset } from "@/testing/dataset-documents";
+import { page } from "@/testing/documents";
 import { render } from "@/testing/render";
 import { server } from "@/testing/server";
 
