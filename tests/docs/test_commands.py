@@ -257,6 +257,7 @@ def test_every_block_of_shell_is_marked_and_every_exception_is_needed() -> None:
                 "retry-requests",
                 "sign-and-verify",
                 "submit-from-a-pipeline",
+                "version-your-data",
             )  # fmt: skip
         ),
         *(
