@@ -86,7 +86,7 @@ def test_what_is_requested(reference: str, of: str, athanor: Any, server: Any, a
     }  # fmt: skip
     server.answer("GET /api/v1/models", answer({"items": [model], "next_cursor": None}))
     server.answer("GET /api/v1/models/mdl_1/versions/3", answer({"number": 3, "model": model}))
-    books = {"id": "dset_1", "name": "books"}
+    books = {"id": "dset_1", "name": "books", "version": 1, "aliases": [], "team": {"id": "team_1"}}
     server.answer("GET /api/v1/datasets", answer({"items": [books], "next_cursor": None}))
     shown = athanor("lineage", reference, "--json")
     assert shown.returncode == 0, shown.stderr

@@ -31,7 +31,7 @@ RULES = {
     r"ALTER COLUMN \S+ DROP DEFAULT\b": "the version before inserts rows without the column: use db_default",
     r"ADD COLUMN (?!.*\bDEFAULT\b).*\bNOT NULL\b": "the version before inserts rows without it: use db_default",
     r"CREATE (UNIQUE )?INDEX (?!CONCURRENTLY)": "writes wait until it is built: use AddIndexConcurrently",
-    r"ADD CONSTRAINT .*\b(UNIQUE|EXCLUDE)\b": "writes wait until its index is built: build it concurrently before",
+    r"ADD CONSTRAINT (?!.*\bUSING INDEX\b).*\b(UNIQUE|EXCLUDE)\b": "writes wait for its index: build that before",
     r"ADD CONSTRAINT (?!.*NOT VALID).*\bCHECK\b": "it scans the table under a lock: use AddConstraintNotValid",
 }
 TABLE = re.compile(r'(?:ALTER TABLE|CREATE TABLE|DROP TABLE|INDEX .*? ON)\s+(?:ONLY\s+|IF EXISTS\s+)*"?(\w+)"?')
@@ -74,12 +74,14 @@ BAD = (
     RunSQL("ALTER TABLE webhooks_webhook ALTER COLUMN name SET NOT NULL"),
     RunSQL("ALTER TABLE webhooks_webhook ADD CONSTRAINT c CHECK (position > 0)"),
     RunSQL("ALTER TABLE webhooks_webhook RENAME COLUMN name TO title"),
+    RunSQL("ALTER TABLE webhooks_webhook ADD CONSTRAINT c UNIQUE (url)"),
 )
 GOOD = (
     AddField("webhook", "a", models.IntegerField(db_default=0)),
     AddField("webhook", "a", models.IntegerField(null=True)),
     RunSQL("ALTER TABLE webhooks_webhook ADD CONSTRAINT c CHECK (position > 0) NOT VALID"),
     RunSQL("CREATE INDEX CONCURRENTLY by_url ON webhooks_webhook (url)"),
+    RunSQL("ALTER TABLE webhooks_webhook ADD CONSTRAINT c UNIQUE USING INDEX by_url"),
     RunSQL("CREATE TABLE new (id int NOT NULL); CREATE INDEX i ON new (id)"),
 )
 

@@ -259,6 +259,7 @@ def test_every_block_of_shell_is_marked_and_every_exception_is_needed() -> None:
                 "retry-requests",
                 "sign-and-verify",
                 "submit-from-a-pipeline",
+                "version-your-data",
             )  # fmt: skip
         ),
         *(
@@ -400,6 +401,17 @@ def test_the_commands_of_alerts(reader: Reader) -> None:
     assert "budget_used" in rules
     assert shown["athanor alert read"].strip() == "0 unread"
     assert "Europe/Berlin" in shown["athanor alert preferences --digest-at none --critical-immediately"]
+
+
+def test_the_commands_of_versions_of_data(reader: Reader) -> None:
+    rows = [json.dumps({"text": f"line {number}"}) + "\n" for number in range(5)]
+    (reader.folder / "books.jsonl").write_text("".join(rows[:4]))
+    (reader.folder / "corrected.jsonl").write_text("".join(rows[1:]))
+    shown = reader.follow_page("docs/how-to/version-your-data.md")
+    compared = shown["athanor dataset diff books@1 books@reviewed"]
+    assert "rows       1 added, 1 removed, 3 common" in compared
+    assert "1 removed: books.jsonl" in compared
+    assert "dataset books@1" in shown["athanor delete dataset:books@1 --preview"]
 
 
 def test_the_commands_of_the_registry(stack: Stack, reader: Reader) -> None:

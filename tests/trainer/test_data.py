@@ -27,6 +27,7 @@ from trainer.data.documents import (
     read_documents,
 )
 from trainer.data.prepare import DocumentCount, Preparation, Split, divide_into_units
+from trainer.data.raw_objects import files_of_part
 from trainer.data.shards import DatasetIndex, DocumentLengths, file_names, token_dtype
 from trainer.data.tokenizer import EvenSample, ExistingTokenizer, ids_before_text, join_samples, train_tokenizer
 from trainer.errors import TrainerError
@@ -383,3 +384,27 @@ def test_joined_samples_are_even_in_every_unit_and_bounded(units: list[list[int]
     )}  # fmt: skip
     assert strides, "one stride for all"
     assert sum(map(len, joined)) <= limit or len(joined) <= len(units)
+
+
+@pytest.mark.parametrize(
+    ("sources", "files", "expected"),
+    [
+        (("a", "b"), ("a.txt", "a.jsonl", "b.txt"), (["a.txt", "a.jsonl"], ["b.txt"])),
+        (("a@2", "b"), ("a.txt", "b.txt"), (["a.txt"], ["b.txt"])),
+        (("a@2", "a"), ("a@2.txt", "a.txt"), (["a@2.txt"], ["a.txt"])),
+        (("a@2", "a@1"), ("a.txt",), ([], [])),
+        (("a@2",), ("any.txt",), (["any.txt"],)),
+    ],
+)
+def test_local_files_of_a_version_are_found_by_its_name(
+    sources: tuple[str, ...], files: tuple[str, ...], expected: tuple[list[str], ...]
+) -> None:
+    parts = [MixturePart(source=f"dataset:{source}") for source in sources]
+    found = [files_of_part(parts, number, [Path(file) for file in files]) for number in range(len(parts))]
+    assert [[path.name for path in paths] for paths in found] == list(expected)
+
+
+@pytest.mark.parametrize("which", ["0", "01", "1234567890", "Two", "-a", ""])
+def test_what_is_neither_number_nor_alias_names_no_version(which: str) -> None:
+    with pytest.raises(ValidationError, match="dataset:NAME@NUMBER"):
+        MixturePart(source=f"dataset:a@{which}")

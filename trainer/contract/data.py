@@ -12,9 +12,10 @@ from trainer.contract.units import SIZE
 Source = Annotated[
     str,
     Pattern(
-        r"^(builtin:python-stdlib|dataset:[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+        r"^(builtin:python-stdlib|dataset:[A-Za-z0-9][A-Za-z0-9._-]{0,99}(@([1-9][0-9]{0,8}|[a-z][a-z0-9-]{0,62}))?"
         r"|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/?.*)$",
-        "builtin:python-stdlib, dataset:NAME of an uploaded data set, or s3://bucket/prefix",
+        "builtin:python-stdlib, dataset:NAME, dataset:NAME@NUMBER or dataset:NAME@ALIAS of an uploaded data set, or "
+        "s3://bucket/prefix",
     ),
 ]
 Format = Literal["auto", "text", "jsonl", "parquet", "chat", "preference", "unpaired"]
@@ -29,8 +30,9 @@ class MixturePart(SpecModel):
     """One of several sources."""
 
     source: Annotated[Source, Field(examples=["dataset:my-corpus"])]
-    """`builtin:python-stdlib`, `dataset:NAME` for an uploaded data set of the team, or `s3://bucket/prefix` in a bucket
-    that an administrator has granted to the team. Each source may occur once."""
+    """`builtin:python-stdlib`, `dataset:NAME` for an uploaded data set of the team (its newest version; `@NUMBER` or
+    `@ALIAS` after the name for another one), or `s3://bucket/prefix` in a bucket that an administrator has granted to
+    the team. Each source may occur once."""
     weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
     """Share of the training samples that come from this source, relative to the sum of all weights."""
     format: Format = "auto"
@@ -54,7 +56,9 @@ class DataSpec(CheckedModel):
 
     source: Annotated[Source | None, Field(examples=["builtin:python-stdlib"])] = None
     """`builtin:python-stdlib`, `dataset:NAME` for an uploaded data set of the team, or `s3://bucket/prefix` in a bucket
-    that an administrator has granted to the team. Give either `source` or `mixture`."""
+    that an administrator has granted to the team. `dataset:NAME` is the newest version, `dataset:NAME@NUMBER` the one
+    with this number, `dataset:NAME@ALIAS` the one that the alias names; which one is fixed when the job is submitted.
+    Give either `source` or `mixture`."""
     format: Format = "auto"
     """Format of the files. `auto` goes by the name: `.jsonl` and `.ndjson` are `jsonl`, `.parquet` and `.pq` are
     `parquet`, and all others `text`. `chat` reads JSON lines in which `messages` are a conversation, with a `role` and

@@ -47,11 +47,13 @@ class EvaluationTask(CheckedModel):
     which it is by the log-likelihood per byte of the choice (`accuracy_normalised`). `generation`: the model continues
     each prompt, always with the likeliest token, and its answers are scored by `scores`."""
     source: Annotated[Source, Field(examples=["dataset:held-out"])]
-    """`dataset:NAME` for an uploaded data set of the team, `s3://bucket/prefix` in a bucket that an administrator has
-    granted to the team, or `builtin:python-stdlib`. Each source may occur once. All of its documents are used. For
-    `multiple_choice` it has JSON lines with `question` (text), `choices` (a list of texts) and `answer` (the number of
-    the right choice, 0 for the first). For `generation` it has JSON lines with `prompt` (text) or `messages` (a
-    conversation that ends with a message of the user), and `answer` (the reference answer, or a list of them)."""
+    """`dataset:NAME` for an uploaded data set of the team (or `dataset:NAME@NUMBER`, `dataset:NAME@ALIAS` for one of
+    its versions), `s3://bucket/prefix` in a bucket that an administrator has granted to the team, or
+    `builtin:python-stdlib`. Which version is fixed when the job is submitted. Each source may occur once. All of its
+    documents are used. For `multiple_choice` it has JSON lines with `question` (text), `choices` (a list of texts) and
+    `answer` (the number of the right choice, 0 for the first). For `generation` it has JSON lines with `prompt` (text)
+    or `messages` (a conversation that ends with a message of the user), and `answer` (the reference answer, or a list
+    of them)."""
     format: Literal["auto", "text", "jsonl", "parquet", "chat"] = "auto"
     """Format of the files of kind `loss`, as in `training.data`. Of conversations (`chat`) only the assistant's answers
     count. Ignored by the other kinds."""

@@ -56,10 +56,17 @@ def until_stopped(objects: Objects, is_stopping: Callable[[], bool]) -> Objects:
 
 
 def files_of_part(parts: list[MixturePart], number: int, local_files: list[Path]) -> list[Path]:
-    """Return the local files of a part: NAME.* for the source dataset:NAME of a mixture, all for a single source."""
+    """Return the local files of a part: NAME.* for the source dataset:NAME of a mixture, all for a single source.
+
+    Those of a version, such as dataset:NAME@2, are NAME@2.*, or NAME.* if no other part is of the same data set.
+    """
     if len(parts) == 1 or not local_files:
         return local_files
-    return [path for path in local_files if f"dataset:{path.stem}" == parts[number].source]
+    names = [part.source.partition("@")[0] for part in parts]
+    found = [path for path in local_files if f"dataset:{path.stem}" == parts[number].source]
+    if found or names.count(names[number]) > 1:
+        return found
+    return [path for path in local_files if f"dataset:{path.stem}" == names[number]]
 
 
 class _LocalFiles:

@@ -2,7 +2,7 @@ import { queryOptions } from "@tanstack/react-query";
 
 import { request } from "@/api/client";
 import { submitJob } from "@/api/jobs";
-import type { DataReport, Dataset, DatasetDetail, Inspection, Job, JobSummary, Page } from "@/api/types";
+import type { DataReport, Dataset, DatasetDetail, DatasetDiff, Inspection, Job, JobSummary, Page } from "@/api/types";
 import { isFinal } from "@/lib/status";
 import { uniqueKey } from "@/lib/unique-key";
 
@@ -27,6 +27,35 @@ export function datasetQuery(id: string) {
     queryFn: ({ signal }) => request<DatasetDetail>(`/datasets/${encodeURIComponent(id)}`, { signal }),
     refetchInterval: (query) => (query.state.data?.preparation.state === "running" ? RUNNING_MS : false),
   });
+}
+
+/** All versions of a data set. */
+export function versionsQuery({ name, team }: Pick<Dataset, "name" | "team">) {
+  return queryOptions({
+    queryKey: [...datasetsKey, "versions", team.id, name],
+    queryFn: ({ signal }) =>
+      request<Page<Dataset>>("/datasets", { query: { name, team: team.name, versions: "all", limit: 200 }, signal }),
+  });
+}
+
+/** What a version has that another one has not, and the other way round. */
+export function diffQuery(before: string, after: string) {
+  return queryOptions({
+    queryKey: [...datasetsKey, after, "diff", before],
+    queryFn: ({ signal }) =>
+      request<DatasetDiff>(`/datasets/${encodeURIComponent(after)}/diff`, { query: { from: before }, signal }),
+    staleTime: Infinity, // versions never change, and each reading is audited
+    retry: false,
+  });
+}
+
+/** Points an alias of the data set to this version. */
+export function pointDatasetAlias(id: string, alias: string): Promise<Dataset> {
+  return request(`/datasets/${encodeURIComponent(id)}/aliases/${encodeURIComponent(alias)}`, { method: "PUT" });
+}
+
+export function removeDatasetAlias(id: string, alias: string): Promise<void> {
+  return request(`/datasets/${encodeURIComponent(id)}/aliases/${encodeURIComponent(alias)}`, { method: "DELETE" });
 }
 
 export function previewQuery(id: string) {
@@ -79,14 +108,15 @@ export interface Upload {
   name: string;
   format: string;
   textField: string;
+  isNewVersion: boolean;
   file: File;
 }
 
 /** The file is the body as it is: the browser streams it from the disk, however large. */
-export function uploadDataset({ team, name, format, textField, file }: Upload): Promise<Dataset> {
+export function uploadDataset({ team, name, format, textField, isNewVersion, file }: Upload): Promise<Dataset> {
   return request<Dataset>("/datasets", {
     method: "POST",
-    query: { team, name, format, text_field: textField },
+    query: { team, name, format, text_field: textField, new_version: isNewVersion ? "true" : null },
     body: file,
     headers: { "Content-Type": isParquet(file.name, format) ? "application/vnd.apache.parquet" : "text/plain" },
   });
@@ -96,23 +126,29 @@ function isParquet(name: string, format: string): boolean {
   return format === "parquet" || (format === "auto" && /\.(parquet|pq)$/i.test(name));
 }
 
+/** `report-books-2` for `dataset:books@2`. */
+function jobName(what: string, dataset: Pick<Dataset, "spec_source">): string {
+  const source = dataset.spec_source.replace(/^dataset:/, "");
+  return `${what}-${source}`.replaceAll(/[^A-Za-z0-9._-]/g, "-").slice(0, 100);
+}
+
 /** The job that tokenises it, with the default tokenizer; without, the first job that needs it does. */
-export function prepareDataset({ name, team }: Pick<Dataset, "name" | "team">): Promise<Job> {
+export function prepareDataset(dataset: Pick<Dataset, "spec_source" | "team">): Promise<Job> {
   const spec = {
     version: 1,
-    name: `prepare-${name}`.slice(0, 100),
-    team: team.name,
-    prepare: { data: { source: `dataset:${name}` } },
+    name: jobName("prepare", dataset),
+    team: dataset.team.name,
+    prepare: { data: { source: dataset.spec_source } },
   };
   return submitJob(spec, uniqueKey());
 }
 
 /** The job that makes a data report, with the default tokenizer. */
-export function reportOnDataset(dataset: Pick<Dataset, "format" | "name" | "spec_source" | "team">, length: number): Promise<Job> {
+export function reportOnDataset(dataset: Pick<Dataset, "format" | "spec_source" | "team">, length: number): Promise<Job> {
   const pairs = { format: "preference", packing: "documents", long_documents: "drop" };
   const spec = {
     version: 1,
-    name: `report-${dataset.name}`.replaceAll(/[^A-Za-z0-9._-]/g, "-").slice(0, 100),
+    name: jobName("report", dataset),
     team: dataset.team.name,
     prepare: {
       data: { source: dataset.spec_source, ...(dataset.format === "preference" ? pairs : {}) },

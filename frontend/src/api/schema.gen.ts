@@ -999,7 +999,7 @@ export interface paths {
         put?: never;
         /**
          * Upload a data set
-         * @description Stores the body, which is streamed and may be of any size up to the team's storage limit: one file, a multipart form with the field `file`, or a tar archive of files. The content is encrypted before it is stored. Needs the role member in the team.
+         * @description Stores the body, which is streamed and may be of any size up to the team's storage limit: one file, a multipart form with the field `file`, or a tar archive of files. The content is encrypted before it is stored, and never changes: other content is a new version. Needs the role member in the team.
          */
         post: operations["datasets_upload"];
         delete?: never;
@@ -1024,9 +1024,33 @@ export interface paths {
         post?: never;
         /**
          * Delete a data set
-         * @description Deletes the data set and its tokenised forms. One that an unfinished job needs is refused with 409. The deletion can be undone until the undo window ends. Needs the role member in the team, and the role admin for `permanently`.
+         * @description Deletes this version of the data set and its tokenised forms. One that an unfinished job needs, or that an alias names, is refused with 409. The deletion can be undone until the undo window ends. Needs the role member in the team, and the role admin for `permanently`.
          */
         delete: operations["datasets_delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/datasets/{dataset_id}/aliases/{alias}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Point an alias to a version of a data set
+         * @description Creates the alias, or moves it here from the version of the same data set that it names. Jobs that are submitted later with `dataset:NAME@ALIAS` read this version. Recorded in the audit trail. Safe to repeat. Needs the role member in the team.
+         */
+        put: operations["datasets_alias_set"];
+        post?: never;
+        /**
+         * Remove an alias of a version of a data set
+         * @description The version stays. Returns 404 if the alias names another version. Recorded in the audit trail. Needs the role member in the team.
+         */
+        delete: operations["datasets_alias_remove"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1044,6 +1068,26 @@ export interface paths {
          * @description Returns what deleting would remove and which jobs depend on it. Nothing is deleted.
          */
         get: operations["datasets_deletion_preview"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/datasets/{dataset_id}/diff": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Compare a version of a data set with another one
+         * @description Returns which files, and how many rows, only one of the two has. For this both are decrypted, if neither has more than 128 MiB; of larger ones names and sizes of files are compared. Rows are the lines of text and JSON lines, up to 250,000 different ones. The request is recorded in the audit trail. A token needs the scope `artifacts`.
+         */
+        get: operations["datasets_diff"];
         put?: never;
         post?: never;
         delete?: never;
@@ -4967,7 +5011,9 @@ export interface components {
             /**
              * Source
              * @description `builtin:python-stdlib`, `dataset:NAME` for an uploaded data set of the team, or `s3://bucket/prefix` in a bucket
-             *     that an administrator has granted to the team. Give either `source` or `mixture`.
+             *     that an administrator has granted to the team. `dataset:NAME` is the newest version, `dataset:NAME@NUMBER` the one
+             *     with this number, `dataset:NAME@ALIAS` the one that the alias names; which one is fixed when the job is submitted.
+             *     Give either `source` or `mixture`.
              * @default null
              * @example builtin:python-stdlib
              */
@@ -5057,7 +5103,7 @@ export interface components {
              */
             cache_bytes: number | string;
         };
-        /** @description Text of a team to train on. */
+        /** @description Text of a team to train on: of an upload, one version. */
         Dataset: {
             /** @description Identifier. It never changes and is never reused. */
             id: string;
@@ -5065,7 +5111,11 @@ export interface components {
             team: components["schemas"]["Named"];
             /** @description Name within the team. Jobs name the data set by it. */
             name: string;
-            /** @description What a spec writes in `source` to train on it. */
+            /** @description Number of the version, which is not used again after its deletion. 1 for data that is not an upload. */
+            version: number;
+            /** @description Aliases that name this version. */
+            aliases: string[];
+            /** @description What a spec writes in `source` to train on this version. */
             spec_source: string;
             /** @description `sealed` for an upload, which is stored encrypted; `plain` for an S3 prefix that is read in place; `builtin` for text of the platform. */
             origin: string;
@@ -5097,7 +5147,11 @@ export interface components {
             team: components["schemas"]["Named"];
             /** @description Name within the team. Jobs name the data set by it. */
             name: string;
-            /** @description What a spec writes in `source` to train on it. */
+            /** @description Number of the version, which is not used again after its deletion. 1 for data that is not an upload. */
+            version: number;
+            /** @description Aliases that name this version. */
+            aliases: string[];
+            /** @description What a spec writes in `source` to train on this version. */
             spec_source: string;
             /** @description `sealed` for an upload, which is stored encrypted; `plain` for an S3 prefix that is read in place; `builtin` for text of the platform. */
             origin: string;
@@ -5178,7 +5232,7 @@ export interface components {
             kind: components["schemas"]["DeletionKindEnum"];
             /** @description Id of what was deleted. */
             target: string;
-            /** @description Name of what was deleted. */
+            /** @description Name of what was deleted, of a version of a data set `NAME@NUMBER`. */
             name: string;
             /** @description Bytes that the deletion releases when the objects are removed. */
             size_bytes: number;
@@ -5226,8 +5280,10 @@ export interface components {
             blocked_by: components["schemas"]["Dependent"][];
             /** @description Finished jobs that refer to it. Their records stay. At most 20 are listed. */
             used_by: components["schemas"]["Dependent"][];
-            /** @description Versions of models, as `NAME@NUMBER`. Their files stay; an artifact that is one of them cannot be deleted. */
+            /** @description Versions of models, as `NAME@NUMBER`. Their files stay; an artifact that is one of them cannot be deleted. Of a data set: those that jobs on it have exported. */
             registered: string[];
+            /** @description Aliases that name a version of a data set. While there are any, it cannot be deleted. */
+            aliases: string[];
             /** @description Days during which the deletion can be undone. */
             undo_days: number;
             /** @description What else a project or a team contains: a number by kind, such as jobs, members, secrets or budgets. */
@@ -5290,6 +5346,40 @@ export interface components {
         };
         /** @enum {string} */
         DesiredEnum: "run" | "pause" | "stop";
+        /** @description The difference between two versions. Files are compared by their names. */
+        Diff: {
+            /** @description The first version, named by `from`. */
+            before: components["schemas"]["DiffSide"];
+            /** @description The second version. */
+            after: components["schemas"]["DiffSide"];
+            /** @description Files that only the second version has. */
+            added: string[];
+            /** @description Files that only the first version has. */
+            removed: string[];
+            /** @description Files of both with different content. */
+            changed: string[];
+            /** @description Files of both with equal content. */
+            same: string[];
+            /** @description Files of both, of equal size, of which no content was compared. */
+            unknown: string[];
+            /** @description Differences of rows. Null if they were not compared. */
+            rows: components["schemas"]["RowCounts"] | null;
+            /** @description Why something was not compared. Empty if everything was. */
+            note: string;
+        };
+        /** @description A version that is compared. */
+        DiffSide: {
+            /** @description Identifier. It never changes and is never reused. */
+            id: string;
+            /** @description Name of the data set. */
+            name: string;
+            /** @description Number of the version. */
+            version: number;
+            /** @description Size in bytes. */
+            size_bytes: number;
+            /** @description Number of documents. Null if it is not known. */
+            documents: number | null;
+        };
         /** @description A result minus that of the version that is compared with. */
         Difference: {
             /**
@@ -5679,11 +5769,13 @@ export interface components {
             kind: components["schemas"]["EvaluationTaskKindEnum"];
             /**
              * Source
-             * @description `dataset:NAME` for an uploaded data set of the team, `s3://bucket/prefix` in a bucket that an administrator has
-             *     granted to the team, or `builtin:python-stdlib`. Each source may occur once. All of its documents are used. For
-             *     `multiple_choice` it has JSON lines with `question` (text), `choices` (a list of texts) and `answer` (the number of
-             *     the right choice, 0 for the first). For `generation` it has JSON lines with `prompt` (text) or `messages` (a
-             *     conversation that ends with a message of the user), and `answer` (the reference answer, or a list of them).
+             * @description `dataset:NAME` for an uploaded data set of the team (or `dataset:NAME@NUMBER`, `dataset:NAME@ALIAS` for one of
+             *     its versions), `s3://bucket/prefix` in a bucket that an administrator has granted to the team, or
+             *     `builtin:python-stdlib`. Which version is fixed when the job is submitted. Each source may occur once. All of its
+             *     documents are used. For `multiple_choice` it has JSON lines with `question` (text), `choices` (a list of texts) and
+             *     `answer` (the number of the right choice, 0 for the first). For `generation` it has JSON lines with `prompt` (text)
+             *     or `messages` (a conversation that ends with a message of the user), and `answer` (the reference answer, or a list
+             *     of them).
              * @example dataset:held-out
              */
             source: string;
@@ -7691,8 +7783,9 @@ export interface components {
         MixturePart: {
             /**
              * Source
-             * @description `builtin:python-stdlib`, `dataset:NAME` for an uploaded data set of the team, or `s3://bucket/prefix` in a bucket
-             *     that an administrator has granted to the team. Each source may occur once.
+             * @description `builtin:python-stdlib`, `dataset:NAME` for an uploaded data set of the team (its newest version; `@NUMBER` or
+             *     `@ALIAS` after the name for another one), or `s3://bucket/prefix` in a bucket that an administrator has granted to
+             *     the team. Each source may occur once.
              * @example dataset:my-corpus
              */
             source: string;
@@ -11250,6 +11343,15 @@ export interface components {
         };
         /** @enum {string} */
         RopeScalingKindEnum: "llama3" | "linear" | "yarn" | "longrope";
+        /** @description Numbers of rows: lines that are not blank. Two are equal if their bytes are, without spaces around them. */
+        RowCounts: {
+            /** @description Rows that only the second version has. */
+            added: number;
+            /** @description Rows that only the first version has. */
+            removed: number;
+            /** @description Rows of both. A row that occurs several times counts as often. */
+            common: number;
+        };
         /** @enum {string} */
         ScaleEnum: "rms" | "spectral";
         /**
@@ -21141,8 +21243,12 @@ export interface operations {
                 fields?: string;
                 /** @description Maximum number of items per page. */
                 limit?: number;
+                /** @description Only data sets with this name. */
+                name?: string;
                 /** @description Only data sets of the team with this name. */
                 team?: string;
+                /** @description `newest`: the newest version of each data set; `all`: all of them. */
+                versions?: "all" | "newest";
             };
             header?: never;
             path?: never;
@@ -21285,6 +21391,8 @@ export interface operations {
                 format?: "auto" | "chat" | "jsonl" | "parquet" | "preference" | "text" | "unpaired";
                 /** @description Name within the team. Jobs name the data set by it. */
                 name: string;
+                /** @description `true`: add the next version to the data set of this name. Without it a name that the team has used already is refused with 409. */
+                new_version?: boolean;
                 /** @description Name or id of the team. May be left out if you belong to one team only. */
                 team?: string;
                 /** @description Field of JSON lines, or column of parquet, with the text. Without it: detected. Specs that name no `text_field` read this one. */
@@ -21306,7 +21414,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Text of a team to train on. */
+            /** @description Text of a team to train on: of an upload, one version. */
             201: {
                 headers: {
                     /** @description Set when nothing was made: this is the answer of the first request with the key. */
@@ -21719,6 +21827,288 @@ export interface operations {
             };
         };
     };
+    datasets_alias_set: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the alias: lower-case letters, digits and -, beginning with a letter. */
+                alias: string;
+                /** @description Id of the data set. */
+                dataset_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Text of a team to train on: of an upload, one version. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Dataset"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    datasets_alias_remove: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the alias: lower-case letters, digits and -, beginning with a letter. */
+                alias: string;
+                /** @description Id of the data set. */
+                dataset_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description No response body. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     datasets_deletion_preview: {
         parameters: {
             query?: never;
@@ -21738,6 +22128,149 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["DeletionPreview"];
+                };
+            };
+            /** @description The body is not what its Content-Type says. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description There is no valid token or session. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Your role or your token's scopes do not allow it. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It does not exist, or you may not see it. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The Accept header allows none of the media types of this operation. */
+            406: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body did not arrive in time. */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Its present state does not allow it, or the same request is in progress; see `detail`. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description It has changed since you read it (If-Match). */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is larger than the limit of this address. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A body of this Content-Type is not accepted. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request is not valid; see `errors`. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many requests. Retry-After says when to try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A part of the platform is unavailable. Retry-After says when to try again. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    datasets_diff: {
+        parameters: {
+            query: {
+                /** @description Id of the version to compare with, as a rule an earlier one. */
+                from: string;
+            };
+            header?: never;
+            path: {
+                /** @description Id of the data set. */
+                dataset_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The difference between two versions. Files are compared by their names. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Diff"];
                 };
             };
             /** @description The body is not what its Content-Type says. */

@@ -101,6 +101,7 @@ export type LineageNode = Schemas["LineageNode"];
 export type LineageEdge = Schemas["LineageEdge"];
 export type Dataset = Schemas["Dataset"];
 export type DatasetDetail = Schemas["DatasetDetail"];
+export type DatasetDiff = Schemas["Diff"];
 export type DataReport = Schemas["DataReport"];
 export type Inspection = Schemas["Inspection"];
 export type Deletion = Schemas["Deletion"];

@@ -31,7 +31,7 @@ export function DeleteButton({ collection, id, name, size = "xs" }: DeleteButton
       void client.invalidateQueries();
     },
   });
-  const blocked = (preview.data?.blocked_by.length ?? 0) > 0;
+  const blocked = [preview.data?.blocked_by, preview.data?.aliases].some((each) => (each?.length ?? 0) > 0);
   return (
     <>
       <Button variant="subtle" color="red" size={size} onClick={open} aria-label={`Delete ${name}`}>
@@ -89,6 +89,9 @@ function Consequences({ preview }: { preview: DeletionPreview }) {
       </Text>
       {preview.registered.length > 0 ? (
         <Text size="sm">Registered models, the files of which stay: {preview.registered.join(", ")}</Text>
+      ) : null}
+      {preview.aliases.length > 0 ? (
+        <Text size="sm">Aliases name it, so it cannot be deleted yet: {preview.aliases.join(", ")}</Text>
       ) : null}
       <Jobs label="Unfinished jobs need it, so it cannot be deleted yet:" jobs={preview.blocked_by} />
       <Jobs label="Used by finished jobs, which keep their records:" jobs={preview.used_by} />

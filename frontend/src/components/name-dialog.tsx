@@ -12,6 +12,8 @@ interface NameDialogProps {
   pattern: string;
   rule: string;
   maxLength: number;
+  /** What the button says. */
+  action?: string;
   busy: boolean;
   error: Error | null;
   onCreate: (name: string) => void;
@@ -19,7 +21,8 @@ interface NameDialogProps {
 }
 
 /** Asks for the name of something new. */
-export function NameDialog({ title, description, pattern, rule, maxLength, busy, error, onCreate, onClose }: NameDialogProps) {
+export function NameDialog(props: NameDialogProps) {
+  const { title, description, pattern, rule, maxLength, action = "Create", busy, error, onCreate, onClose } = props;
   const create = (event: SubmitEvent<HTMLFormElement>) => onCreate(fieldsOf(event)("name"));
   return (
     <Modal opened onClose={onClose} title={title} centered>
@@ -43,7 +46,7 @@ export function NameDialog({ title, description, pattern, rule, maxLength, busy,
               Cancel
             </Button>
             <Button type="submit" loading={busy}>
-              Create
+              {action}
             </Button>
           </Group>
         </Stack>

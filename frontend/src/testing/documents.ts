@@ -1,9 +1,7 @@
 import type {
   Budget,
-  DatasetDetail,
   DeletionPreview,
   FullCluster,
-  Inspection,
   Invitation,
   Job,
   JobEvent,
@@ -364,36 +362,10 @@ export function deletionPreview(part: Partial<DeletionPreview> = {}): DeletionPr
     preparations: 0,
     blocked_by: [],
     registered: [],
+    aliases: [],
     used_by: [],
     undo_days: 7,
     contents: {},
     ...part,
   };
-}
-
-export function dataset(part: Partial<DatasetDetail> = {}): DatasetDetail {
-  return {
-    id: "dset_1",
-    team: { id: "team_1", name: "red" },
-    name: "chats",
-    spec_source: "dataset:chats",
-    origin: "sealed",
-    format: "chat",
-    text_field: "messages",
-    fields_with_text: [],
-    size_bytes: 2048,
-    documents: 2,
-    preparation: { state: "none", job: null, tokens: null },
-    report: null,
-    created_at: TIME,
-    created_by: "ada",
-    digest: "ab".repeat(32),
-    files: [{ path: "chats.jsonl", size_bytes: 2048 }],
-    tokenised_forms: [],
-    ...part,
-  };
-}
-
-export function inspection(part: Partial<Inspection> = {}): Inspection {
-  return { format: "text", text_field: "", fields_with_text: null, rows: ["a line"], documents: null, note: "", ...part };
 }

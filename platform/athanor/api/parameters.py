@@ -21,6 +21,15 @@ def refusal(name: str, code: str, detail: str, remedy: str = "") -> Invalid:
     return Invalid("invalid_parameter", detail, remedy=remedy or f"correct {name}", problems=(problem,))
 
 
+def read_flag(request: Request, name: str) -> bool:
+    """Return whether a query parameter is `true`; False when it is absent. Raises Invalid for another value."""
+    text = request.query_params.get(name, "false")
+    if text not in ("true", "false"):
+        detail = f"{name}={text[:40]!r} is neither true nor false"
+        raise refusal(name, "boolean", detail, f"give {name}=true, or leave it out")
+    return text == "true"
+
+
 @dataclass(frozen=True)
 class IntegerParameter:
     """A whole number within bounds. Without `default` it may be absent: `read_optional` then returns None."""

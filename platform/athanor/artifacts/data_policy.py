@@ -69,15 +69,15 @@ def refusal_before_start(job: Job) -> str:
 
 def _refusal(row: Dataset) -> str:
     """Return why the newest report of a data set does not allow training, and what to do; empty if it does."""
-    make = f"athanor dataset report {row.name} --make"
+    make = f"athanor dataset report {row} --make"
     if row.report is None:
-        return f"the team requires a data report, and {row.name} has none; make one: {make}"
+        return f"the team requires a data report, and {row} has none; make one: {make}"
     if not row.report.critical:
         return ""
     kinds = row.report.critical_kinds
     more = f" and {len(kinds) - MAX_NAMED_KINDS} more" if len(kinds) > MAX_NAMED_KINDS else ""
     return (
-        f"the team refuses data with critical findings, and the newest data report of {row.name} has "
-        f"{', '.join(kinds[:MAX_NAMED_KINDS])}{more}; see athanor dataset report {row.name}, upload corrected data "
-        "under a new name, and make its report"
+        f"the team refuses data with critical findings, and the newest data report of {row} has "
+        f"{', '.join(kinds[:MAX_NAMED_KINDS])}{more}; see athanor dataset report {row}, upload corrected data "
+        "as a new version, make its report, and submit the job again"
     )

@@ -4,7 +4,6 @@ The content is read when it is registered, so that digest and numbers of finding
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from django.db import transaction
@@ -78,17 +77,10 @@ def compared_rows(team: Team, spec: JobSpec) -> list[Dataset]:
     """
     if spec.prepare is None or spec.prepare.report is None:
         return []
-    rows, problems = [], []
-    for number, source in enumerate(spec.prepare.report.evaluation):
-        try:
-            rows.append(datasets.resolve(team, source))
-        except Invalid as error:
-            pointer = f"/prepare/report/evaluation/{number}"
-            problems += [replace(problem, pointer=pointer) for problem in error.problems]
-    if problems:
-        detail = problems[0].detail
-        raise Invalid("invalid_spec", detail, remedy=detail, problems=tuple(problems))
-    return rows
+    places = {
+        f"/prepare/report/evaluation/{number}": source for number, source in enumerate(spec.prepare.report.evaluation)
+    }
+    return datasets.resolve_sources(team, places)
 
 
 def are_registered(attempt: Attempt) -> bool:
@@ -116,8 +108,8 @@ def find(dataset: Dataset, job_id: str = "") -> DataReport:
     found = (rows.filter(job_id=job_id) if job_id else rows).order_by("-id").first()
     if found is None:
         what = f"data report by {job_id} of" if job_id else "data report of"
-        remedy = f"make one: athanor dataset report {dataset.name} --make, or a job with prepare.report"
-        raise NotFound(what, dataset.name, remedy=remedy)
+        remedy = f"make one: athanor dataset report {dataset} --make, or a job with prepare.report"
+        raise NotFound(what, str(dataset), remedy=remedy)
     return found
 
 
@@ -135,7 +127,7 @@ def read(row: DataReport, user: User) -> Content:
     except Invalid as error:
         raise Conflict(
             "data_report_damaged",
-            f"{row.id} of {row.dataset.name} is damaged in the object store: {error.message}",
+            f"{row.id} of {row.dataset} is damaged in the object store: {error.message}",
             remedy="make a new report, or restore the object from a backup",
         ) from error
 

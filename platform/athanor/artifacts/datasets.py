@@ -1,8 +1,7 @@
 """Data sets: what a spec's `data` references, and what a run receives. `uploads.py` stores new ones."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
 from django.db import transaction
@@ -10,7 +9,7 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import Team
-from athanor.artifacts import buckets, manifests, storage
+from athanor.artifacts import buckets, dataset_versions, manifests, storage
 from athanor.artifacts.models import Dataset, PreparedDataset
 from athanor.core.errors import FieldProblem, Invalid
 from athanor.core.rows import columns_of, select
@@ -28,26 +27,42 @@ BUILTIN = f"SELECT {columns_of(Dataset, 'd')} FROM artifacts_dataset d WHERE tea
 def resolve_all(team: Team, data: DataSpec, task: str) -> list[Dataset]:
     """Return the data sets of the data of a spec's `task`, one for each part.
 
-    Raise Invalid with every data set that cannot be used.
+    Raise Invalid as `resolve_sources` does.
     """
-    found: list[Dataset] = []
+    if not data.mixture:
+        return resolve_sources(team, {f"{task}/data/source": data.parts[0].source})
+    places = {f"{task}/data/mixture/{number}/source": part.source for number, part in enumerate(data.mixture)}
+    return resolve_sources(team, places)
+
+
+def resolve_sources(team: Team, sources: Mapping[str, str]) -> list[Dataset]:
+    """Return the data sets that a spec names. `sources`: as it names them, by the pointers to where it does.
+
+    Raise Invalid with every data set that cannot be used, and with each that is named twice.
+    """
+    found: dict[str, Dataset] = {}
     problems: list[FieldProblem] = []
-    for number, part in enumerate(data.parts):
+    for pointer, source in sources.items():
         try:
-            found.append(resolve(team, part.source))
+            named = resolve(team, source)
         except Invalid as error:
-            pointer = f"{task}/data/mixture/{number}/source" if data.mixture else f"{task}/data/source"
             problems += [replace(problem, pointer=pointer) for problem in error.problems]
+            continue
+        first = next((known for known, other in found.items() if other == named), None)
+        if first is not None and sources[first] != source:
+            detail = f"{sources[first]} and {source} are the same version, {named.spec_source}; name it once"
+            problems.append(FieldProblem(pointer, "conflict", detail))
+        found[pointer] = named
     if problems:
         detail = problems[0].detail
         raise Invalid("invalid_spec", detail, remedy=detail, problems=tuple(problems))
-    return found
+    return list(found.values())
 
 
 def resolve(team: Team, source: str) -> Dataset:
-    """Return the data set that a spec names.
+    """Return the data set that a spec names: of an upload the version.
 
-    Raise Invalid with the nearest name, or with why an S3 prefix cannot be used.
+    Raise Invalid with what there is instead, or with why an S3 prefix cannot be used.
     """
     if source.startswith("builtin:"):
         for row in select(Dataset, BUILTIN, [team.id, source]):
@@ -56,15 +71,31 @@ def resolve(team: Team, source: str) -> Dataset:
         return row
     if source.startswith("s3://"):
         return _plain(team, source)
-    name = source.removeprefix("dataset:")
-    known = Dataset.objects.filter(team=team, origin=Dataset.Origin.SEALED, deletion=None)
-    found = known.filter(name=name).first()
-    if found is not None:
-        return found
-    names = list(known.values_list("name", flat=True))
-    nearest = get_close_matches(name, names, n=1)
-    hint = f"did you mean dataset:{nearest[0]}?" if nearest else "upload it first: athanor dataset add"
-    raise _refused("dataset_missing", f"team {team.name} has no data set {name!r}; {hint}")
+    try:
+        return dataset_versions.find(team, source.removeprefix("dataset:"))
+    except LookupError as error:
+        raise _refused("dataset_missing", str(error)) from error
+
+
+def exact_source(source: str, row: Dataset) -> str:
+    """Return what a resolved spec has for a source: of an upload the number of the version.
+
+    A source without `@` that refers to the first version stays as it is: so jobs on data sets that have one version
+    are read by trainers and programs that know no versions.
+    """
+    is_first = row.version == 1 and "@" not in source
+    return source if row.origin != Dataset.Origin.SEALED or is_first else row.spec_source
+
+
+def with_versions(data: DataSpec, rows: list[Dataset]) -> DataSpec:
+    """Return `data` with the versions of its data sets. `rows` has the data set of each part."""
+    parts = [
+        part.model_copy(update={"source": exact_source(part.source, row)})
+        for part, row in zip(data.parts, rows, strict=True)
+    ]
+    if data.mixture:
+        return data.model_copy(update={"mixture": parts})
+    return data.model_copy(update={"source": parts[0].source})
 
 
 def with_detected_formats(data: DataSpec, rows: list[Dataset], task: str) -> DataSpec:

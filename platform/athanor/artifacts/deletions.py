@@ -53,7 +53,8 @@ class Preview:
     """What a deletion would remove, and the jobs that depend on it.
 
     `blocked_by`: unfinished jobs that need the target. `used_by`: finished jobs that refer to it and are not changed.
-    `registered`: versions of models, the artifacts of which are not deleted.
+    `registered`: versions of models, the artifacts of which are not deleted: of a data set, those that jobs on it have
+    exported. `aliases`: those that name a version of a data set.
     """
 
     kind: str
@@ -66,6 +67,7 @@ class Preview:
     blocked_by: list[Job] = field(default_factory=list)
     used_by: list[Job] = field(default_factory=list)
     registered: list[ModelVersion] = field(default_factory=list)
+    aliases: list[str] = field(default_factory=list)
     undo_days: int = 0
     contents: dict[str, int] = field(default_factory=dict)
 
@@ -94,9 +96,11 @@ def preview(target: Target) -> Preview:
         return Preview(
             Deletion.Kind.DATASET,
             target.id,
-            target.name,
+            str(target),
             target.size_bytes + sum(row.size_bytes for row in prepared) + sum(row.size_bytes for row in reports),
             preparations=prepared,
+            registered=list(_versions_of(Artifact.objects.filter(job__in=users))),
+            aliases=list(target.aliases.order_by("name").values_list("name", flat=True)),
             undo_days=days,
             contents={"data_reports": len(reports)},
             **_users(users),
@@ -174,13 +178,14 @@ def delete(target: Target, user: User, *, permanently: bool = False) -> Deletion
             team=team,
             kind=found.kind,
             target_id=found.target_id,
-            name=found.name,
+            name=target.name if isinstance(target, Dataset) else found.name,
+            version=target.version if isinstance(target, Dataset) else None,
             size_bytes=found.size_bytes,
             deleted_by=user,
             purge_after=now if permanently else now + timedelta(days=found.undo_days),
         )
         _mark(row, found)
-        if isinstance(target, Dataset):  # the name is free again
+        if isinstance(target, Dataset):  # the name is free again, the number is not (dataset_versions.next_number)
             Dataset.objects.filter(pk=target.pk).update(name=f"{target.name} {row.id}", deletion=row)
         if isinstance(target, Project):
             projects.soft_delete(target, f"deleted-{row.id}")
@@ -200,10 +205,11 @@ def restore(row: Deletion, user: User) -> Deletion:
                 "deletion_over", f"{row.id} is {row.state}", remedy="only a pending deletion can be undone; list them"
             )
         if row.kind == Deletion.Kind.DATASET:
-            if Dataset.objects.filter(team_id=row.team_id, name=row.name).exists():
+            number = row.version or 1  # deleted before versions were numbered
+            if Dataset.objects.filter(team_id=row.team_id, name=row.name, version=number).exists():
                 raise Conflict(
                     "dataset_exists",
-                    f"the team has another data set {row.name!r} by now",
+                    f"the team has another data set {row.name}@{number} by now",
                     remedy="delete that one first",
                 )
             Dataset.objects.filter(deletion=row).update(name=row.name)
@@ -333,8 +339,12 @@ def _keys(files: list[StoredFile]) -> list[str]:
 
 def _split(rows: QuerySet[Artifact]) -> tuple[list[Artifact], list[ModelVersion]]:
     """Return the artifacts that are no version of a model, and the versions that the others are."""
-    versions = ModelVersion.objects.filter(artifact__in=rows).select_related("model").order_by("model__name", "number")
-    return list(rows.filter(versions=None)), list(versions)
+    return list(rows.filter(versions=None)), list(_versions_of(rows))
+
+
+def _versions_of(rows: QuerySet[Artifact]) -> QuerySet[ModelVersion]:
+    """Return the versions of models that artifacts are."""
+    return ModelVersion.objects.filter(artifact__in=rows).select_related("model").order_by("model__name", "number")
 
 
 def _mark(row: Deletion, found: Preview) -> None:
@@ -351,6 +361,13 @@ def _users(jobs: QuerySet[Job]) -> dict[str, Any]:
 
 
 def _check_unused(found: Preview) -> None:
+    if found.aliases:
+        raise Conflict(
+            "dataset_in_use",
+            f"{found.name} has the aliases {', '.join(found.aliases)}",
+            remedy="move or remove them first: athanor dataset alias "
+            f"{found.name.partition('@')[0]} {found.aliases[0]} --remove",
+        )
     if found.kind == Deletion.Kind.ARTIFACT and found.registered:
         names = ", ".join(map(str, found.registered))
         version = found.registered[0]

@@ -306,7 +306,7 @@ class _Reader:
         for node in nodes:
             for each in dict.fromkeys(node.row.dataset_ids):
                 if each in datasets:
-                    yield datasets[each], Edge(each, node.id, _use(node.row))
+                    yield datasets[each], _use_of(datasets[each], node.row)
         forms = [_prepared(row) for row in self._prepared(dataset__in=ids)]
         by_id = {form.id: form for form in forms}
         yield from ((by_id[edge.source], edge) for edge in self._readings([node.row for node in nodes], forms))
@@ -354,7 +354,7 @@ class _Reader:
         for job in self._cut(self._users_of(nodes)):
             for each in dict.fromkeys(job.dataset_ids):
                 if each in nodes:
-                    yield _job(job), Edge(each, job.id, _use(job))
+                    yield _job(job), _use_of(nodes[each], job)
 
     def _products_of_jobs(self, nodes: list[Node]) -> Found:
         ids = [node.id for node in nodes]
@@ -504,8 +504,9 @@ def _dataset(row: Dataset) -> Node:
 
 
 def _dataset_name(row: Dataset) -> str:
-    """Return the name of a data set; of a deleted one, the name that it had."""
-    return row.deletion.name if row.deletion else row.name
+    """Return the name of a data set, of an upload with the number of the version; of a deleted one, that it had."""
+    name = row.deletion.name if row.deletion else row.name
+    return f"{name}@{row.version}" if row.origin == Dataset.Origin.SEALED else name
 
 
 def _prepared(row: PreparedDataset) -> Node:
@@ -548,6 +549,16 @@ def _use(job: Job) -> Relation:
     if job.resolved_spec.get("replay"):
         return Relation.REPLAYED_ON
     return Relation.EVALUATED_ON if job.resolved_spec.get("evaluation") else Relation.TRAINED_ON
+
+
+def _use_of(dataset: Node, job: Job) -> Edge:
+    """Return that a job uses a data set. `reference`: the alias by which its spec names the version, if it does."""
+    task = job.spec.get("training") or job.spec.get("prepare") or {}
+    data = task.get("data") or {}
+    parts = (job.spec.get("evaluation") or {}).get("tasks") or data.get("mixture") or [data]
+    written = dict(zip(job.dataset_ids, (part.get("source") or "" for part in parts), strict=False)).get(dataset.id, "")
+    is_alias = "@" in written and written.startswith("dataset:") and written != f"dataset:{dataset.name}"
+    return Edge(dataset.id, job.id, _use(job), written if is_alias else "")
 
 
 def _relation_to_base(job: Job) -> Relation:

@@ -1,11 +1,17 @@
 """Keys, secrets, data sets, checkpoints, artifacts, registered models, profiles, deletions and stored sizes."""
 
 from collections.abc import Collection
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from django.db import models
 
 from athanor.accounts.models import Team, User
+from athanor.artifacts.dataset_models import DataReport as DataReport
+from athanor.artifacts.dataset_models import Dataset as Dataset
+from athanor.artifacts.dataset_models import DatasetAlias as DatasetAlias
+from athanor.artifacts.dataset_models import PreparationClaim as PreparationClaim
+from athanor.artifacts.dataset_models import PreparedDataset as PreparedDataset
+from athanor.artifacts.deletion_models import Deletion as Deletion
 from athanor.artifacts.key_models import DataKey as DataKey
 from athanor.artifacts.key_models import SigningKey as SigningKey
 from athanor.artifacts.key_models import TeamKey as TeamKey
@@ -13,172 +19,6 @@ from athanor.artifacts.key_models import TeamSecret as TeamSecret
 from athanor.core import ids
 from athanor.core.leases import LeasedModel
 from athanor.jobs.models import Attempt, Job
-
-
-class Deletion(models.Model):
-    """Deleted data: hidden from its creation on, its objects deleted after `purge_after`."""
-
-    class Kind(models.TextChoices):
-        JOB = "job"
-        ARTIFACT = "artifact"
-        CHECKPOINT = "checkpoint"
-        DATASET = "dataset"
-        PROJECT = "project"
-        TEAM = "team"
-
-    id = models.CharField(primary_key=True, max_length=40, default=ids.deletion_id, editable=False)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="+")
-    kind = models.CharField(max_length=10, choices=Kind.choices)
-    target_id = models.CharField(max_length=40)
-    name = models.CharField(max_length=300)
-    size_bytes = models.BigIntegerField()
-    deleted_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
-    created_at = models.DateTimeField(auto_now_add=True)
-    purge_after = models.DateTimeField()
-    purge_started_at = models.DateTimeField(null=True)
-    purged_at = models.DateTimeField(null=True)
-    restored_at = models.DateTimeField(null=True)
-
-    class Meta:
-        indexes: ClassVar[list[models.Index]] = [
-            models.Index(
-                fields=["purge_after"],
-                condition=models.Q(purged_at=None, restored_at=None),
-                name="deletions_to_purge",
-            )
-        ]
-
-    def __str__(self) -> str:
-        return f"deletion of {self.target_id}"
-
-    @property
-    def state(self) -> str:
-        """Return pending (can be restored), purging, purged or restored."""
-        if self.purged_at or self.restored_at:
-            return "purged" if self.purged_at else "restored"
-        return "purging" if self.purge_started_at else "pending"
-
-
-class Dataset(models.Model):
-    """A team's data. `files` (StoredFile) is set for uploads; builtin text and S3 prefixes are listed when read."""
-
-    class Origin(models.TextChoices):
-        BUILTIN = "builtin"
-        SEALED = "sealed"
-        PLAIN = "plain"
-
-    id = models.CharField(primary_key=True, max_length=40, default=ids.dataset_id, editable=False)
-    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="datasets")
-    name = models.CharField(max_length=300)
-    origin = models.CharField(max_length=10, choices=Origin.choices)
-    format = models.CharField(max_length=10, default="auto")
-    size_bytes = models.BigIntegerField(default=0)
-    documents = models.BigIntegerField(null=True)
-    # Of an upload, as its first lines or its columns show (inspection.Inspection). `fields`: null if not known.
-    text_field = models.CharField(max_length=100, blank=True, default="", db_default="")
-    fields = models.JSONField(null=True)
-    files = models.JSONField(default=list)
-    tag = models.CharField(max_length=1000, blank=True, default="")  # of UploadManifest, for uploads
-    deletion = models.ForeignKey(Deletion, null=True, on_delete=models.PROTECT, related_name="+")
-    created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
-    created_at = models.DateTimeField(auto_now_add=True)
-
-    preparation: Any = None  # previews.Preparation, once previews.load_preparations was called
-    report: Any = None  # the newest DataReport, None without one, once data_reports.load_newest was called
-
-    class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["team", "name"], name="dataset_name_is_unique_in_a_team")
-        ]
-
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def spec_source(self) -> str:
-        """Return what a spec writes in `source` to train on this data set."""
-        return f"dataset:{self.name}" if self.origin == self.Origin.SEALED else self.name
-
-
-class PreparedDataset(models.Model):
-    """A data set tokenised by one recipe (trainer.contract.recipe), for later jobs of the team to use.
-
-    No further attempt receives a discarded form; attempts that have it may read it until they end.
-    """
-
-    dataset = models.ForeignKey(Dataset, on_delete=models.CASCADE, related_name="prepared")
-    recipe = models.CharField(max_length=64)
-    manifest = models.JSONField()
-    size_bytes = models.BigIntegerField(default=0)
-    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="+")
-    created_at = models.DateTimeField(auto_now_add=True)
-    forgotten_at = models.DateTimeField(null=True)
-
-    class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(
-                fields=["dataset", "recipe"],
-                condition=models.Q(forgotten_at__isnull=True),
-                name="one_known_preparation_per_recipe",
-            )
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.dataset_id} by {self.recipe[:12]}"
-
-
-class DataReport(models.Model):
-    """The data report of a data set (trainer.contract.data_report), made by a job and encrypted with the data set's
-    key. It is deleted with the data set.
-
-    `digest`, and the numbers of kinds of findings by severity, are those of the content, which was read when it was
-    registered.
-    """
-
-    id = models.CharField(primary_key=True, max_length=40, default=ids.data_report_id, editable=False)
-    dataset = models.ForeignKey(Dataset, on_delete=models.CASCADE, related_name="reports")
-    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="+")
-    attempt = models.ForeignKey(Attempt, on_delete=models.PROTECT, related_name="+")
-    manifest = models.JSONField()
-    digest = models.CharField(max_length=64)
-    size_bytes = models.BigIntegerField()
-    critical = models.PositiveIntegerField()
-    critical_kinds = models.JSONField(default=list)  # their names
-    warning = models.PositiveIntegerField()
-    info = models.PositiveIntegerField()
-    created_at = models.DateTimeField(auto_now_add=True)
-
-    class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["attempt", "dataset"], name="one_report_of_a_data_set_per_attempt")
-        ]
-
-    def __str__(self) -> str:
-        return f"report of {self.dataset_id} by {self.job_id}"
-
-
-class PreparationClaim(LeasedModel):
-    """The attempt that prepares a data set by one recipe, while it does, or the error that it found in the data.
-
-    The row goes with the registration of the result.
-    """
-
-    dataset = models.ForeignKey(Dataset, on_delete=models.CASCADE, related_name="+")
-    recipe = models.CharField(max_length=64)
-    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="+")
-    store = models.CharField(
-        max_length=300, blank=True, default="", db_default=""
-    )  # HOST:PORT where the attempt's nodes can help
-    data_error = models.TextField(blank=True, default="")
-    failed_at = models.DateTimeField(null=True)  # set with `data_error`
-
-    class Meta:
-        constraints: ClassVar[list[models.BaseConstraint]] = [
-            models.UniqueConstraint(fields=["dataset", "recipe"], name="one_claim_per_recipe")
-        ]
-
-    def __str__(self) -> str:
-        return f"claim of {self.dataset_id} by {self.recipe[:12]}"
 
 
 class StoredThing(models.Model):

@@ -87,20 +87,20 @@ def preview(row: Dataset, user: User, rows: int) -> Inspection:
         target, facts = ("dataset", row.id), {"rows": rows}
         audit.record("dataset.preview", actor=user, target=target, team_id=row.team_id, after=facts)
     file = manifests.of_upload(row)[0]
-    first = _read(row, file, 0)
+    first = read_part(row, file, 0)
     if first[:4] == PARQUET_MAGIC:
         return _parquet(row, file, first, rows)
     return inspect(file.path, first[:SAMPLE_BYTES], row.format, rows=rows)
 
 
-def _read(row: Dataset, file: StoredFile, number: int) -> bytes:
+def read_part(row: Dataset, file: StoredFile, number: int) -> bytes:
     """Return one decrypted part of a file."""
     part = file.parts[number]
     content = storage.get(part.key)
     if content is None:
         raise Conflict(
             "dataset_damaged",
-            f"{file.path} of {row.name} is not in the object store any more",
+            f"{file.path} of {row} is not in the object store any more",
             remedy="restore the object from a backup, or delete the data set and upload it again",
         )
     try:
@@ -108,13 +108,13 @@ def _read(row: Dataset, file: StoredFile, number: int) -> bytes:
     except ValueError as error:
         raise Conflict(
             "dataset_damaged",
-            f"{file.path} of {row.name} is damaged in the object store: {error}",
+            f"{file.path} of {row} is damaged in the object store: {error}",
             remedy="restore the object from a backup, or delete the data set and upload it again",
         ) from error
 
 
 def _parquet(row: Dataset, file: StoredFile, first: bytes, limit: int) -> Inspection:
-    last = first if len(file.parts) == 1 else _read(row, file, len(file.parts) - 1)
+    last = first if len(file.parts) == 1 else read_part(row, file, len(file.parts) - 1)
     found = inspect_footer(file.path, last) or Inspection("parquet")
     if len(file.parts) > 1:
         return Inspection("parquet", found.fields, found.text_field, [], found.documents, ROWS_NEED_ONE_PART)

@@ -1,9 +1,9 @@
 """Queries of stored data, limited to the teams of the caller."""
 
-from django.db.models import QuerySet
+from django.db.models import Exists, QuerySet
 
 from athanor.accounts.selectors import Principal
-from athanor.artifacts import grants
+from athanor.artifacts import dataset_versions, grants
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, of_teams
 from athanor.core.errors import NotFound
 from athanor.jobs.models import Job
@@ -68,12 +68,20 @@ def any_checkpoint_of(principal: Principal, checkpoint_id: str) -> Checkpoint:
     return row
 
 
-def datasets_of(principal: Principal, *, team: str = "") -> QuerySet[Dataset]:
-    """Return the data sets of the caller's teams, or of the one with this name, newest first."""
+def datasets_of(principal: Principal, *, team: str = "", name: str = "", is_newest: bool = False) -> QuerySet[Dataset]:
+    """Return the data sets of the caller's teams, each version of an upload, newest first.
+
+    `team`: only those of the team with this name; `name`: only those with this name; `is_newest`: only the newest
+    version of each.
+    """
     rows = Dataset.objects.filter(team_id__in=principal.team_ids, deletion=None)
     if team:
         rows = rows.filter(team__name=team)
-    return rows.select_related("team").order_by("-id")
+    if name:
+        rows = rows.filter(name=name)
+    if is_newest:
+        rows = rows.exclude(Exists(dataset_versions.later_versions()))
+    return rows.select_related("team").prefetch_related("aliases").order_by("-id")
 
 
 def dataset_of(principal: Principal, dataset_id: str) -> Dataset:

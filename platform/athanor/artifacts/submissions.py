@@ -1,6 +1,5 @@
 """Validate job specs against what the platform has: clusters, jobs, secrets, data sets and models."""
 
-from dataclasses import replace
 from typing import Any
 
 from athanor.accounts.models import Team
@@ -13,7 +12,7 @@ from athanor.jobs.models import Job
 from athanor.jobs.selectors import jobs_of_team
 from athanor.jobs.services import Submission, pool_shape
 from athanor.specs import fit, validation
-from athanor.specs.v1 import JobSpec, OutputEvaluation
+from athanor.specs.v1 import JobSpec
 from trainer.contract.data import DataSpec
 
 
@@ -46,14 +45,16 @@ def validate_submission(principal: Principal, team: Team, written: Any, forked_f
             spec, data = replays.resolve(team, spec, spec.replay, named)
         else:
             data = datasets.resolve_all(team, spec.data, task)
-            data_reports.compared_rows(team, spec)
         problems += data_policy.problems_of(team, spec, data, found.values())
         if spec.replay is None:
-            spec = _with_data(spec, datasets.with_detected_formats(spec.data, data, task))
+            exact = datasets.with_versions(spec.data, data)
+            spec = _with_data(spec, datasets.with_detected_formats(exact, data, task))
     except Invalid as error:
         problems += error.problems
-    if spec.output.evaluation is not None:
-        problems += _later_data_problems(team, spec.output.evaluation)
+    try:
+        spec = _with_compared_data(team, _with_data_of_output(team, spec))
+    except Invalid as error:
+        problems += error.problems
     try:
         if spec.training is not None and spec.replay is None:
             spec = spec.model_copy(update={"training": base_models.look_up(team, spec.training)})
@@ -82,21 +83,51 @@ def validate_submission(principal: Principal, team: Team, written: Any, forked_f
 
 
 def _with_data(spec: JobSpec, data: DataSpec) -> JobSpec:
-    """Return the spec with this data. Raises Invalid if the rest of the spec does not allow it."""
+    """Return the spec with this data, under the names of its sources wherever it has them. Raises Invalid if the rest
+    of the spec does not allow it."""
     if data == spec.data:
         return spec
+    names = {before.source: after.source for before, after in zip(spec.data.parts, data.parts, strict=True)}
+    task: dict[str, Any] = {"data": data}
+    tokenizer = spec.task.tokenizer
+    if tokenizer.trained_on in names:
+        task["tokenizer"] = tokenizer.model_copy(update={"trained_on": names[tokenizer.trained_on]})
     name = "training" if spec.training is not None else "prepare"
-    changed = spec.model_copy(update={name: spec.task.model_copy(update={"data": data})})
-    return validation.parse_spec(changed.model_dump(mode="json"))
+    changes: dict[str, Any] = {name: spec.task.model_copy(update=task)}
+    if spec.evaluation is not None:
+        tasks = [each.model_copy(update={"source": names[each.source]}) for each in spec.evaluation.tasks]
+        changes["evaluation"] = spec.evaluation.model_copy(update={"tasks": tasks})
+    return validation.parse_spec(spec.model_copy(update=changes).model_dump(mode="json"))
 
 
-def _later_data_problems(team: Team, evaluation: OutputEvaluation) -> list[FieldProblem]:
-    """Return the data sets that the evaluation of the job's output names and the team does not have."""
-    found = []
-    for number, task in enumerate(evaluation.tasks):
-        try:
-            datasets.resolve(team, task.source)
-        except Invalid as error:
-            pointer = f"/output/evaluation/tasks/{number}/source"
-            found += [replace(problem, pointer=pointer) for problem in error.problems]
-    return found
+def _with_data_of_output(team: Team, spec: JobSpec) -> JobSpec:
+    """Return the spec with the versions of the data sets on which the job's output will be evaluated.
+
+    They have their numbers in any case: the evaluation is submitted later, when a name may refer to a newer version.
+    Raises Invalid with each data set that cannot be used.
+    """
+    evaluation = spec.output.evaluation
+    if evaluation is None:
+        return spec
+    places = {f"/output/evaluation/tasks/{number}/source": each.source for number, each in enumerate(evaluation.tasks)}
+    rows = datasets.resolve_sources(team, places)
+    tasks = [
+        each.model_copy(update={"source": row.spec_source}) for each, row in zip(evaluation.tasks, rows, strict=True)
+    ]
+    output = spec.output.model_copy(update={"evaluation": evaluation.model_copy(update={"tasks": tasks})})
+    return spec.model_copy(update={"output": output})
+
+
+def _with_compared_data(team: Team, spec: JobSpec) -> JobSpec:
+    """Return the spec with the versions of the evaluation data that a report compares its data with.
+
+    They have their numbers in any case: an attempt finds them by this name. Raises Invalid with each data set that
+    cannot be used.
+    """
+    rows = data_reports.compared_rows(team, spec)
+    if not rows or spec.prepare is None or spec.prepare.report is None:
+        return spec
+    report = spec.prepare.report
+    report = report.model_copy(update={"evaluation": [row.spec_source for row in rows]})
+    pinned = spec.prepare.model_copy(update={"report": report})
+    return spec.model_copy(update={"prepare": pinned})

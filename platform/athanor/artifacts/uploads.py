@@ -15,7 +15,7 @@ from django.db import IntegrityError, transaction
 
 from athanor.accounts import audit
 from athanor.accounts.models import Team, User
-from athanor.artifacts import keys, storage, usage
+from athanor.artifacts import dataset_versions, keys, storage, usage
 from athanor.artifacts.inspection import (
     JSON_LINES,
     PARQUET_MAGIC,
@@ -31,7 +31,7 @@ from athanor.artifacts.inspection import (
 from athanor.artifacts.models import Dataset
 from athanor.core import ids
 from athanor.core.disks import require_space
-from athanor.core.errors import Conflict, FieldProblem, Invalid
+from athanor.core.errors import Conflict, FieldProblem, Invalid, NotFound
 from athanor.quotas.selectors import path_of_team
 from trainer.contract.chat import TOOLS_FIELD, conversation_problem
 from trainer.contract.encryption import Encryptor, authenticate
@@ -61,16 +61,18 @@ def upload(
     record: Callable[[Dataset], None] | None = None,
     *,
     text_field: str = "",
+    is_new_version: bool = False,
 ) -> Dataset:
-    """Store files as one data set. `text_field`: the field to train on, if it is not the detected one.
+    """Store files as one data set, or as the next version of one. `text_field`: the field to train on, if it is not the
+    detected one.
 
     Raise Invalid for no file, and, with the place, for one that is empty or does not have its format; Conflict if the
-    team is at its storage limit; Unavailable if a disk is full. A refused upload leaves only unnamed objects, which are
-    deleted. `record` is called with the new row, in its transaction.
+    team has a data set of this name, or is at its storage limit; NotFound if it has none to add a version to;
+    Unavailable if a disk is full. A refused upload leaves only unnamed objects, which are deleted. `record` is called
+    with the new row, in its transaction.
     """
     require_space()
-    if Dataset.objects.filter(team=team, name=name).exists():
-        raise _taken(name)
+    dataset_versions.check_name(team, name, is_new_version=is_new_version)
     place = path_of_team(team)
     usage.check(place)
     identifier = ids.dataset_id()
@@ -84,10 +86,12 @@ def upload(
         with transaction.atomic():
             usage.check(place, size)
             _check_team_exists(team)
+            dataset_versions.check_name(team, name, is_new_version=is_new_version)
             row = Dataset.objects.create(
                 id=identifier,
                 team=team,
                 name=name,
+                version=dataset_versions.next_number(team, name),
                 origin=Dataset.Origin.SEALED,
                 format=incoming.format,
                 size_bytes=size,
@@ -98,15 +102,15 @@ def upload(
                 tag=authenticate(UploadManifest(dataset_id=identifier, files=incoming.files), encryptor).tag,
                 created_by=user,
             )
-            facts = {"name": name, "size_bytes": row.size_bytes, "files": len(incoming.files)}
+            facts = {"name": name, "version": row.version, "size_bytes": row.size_bytes, "files": len(incoming.files)}
             audit.record("dataset.upload", actor=user, target=("dataset", row.id), team_id=team.id, after=facts)
             if record:
                 record(row)
             return row
-    except (Invalid, Conflict, IntegrityError) as error:
+    except (Invalid, Conflict, NotFound, IntegrityError) as error:
         storage.delete([part.key for part in incoming.parts])
-        if isinstance(error, IntegrityError):
-            raise _taken(name) from error
+        if isinstance(error, IntegrityError):  # the answer of an equal request is stored already
+            raise dataset_versions.taken(name) from error
         raise
 
 
@@ -320,7 +324,3 @@ def blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
             del buffer[:PART_PLAINTEXT_BYTES]
     if buffer:
         yield bytes(buffer)
-
-
-def _taken(name: str) -> Conflict:
-    return Conflict("dataset_exists", f"the team has a data set {name!r}", remedy="choose another name")

@@ -1,4 +1,4 @@
-"""`athanor dataset`: add, prepare, report on, show and list."""
+"""`athanor dataset`: add, prepare, report on, show, list, and name versions."""
 
 import json
 from pathlib import Path
@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode, reports_errors
+from athanor.cli.lookup import find_dataset, find_versions
 from athanor.cli.options import AsJson, connect
 from athanor.cli.plain import plain
 from athanor.cli.render import columns, console, print_json, size
@@ -27,8 +28,12 @@ NOT_PREPARED = {
 }
 PAIRS = {"format": "preference", "packing": "documents", "long_documents": "drop"}
 """How `training.preference` reads pairs."""
+MAX_LISTED_FILES = 10
 STATES = {"none": "not yet", "running": "running", "ready": "ready", "failed": "failed"}
 TeamOption = Annotated[str | None, typer.Option("--team", help="Required if you are in several teams.")]
+Reference = Annotated[
+    str, typer.Argument(help="NAME of a data set (its newest version), NAME@NUMBER or NAME@ALIAS.", metavar="NAME")
+]
 TextField = Annotated[
     str | None, typer.Option("--text-field", help="Field or column with the text. Default: the detected one.")
 ]
@@ -60,10 +65,16 @@ def add(
             "conversations."
         ),
     ] = None,
+    new_version: Annotated[
+        bool, typer.Option("--new-version", help="Add the next version to the data set of this name.")
+    ] = False,
     wait: Wait = False,
     as_json: AsJson = False,
 ) -> None:
-    """Upload a data set and submit the job that tokenises it; train on it with training.data.source=dataset:NAME."""
+    """Upload a data set and submit the job that tokenises it; train on it with training.data.source=dataset:NAME.
+
+    Without --new-version a name that the team has used already is refused.
+    """
     if form not in FORMATS:
         raise CliError(ExitCode.USAGE, f"--format {form!r}: choose one of {', '.join(sorted(FORMATS))}")
     for path in paths:
@@ -74,19 +85,23 @@ def add(
     made = client.post(
         "/datasets",
         content=archive,
-        params={"name": name, "format": form, **_given(team=team, text_field=text_field)},
+        params={
+            "name": name,
+            "format": form,
+            **_given(team=team, text_field=text_field, new_version="true" if new_version else None),
+        },
         headers=archive.headers,
     )
     if not as_json:
-        console.print(f"data set {made['name']}: {_content(made)}; use it as dataset:{made['name']}")
+        console.print(f"data set {_label(made)}: {_content(made)}; use it as dataset:{made['name']}")
     made["job"] = None
     if prepare is None:
         prepare = made["format"] not in NOT_PREPARED
         if not prepare and not as_json:
             console.print(NOT_PREPARED[made["format"]])
     if prepare:
-        task = _task(name, text_field, validation_fraction, vocab_size)
-        made["job"] = _prepare(client, name, team, task, wait=wait, as_json=as_json)
+        task = _task(_label(made), text_field, validation_fraction, vocab_size)
+        made["job"] = _prepare(client, _label(made), team, task, wait=wait, as_json=as_json)
     if as_json:
         print_json(made, one_line=wait)
     if prepare and wait:
@@ -96,7 +111,7 @@ def add(
 @app.command("prepare")
 @reports_errors
 def prepare(
-    name: Annotated[str, typer.Argument(help="Name of an uploaded data set.")],
+    name: Reference,
     again: Annotated[
         bool, typer.Option("--again", "--anew", help="Discard earlier results (--anew: deprecated name).")
     ] = False,
@@ -110,7 +125,7 @@ def prepare(
     """Submit the job that tokenises a data set; --again replaces an earlier result, such as a damaged one."""
     client = connect()
     if again:
-        found = _find(client, name, team)
+        found = find_dataset(client, name, team)
         team = team or found["team"]["name"]
         client.delete(f"/datasets/{found['id']}/preparations")
     job = _prepare(
@@ -122,17 +137,23 @@ def prepare(
         raise typer.Exit(exit_code(job))
 
 
-def _find(client: Client, name: str, team: str | None) -> Any:
-    """Return the data set with this name. Raises CliError for none or several."""
-    named = [each for each in client.pages("/datasets", team=team) if each["name"] == name]
-    if len(named) != 1:
-        remedy = "name one of `athanor dataset list`" if not named else "name its --team"
-        raise CliError(ExitCode.NOT_FOUND, f"{len(named)} data sets are called {name!r}; {remedy}")
-    return named[0]
-
-
 def _given(**values: str | None) -> dict[str, str]:
     return {name: value for name, value in values.items() if value}
+
+
+def _label(dataset: Any) -> str:
+    """Return the name of a data set, of a version after the first with its number."""
+    return _exact(dataset) if dataset["version"] > 1 else str(dataset["name"])
+
+
+def _exact(dataset: Any) -> str:
+    """Return the name of a version with its number."""
+    return f"{dataset['name']}@{dataset['version']}"
+
+
+def _in_job_name(reference: str) -> str:
+    """Return a reference of a data set without what a name of a job cannot contain."""
+    return reference.replace("@", "-")
 
 
 def _content(dataset: Any) -> str:
@@ -153,7 +174,7 @@ def _task(name: str, text_field: str | None, validation_fraction: float, vocab_s
 
 def _prepare(client: Client, name: str, team: str | None, task: dict[str, Any], *, wait: bool, as_json: bool) -> Any:
     """Return the job that tokenises a data set; with `wait`, after it has ended."""
-    return _submit(client, f"prepare-{name}", team, task, "tokenises it", wait=wait, as_json=as_json)
+    return _submit(client, f"prepare-{_in_job_name(name)}", team, task, "tokenises it", wait=wait, as_json=as_json)
 
 
 def _submit(
@@ -169,32 +190,118 @@ def _submit(
 @app.command("list")
 @reports_errors
 def list_datasets(team: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False) -> None:
-    """List the data sets of your teams."""
+    """List the data sets of your teams, with the newest version of each."""
     found = list(connect().pages("/datasets", team=team))
     if as_json:
         print_json(found)
         return
-    table = columns("name", "team", "format", "size", "tokenised")
+    table = columns("name", "version", "team", "format", "size", "tokenised")
     for each in found:
         is_upload = each["origin"] == "sealed"
         content = (each["format"], size(each["size_bytes"])) if is_upload else (each["origin"], "-")
+        version = str(each["version"]) if is_upload else "-"
         table.add_row(
-            escape(each["name"]), escape(each["team"]["name"]), *content, STATES[each["preparation"]["state"]]
+            escape(each["name"]), version, escape(each["team"]["name"]), *content, STATES[each["preparation"]["state"]]
         )
     console.print(table)
+
+
+@app.command("versions")
+@reports_errors
+def list_versions(
+    name: Annotated[str, typer.Argument(help="Name of an uploaded data set.")],
+    team: TeamOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the versions of a data set, newest first."""
+    found = find_versions(connect(), name, team)
+    if as_json:
+        print_json(found)
+        return
+    table = columns("version", "aliases", "format", "rows", "size", "tokenised", "uploaded", "id")
+    for each in found:
+        rows = "-" if each["documents"] is None else str(each["documents"])
+        table.add_row(
+            str(each["version"]), escape(", ".join(each["aliases"])), each["format"], rows, size(each["size_bytes"]),
+            STATES[each["preparation"]["state"]], moment(each["created_at"]), each["id"],
+        )  # fmt: skip
+    console.print(table)
+
+
+@app.command("alias")
+@reports_errors
+def set_alias(
+    name: Annotated[str, typer.Argument(help="Name of an uploaded data set.")],
+    alias: Annotated[str, typer.Argument(help="Name of the alias, such as reviewed.")],
+    version: Annotated[int | None, typer.Argument(min=1, help="Number of the version.", metavar="[VERSION]")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the alias. The version stays.")] = False,
+    team: TeamOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Point an alias to a version of a data set, or remove it. Specs name the version by it: dataset:NAME@ALIAS."""
+    if remove == (version is not None):
+        raise CliError(ExitCode.USAGE, "give the number of a version, or --remove")
+    client = connect()
+    found = find_dataset(client, f"{name}@{alias if remove else version}", team)
+    path = f"/datasets/{found['id']}/aliases/{alias}"
+    if remove:
+        client.delete(path)
+        if not as_json:
+            console.print(f"{escape(name)}@{escape(alias)} is removed")
+        return
+    made = client.put(path, None)
+    if as_json:
+        print_json(made)
+    else:
+        console.print(f"{escape(name)}@{escape(alias)} is version {made['version']}")
+
+
+@app.command("diff")
+@reports_errors
+def diff(
+    before: Annotated[str, typer.Argument(help="A version, as NAME@NUMBER or NAME@ALIAS.")],
+    after: Annotated[str, typer.Argument(help="The version to compare it with, such as NAME (the newest).")],
+    team: TeamOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two versions of a data set: their files, and their rows if they are not large."""
+    client = connect()
+    first, second = (find_dataset(client, reference, team) for reference in (before, after))
+    found = client.get(f"/datasets/{second['id']}/diff", **{"from": first["id"]})
+    if as_json:
+        print_json(found)
+        return
+    sides = [found["before"], found["after"]]
+    names, sizes = ([text(side) for side in sides] for text in (_exact, lambda side: size(side["size_bytes"])))
+    documents = ["unknown" if side["documents"] is None else str(side["documents"]) for side in sides]
+    console.print(escape(f"{names[0]} -> {names[1]}"), soft_wrap=True)
+    console.print(f"size       {sizes[0]} -> {sizes[1]}")
+    console.print(f"documents  {documents[0]} -> {documents[1]}")
+    for state in ("added", "removed", "changed", "same", "unknown"):
+        if found[state]:
+            what = "not compared" if state == "unknown" else state
+            listed = ", ".join(found[state][:MAX_LISTED_FILES]) + (
+                ", ..." if len(found[state]) > MAX_LISTED_FILES else ""
+            )
+            console.print(escape(f"files      {len(found[state])} {what}: {plain(listed)}"), soft_wrap=True)
+    if found["rows"]:
+        rows = found["rows"]
+        console.print(f"rows       {rows['added']} added, {rows['removed']} removed, {rows['common']} common")
+    if found["note"]:
+        console.print(escape(found["note"]), soft_wrap=True)
 
 
 @app.command("show")
 @reports_errors
 def show(
-    name: Annotated[str, typer.Argument(help="Name of an uploaded data set.")],
+    name: Reference,
     team: TeamOption = None,
     rows: Annotated[int, typer.Option(min=1, max=100, help="Number of rows to print.")] = 5,
     as_json: AsJson = False,
 ) -> None:
     """Show a data set: its first rows, its tokenised forms, and the jobs that read it."""
     client = connect()
-    path = f"/datasets/{_find(client, name, team)['id']}"
+    path = f"/datasets/{find_dataset(client, name, team)['id']}"
     found = client.get(path)
     found["preview"] = client.get(f"{path}/preview", rows=rows) if found["origin"] == "sealed" else None
     found["jobs"] = client.get("/jobs", dataset=found["id"], limit=20)["items"]
@@ -202,6 +309,8 @@ def show(
         print_json(found)
         return
     console.print(escape(f"{found['spec_source']}: {_content(found)}, {len(found['files'])} files"))
+    if found["aliases"]:
+        console.print(escape(f"aliases    {', '.join(found['aliases'])}"), soft_wrap=True)
     console.print(escape(f"digest     {found['digest']}"), soft_wrap=True)
     preparation = found["preparation"]
     console.print(f"tokenised  {STATES[preparation['state']]}")
@@ -222,7 +331,7 @@ def show(
 @app.command("report")
 @reports_errors
 def report(
-    name: Annotated[str, typer.Argument(help="Name of a data set.")],
+    name: Reference,
     make: Annotated[
         bool, typer.Option("--make", help="Submit a job that makes a report, instead of showing the newest.")
     ] = False,
@@ -246,7 +355,7 @@ def report(
 ) -> None:
     """Show the newest data report of a data set: what a model would see of it, and what is wrong with it."""
     client = connect()
-    dataset = _find(client, name, team)
+    dataset = find_dataset(client, name, team)
     if not make:
         found = client.get(f"/datasets/{dataset['id']}/report")
         if as_json:
@@ -264,7 +373,7 @@ def report(
         task["report"]["evaluation"] = [each if ":" in each else f"dataset:{each}" for each in evaluation]
     if base is not None:
         del task["tokenizer"]
-    job = _submit(client, f"report-{name}", team, task, "reports on it", wait=wait, as_json=as_json)
+    job = _submit(client, f"report-{_in_job_name(name)}", team, task, "reports on it", wait=wait, as_json=as_json)
     if as_json:
         print_json(job, one_line=wait)
     if wait:

@@ -6,6 +6,7 @@ import typer
 
 from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode, reports_errors
+from athanor.cli.lookup import find_dataset, find_versions
 from athanor.cli.options import AsJson, connect
 from athanor.cli.render import console, print_json, size
 from athanor.cli.times import moment
@@ -28,8 +29,8 @@ def delete(
     reference: Annotated[
         str,
         typer.Argument(
-            help="A finished job, artifact (art_...), checkpoint (ckp_...) or data set (dataset:NAME); "
-            "or `project NAME`, `team NAME`."
+            help="A finished job, artifact (art_...), checkpoint (ckp_...) or data set (dataset:NAME, "
+            "or dataset:NAME@NUMBER if it has several versions); or `project NAME`, `team NAME`."
         ),
     ],
     name: Annotated[str | None, typer.Argument(help="Of a project or team.")] = None,
@@ -121,6 +122,8 @@ def _joined(reference: str, name: str | None) -> str:
 
 def _address(client: Client, reference: str) -> str:
     kind, separator, name = reference.partition(":")
+    if separator and kind == "dataset":
+        return f"/datasets/{_version_to_delete(client, name)['id']}"
     if separator and kind in NAMED:
         plural, what, prefix = NAMED[kind]
         named = [each for each in client.pages(f"/{plural}") if each["name"] == name]
@@ -137,12 +140,25 @@ def _address(client: Client, reference: str) -> str:
     return f"/{collection}/{reference}"
 
 
+def _version_to_delete(client: Client, reference: str) -> Any:
+    """Return the version that a reference names. Raises CliError for the name alone of a data set with several."""
+    if "@" in reference:
+        return find_dataset(client, reference)
+    newest, *others = find_versions(client, reference)
+    if others:
+        detail = f"data set {reference!r} has {len(others) + 1} versions; name the one to delete, such as "
+        raise CliError(ExitCode.USAGE, f"{detail}dataset:{reference}@{newest['version']}")
+    return newest
+
+
 def _show(found: dict[str, Any]) -> None:
     parts = [f"{found[name]} {name}" for name in ("artifacts", "checkpoints", "preparations") if found[name]]
     parts += [f"{count} {kind.replace('_', ' ')}" for kind, count in found.get("contents", {}).items() if count]
     console.print(f"{found['kind']} {found['name']}: {size(found['size_bytes'])}  {', '.join(parts)}", soft_wrap=True)
     for version in found.get("registered", []):
         console.print(f"  {version} is a registered model: its files stay", soft_wrap=True, markup=False)
+    for alias in found.get("aliases", []):
+        console.print(f"  the alias {alias} names it: it cannot be deleted yet", soft_wrap=True, markup=False)
     for job in found["blocked_by"]:
         console.print(f"  needed by {job['name']} ({job['id']}, {job['status']}): it cannot be deleted yet")
     for job in found["used_by"]:

@@ -7,7 +7,7 @@ import typer
 
 from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode, reports_errors
-from athanor.cli.lookup import find_row
+from athanor.cli.lookup import find_dataset
 from athanor.cli.options import AsJson, connect, find_job
 from athanor.cli.plain import plain
 from athanor.cli.registry import find_version
@@ -39,7 +39,8 @@ def lineage(
         str,
         typer.Argument(
             help="An id (job_..., art_..., ckp_..., dset_..., prep_..., rep_...), model:NAME@ALIAS, model:NAME@NUMBER "
-            "(model:OWNER/NAME@... of a shared model), dataset:NAME, or the name of a job.",
+            "(model:OWNER/NAME@... of a shared model), dataset:NAME (its newest version), dataset:NAME@NUMBER, "
+            "dataset:NAME@ALIAS, or the name of a job.",
             metavar="OBJECT",
         ),
     ],
@@ -87,8 +88,7 @@ def _identify(client: Client, reference: str) -> str:
         version = find_version(client, name)
         return f"{version['model']['id']}@{version['number']}"
     if reference.startswith(DATASET):
-        name = reference.removeprefix(DATASET)
-        return str(find_row(client.pages("/datasets"), name, ["name"], "data set", "athanor dataset list")["id"])
+        return str(find_dataset(client, reference.removeprefix(DATASET))["id"])
     return reference if ID.fullmatch(reference) else find_job(client, reference)
 
 

@@ -34,6 +34,27 @@ def find_team(client: Client, asked: str | None) -> str:
     return choose_team(teams, asked)
 
 
+def find_versions(client: Client, name: str, team: str | None = None) -> list[Any]:
+    """Return the versions of a data set, newest first. Raises CliError if no team has it, or several have."""
+    rows = [row for row in client.pages("/datasets", team=team, name=name, versions="all") if row["name"] == name]
+    teams = {row["team"]["id"] for row in rows}
+    if len(teams) != 1:
+        remedy = "name one of `athanor dataset list`" if not teams else "name its --team"
+        raise CliError(ExitCode.NOT_FOUND, f"{len(teams)} data sets are called {name!r}; {remedy}")
+    return sorted(rows, key=lambda row: -int(row["version"]))
+
+
+def find_dataset(client: Client, reference: str, team: str | None = None) -> Any:
+    """Return the version of `NAME` (the newest), `NAME@NUMBER` or `NAME@ALIAS`. Raises CliError if there is none."""
+    name, at, which = reference.partition("@")
+    rows = find_versions(client, name, team)
+    found = [row for row in rows if not at or which in (str(row["version"]), *row["aliases"])]
+    if not found:
+        detail = f"data set {name!r} has no version {which!r}; `athanor dataset versions {name}` lists them"
+        raise CliError(ExitCode.NOT_FOUND, detail)
+    return found[0]
+
+
 def find_row(rows: Iterable[dict[str, Any]], text: str, fields: Sequence[str], what: str, listing: str) -> Any:
     """Return the one row of which a field is `text`. Raises CliError naming the command that lists them.
 

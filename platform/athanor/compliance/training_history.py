@@ -14,7 +14,7 @@ from django.db.models import Q
 from athanor.accounts.selectors import Principal
 from athanor.artifacts import lineage, manifests
 from athanor.artifacts.lineage import Direction, Kind, Node
-from athanor.artifacts.models import Artifact, Checkpoint, Dataset, ModelVersion, of_teams
+from athanor.artifacts.models import Artifact, Checkpoint, ModelVersion, of_teams
 from athanor.jobs.models import Job
 from athanor.specs.v1 import JobSpec
 from athanor.telemetry.energy import Energy, by_job
@@ -89,8 +89,7 @@ class Run:
     def weight_of(self, dataset: Node) -> float | None:
         """Return the weight of a data set in the mixture, None if there is no mixture."""
         parts = self.training.data.parts
-        source = f"dataset:{dataset.name}" if dataset.row.origin == Dataset.Origin.SEALED else dataset.name
-        found = [part.weight for part in parts if part.source == source]
+        found = [part.weight for part, each in zip(parts, self.job.dataset_ids, strict=True) if each == dataset.id]
         return found[0] if found and len(parts) > 1 else None
 
 

@@ -336,14 +336,14 @@ class TestPolicy:
         assert [(item["pointer"], item["code"]) for item in problems] == [
             (f"/training/data/mixture/{number}/source", "data_report_required") for number in range(2)
         ]
-        assert "athanor dataset report one --make" in problems[0]["detail"]
+        assert "athanor dataset report one@1 --make" in problems[0]["detail"]
         job = submitted(api, report_spec("dataset:one", "dataset:two"))  # data may be reported on, and prepared
         submitted(api, prepare_spec("dataset:one"))
         reporting = drive.start(job)
         register(reporting, dataset, content_of("email"))
         register(reporting, other, content_of("not_json", "github_token", "email"))
         (problem,) = api.send("POST", "jobs", training).json()["errors"]
-        assert "of two has not_json, github_token;" in problem["detail"]
+        assert "of two@1 has not_json, github_token;" in problem["detail"]
         assert "athanor dataset report two" in problem["detail"]
         register(drive.start(submitted(api, report_spec("dataset:two"))), other, content_of("email"))
         done(api.send("POST", "jobs", training))
@@ -363,7 +363,7 @@ class TestPolicy:
         drive.dispatch()
         waiting.refresh_from_db()
         assert (waiting.status, waiting.reason) == ("failed", "data_error")
-        assert "the newest data report of one has not_json" in waiting.reason_detail
+        assert "the newest data report of one@1 has not_json" in waiting.reason_detail
         assert not waiting.attempts.exists()
 
     def test_a_job_that_has_started_continues(

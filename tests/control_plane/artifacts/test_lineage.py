@@ -112,7 +112,7 @@ def test_a_tokenised_form_is_between_the_data_and_the_jobs_of_its_recipe(api: Ap
         (jobs[1].id, "trained_on", form),
     }
     assert node(found, form)["made_by"] == jobs[0].id
-    assert (node(found, form)["name"], node(found, form)["state"]) == ("one, tokenised", "stored")
+    assert (node(found, form)["name"], node(found, form)["state"]) == ("one@1, tokenised", "stored")
     assert len(node(found, form)["digest"]) == len(node(found, dataset)["digest"]) == 64
     of_data = lineage(api, dataset)
     assert {target for target, relation, _ in edges(of_data) if relation == "trained_on"} == {
@@ -168,7 +168,7 @@ def test_deleted_things_are_named_with_their_digest(api: Api, submit: Submit, us
     digest = node(lineage(api, dataset.id), dataset.id)["digest"]
     deletions.delete(dataset, user)
     found = node(lineage(api, dataset.id), dataset.id)
-    assert (found["name"], found["state"], found["digest"]) == ("one", "deleted", digest)
+    assert (found["name"], found["state"], found["digest"]) == ("one@1", "deleted", digest)
     artifact, job = finished_model(submit)
     version = registered(api, artifact)
     registry.delete(registry.RegisteredModel.objects.get(name="bot"), user)

@@ -127,7 +127,7 @@ def test_every_record_that_is_named_can_be_read(
     if is_deleted:
         done(api.send("DELETE", f"datasets/{dataset}"))
     found = documentation(api, registered(api, artifact, "production"))
-    assert fact(found, "1.2(c)", "Data set", dataset) == ("corpus (deleted)" if is_deleted else "corpus (stored)")
+    assert fact(found, "1.2(c)", "Data set", dataset) == ("corpus@1 (deleted)" if is_deleted else "corpus@1 (stored)")
     records = {fact["record"] for item in found["items"] for fact in item["facts"]}
     assert records
     for record in records:
@@ -147,7 +147,7 @@ def test_compute_data_and_energy_are_those_of_the_chain_of_base_models(api: Api,
     assert found["limits"] == []
     assert str(fact(found, "1.2(b)", "Method", second.id)).endswith(f"from model:{base.id}, all weights")
     assert "from scratch" in str(fact(found, "1.2(b)", "Method", first.id))
-    assert str(fact(found, "1.2(c)", "Data set", dataset)).startswith("corpus ")
+    assert str(fact(found, "1.2(c)", "Data set", dataset)).startswith("corpus@1 ")
     assert str(fact(found, "1.2(c)", "Data set", first.dataset_id)).startswith("builtin:")
     assert fact(found, "1.2(d)", "Tokens of the steps in the model", second.id) == "5,120"  # 10 steps of 512
     per_token = float(str(fact(found, "1.2(d)", "FLOPs of these steps, forward and backward", second.id))) / 5120

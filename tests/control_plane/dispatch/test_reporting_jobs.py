@@ -72,7 +72,7 @@ def test_a_job_reports_on_a_data_set_and_members_of_its_team_read_it(
     assert dataset["report"] is None
     missing = api.get(f"/api/v1/datasets/{dataset['id']}/report")
     assert missing.status_code == 404
-    assert "athanor dataset report chat --make" in missing.json()["remedy"]
+    assert "athanor dataset report chat@1 --make" in missing.json()["remedy"]
     attempt = run_job(report_spec("dataset:chat"))
     row = DataReport.objects.get()
     assert not PreparedDataset.objects.exists()

@@ -11,12 +11,13 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from athanor.accounts.roles import Permission
+from athanor.accounts.selectors import Principal
 from athanor.api.access import check, check_may_write, get_principal, team_to_write
 from athanor.api.bodies import open_body, read_upload
 from athanor.api.file_uploads import TAR, blocks, members, upload_once
 from athanor.api.idempotency import IDEMPOTENT
 from athanor.api.pagination import PAGE_PARAMETERS, paginate, paginated_response
-from athanor.api.parameters import IntegerParameter
+from athanor.api.parameters import IntegerParameter, read_flag, refusal
 from athanor.api.parsers import RawParser
 from athanor.api.sparse import FIELDS, serialize
 from athanor.api.transfers import transfer
@@ -25,11 +26,12 @@ from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.api.v1.serializers.datasets import (
     DatasetDetailSerializer,
     DatasetSerializer,
+    DiffSerializer,
     ForgottenSerializer,
     InspectionSerializer,
 )
 from athanor.api.v1.serializers.deletions import DeletionSerializer
-from athanor.artifacts import previews, uploads
+from athanor.artifacts import dataset_diff, dataset_versions, previews, uploads
 from athanor.artifacts.datasets import forget_preparations
 from athanor.artifacts.inspection import FORMATS, SAMPLE_BYTES, SUFFIXES, inspect
 from athanor.artifacts.models import Dataset
@@ -51,6 +53,14 @@ class DatasetsView(APIView):
         operation_id="datasets_list",
         parameters=[
             OpenApiParameter("team", str, description="Only data sets of the team with this name."),
+            OpenApiParameter("name", str, description="Only data sets with this name."),
+            OpenApiParameter(
+                "versions",
+                str,
+                enum=["newest", "all"],
+                default="newest",
+                description="`newest`: the newest version of each data set; `all`: all of them.",
+            ),
             *PAGE_PARAMETERS,
             FIELDS,
         ],
@@ -63,7 +73,13 @@ class DatasetsView(APIView):
         """List data sets.
 
         Returns the data sets of your teams that were not deleted, newest first."""
-        rows = datasets_of(get_principal(request), team=request.query_params.get("team", ""))
+        asked = request.query_params
+        rows = datasets_of(
+            get_principal(request),
+            team=asked.get("team", ""),
+            name=asked.get("name", ""),
+            is_newest=asked.get("versions", "newest") == "newest",
+        )
         found, next_cursor = paginate(request, rows)
         previews.load_preparations(found)
         return paginated_response(serialize(request, DatasetSerializer, found, many=True), next_cursor)
@@ -93,6 +109,12 @@ class DatasetsView(APIView):
                 description="Field of JSON lines, or column of parquet, with the text. Without it: detected. Specs "
                 "that name no `text_field` read this one.",
             ),
+            OpenApiParameter(
+                "new_version",
+                OpenApiTypes.BOOL,
+                description="`true`: add the next version to the data set of this name. Without it a name that the "
+                "team has used already is refused with 409.",
+            ),
             *IDEMPOTENT,
         ],
         request={
@@ -108,7 +130,7 @@ class DatasetsView(APIView):
 
         Stores the body, which is streamed and may be of any size up to the team's storage limit: one file, a
         multipart form with the field `file`, or a tar archive of files. The content is encrypted before it is
-        stored. Needs the role member in the team."""
+        stored, and never changes: other content is a new version. Needs the role member in the team."""
         principal = get_principal(request)
         team = team_to_write(principal, request.query_params.get("team"))
         name = request.query_params.get("name", "")
@@ -116,9 +138,12 @@ class DatasetsView(APIView):
             raise _refused("/name", f"name={name!r} is not of letters, digits, dots, dashes and underscores (1 to 100)")
         files = _files(request, _format(request))
         text_field = request.query_params.get("text_field", "")
+        is_new_version = read_flag(request, "new_version")
 
         def upload(sent: Iterable[NewFile], record: Callable[[Dataset], None]) -> Dataset:
-            return uploads.upload(team, principal.user, name, sent, record, text_field=text_field)
+            return uploads.upload(
+                team, principal.user, name, sent, record, text_field=text_field, is_new_version=is_new_version
+            )
 
         with transfer(principal.user):
             return upload_once(request, files, upload, _created)
@@ -144,10 +169,37 @@ class DatasetView(APIView):
     def delete(self, request: Request, dataset_id: str) -> Response:
         """Delete a data set.
 
-        Deletes the data set and its tokenised forms. One that an unfinished job needs is refused with 409. The
-        deletion can be undone until the undo window ends. Needs the role member in the team, and the role admin for
-        `permanently`."""
+        Deletes this version of the data set and its tokenised forms. One that an unfinished job needs, or that an alias
+        names, is refused with 409. The deletion can be undone until the undo window ends. Needs the role member in the
+        team, and the role admin for `permanently`."""
         return deletions.delete(request, "datasets", dataset_id)
+
+
+class DatasetAliasView(APIView):
+    """Requests to `/datasets/{dataset_id}/aliases/{alias}`."""
+
+    @extend_schema(operation_id="datasets_alias_set", request=None, responses={200: DatasetSerializer, **PROBLEMS})
+    def put(self, request: Request, dataset_id: str, alias: str) -> Response:
+        """Point an alias to a version of a data set.
+
+        Creates the alias, or moves it here from the version of the same data set that it names. Jobs that are submitted
+        later with `dataset:NAME@ALIAS` read this version. Recorded in the audit trail. Safe to repeat. Needs the role
+        member in the team."""
+        principal, row = _writable(request, dataset_id)
+        dataset_versions.point_alias(row, alias, principal.user)
+        row = dataset_of(principal, dataset_id)
+        previews.load_preparations([row])
+        return Response(DatasetSerializer(row).data)
+
+    @extend_schema(operation_id="datasets_alias_remove", responses={204: None, **PROBLEMS})
+    def delete(self, request: Request, dataset_id: str, alias: str) -> Response:
+        """Remove an alias of a version of a data set.
+
+        The version stays. Returns 404 if the alias names another version. Recorded in the audit trail. Needs the role
+        member in the team."""
+        principal, row = _writable(request, dataset_id)
+        dataset_versions.remove_alias(row, alias, principal.user)
+        return Response(status=204)
 
 
 class InspectionView(APIView):
@@ -208,6 +260,40 @@ class PreviewView(APIView):
             return Response(InspectionSerializer(previews.preview(row, principal.user, ROWS.read(request))).data)
 
 
+class DiffView(APIView):
+    """Requests to `/datasets/{dataset_id}/diff`."""
+
+    @extend_schema(
+        operation_id="datasets_diff",
+        parameters=[
+            OpenApiParameter(
+                "from",
+                {"type": "string", "minLength": 1},
+                required=True,
+                description="Id of the version to compare with, as a rule an earlier one.",
+            )
+        ],
+        responses={200: DiffSerializer, **PROBLEMS},
+    )
+    def get(self, request: Request, dataset_id: str) -> Response:
+        """Compare a version of a data set with another one.
+
+        Returns which files, and how many rows, only one of the two has. For this both are decrypted, if neither has
+        more than 128 MiB; of larger ones names and sizes of files are compared. Rows are the lines of text and JSON
+        lines, up to 250,000 different ones. The request is recorded in the audit trail. A token needs the scope
+        `artifacts`."""
+        principal = get_principal(request)
+        after = dataset_of(principal, dataset_id)
+        other = request.query_params.get("from", "")
+        if not other:
+            raise refusal("from", "required", "from is missing", "give the id of a version, as in from=dset_...")
+        before = dataset_of(principal, other)
+        for row in (before, after):
+            check(principal, Permission.DOWNLOAD, row.team_id)
+        with transfer(principal.user):
+            return Response(DiffSerializer(dataset_diff.compare(before, after, principal.user)).data)
+
+
 class PreparationsView(APIView):
     """Requests to `/datasets/{dataset_id}/preparations`."""
 
@@ -220,10 +306,15 @@ class PreparationsView(APIView):
 
         Discards every tokenised form of the data set, so that the next job that needs one tokenises it again. Jobs
         that use one already continue to use it. Needs the role member in the team."""
-        principal = get_principal(request)
-        row = dataset_of(principal, dataset_id)
-        check_may_write(principal, row.team_id)
+        principal, row = _writable(request, dataset_id)
         return Response({"forgotten": forget_preparations(row, principal.user.username)})
+
+
+def _writable(request: Request, dataset_id: str) -> tuple[Principal, Dataset]:
+    principal = get_principal(request)
+    row = dataset_of(principal, dataset_id)
+    check_may_write(principal, row.team_id)
+    return principal, row
 
 
 def _created(row: Dataset) -> Response:

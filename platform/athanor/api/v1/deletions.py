@@ -10,13 +10,13 @@ from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
 from athanor.api.access import check, check_may_write, check_platform, get_principal, team_for
 from athanor.api.pagination import PAGE_PARAMETERS, paginate, paginated_response, serialize_many
+from athanor.api.parameters import read_flag
 from athanor.api.v1.serializers.common import PROBLEMS, page_serializer
 from athanor.api.v1.serializers.deletions import CertificateSerializer, DeletionPreviewSerializer, DeletionSerializer
 from athanor.artifacts import deletions, selectors
 from athanor.artifacts.deletions import Target
 from athanor.artifacts.models import Deletion
 from athanor.compliance import erasure, team_deletion
-from athanor.core.errors import FieldProblem, Invalid
 from athanor.jobs.projects import project_of
 from athanor.jobs.selectors import job_of
 
@@ -46,7 +46,7 @@ def delete(request: Request, collection: str, identifier: str) -> Response:
     target = FIND[collection](principal, identifier)
     team_id = target.team_id if hasattr(target, "team_id") else target.owner.id
     check_may_write(principal, team_id)
-    permanently = _is_permanent(request)
+    permanently = read_flag(request, PERMANENTLY.name)
     if permanently or collection == "projects":
         check(principal, Permission.MANAGE, team_id)
     return Response(DeletionSerializer(deletions.delete(target, principal.user, permanently=permanently)).data)
@@ -58,17 +58,10 @@ def delete_team(request: Request, team_id: str) -> Response:
     team = team_for(principal, Permission.MANAGE, team_id)
     check_platform(principal, Permission.MANAGE_TEAMS)
     return Response(
-        DeletionSerializer(team_deletion.delete(team, principal.user, permanently=_is_permanent(request))).data
+        DeletionSerializer(
+            team_deletion.delete(team, principal.user, permanently=read_flag(request, PERMANENTLY.name))
+        ).data
     )
-
-
-def _is_permanent(request: Request) -> bool:
-    asked = request.query_params.get("permanently", "false")
-    if asked not in ("true", "false"):
-        detail = f"permanently={asked!r} is neither true nor false"
-        problem = FieldProblem("/permanently", "boolean", detail)
-        raise Invalid("invalid_parameter", detail, remedy="give permanently=true, or leave it out", problems=(problem,))
-    return asked == "true"
 
 
 PREVIEW = {200: DeletionPreviewSerializer, **PROBLEMS}

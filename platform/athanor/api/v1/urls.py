@@ -67,7 +67,7 @@ class Name(PublicId):
 
 
 class Alias(PublicId):
-    """A name of an alias of a model's version."""
+    """A name of an alias of a version of a model or a data set."""
 
     regex = r"[a-z][a-z0-9-]{0,62}"
 
@@ -240,6 +240,8 @@ urlpatterns = [
     path("checkpoints/<id:checkpoint_id>:retire", artifacts.CheckpointRetireView.as_view()),
     path("datasets", datasets.DatasetsView.as_view()),
     path("datasets:inspect", datasets.InspectionView.as_view()),
+    path("datasets/<id:dataset_id>/aliases/<alias:alias>", datasets.DatasetAliasView.as_view()),
+    path("datasets/<id:dataset_id>/diff", datasets.DiffView.as_view()),
     path("datasets/<id:dataset_id>/preview", datasets.PreviewView.as_view()),
     path("datasets/<id:dataset_id>/report", data_reports.DataReportView.as_view()),
     path("datasets/<id:dataset_id>/preparations", datasets.PreparationsView.as_view()),

@@ -2,7 +2,8 @@ import { screen, waitFor, within } from "@testing-library/react";
 import { describe, expect, it } from "vitest";
 
 import { DatasetPage } from "@/features/datasets/components/dataset-page";
-import { dataset, inspection, job, jobSummary, page } from "@/testing/documents";
+import { dataset, inspection } from "@/testing/dataset-documents";
+import { job, jobSummary, page } from "@/testing/documents";
 import { render } from "@/testing/render";
 import { server } from "@/testing/server";
 
@@ -26,6 +27,7 @@ describe("data set page", () => {
   it("shows the rows, the tokenised forms and the jobs that read it", async () => {
     server.answer("GET /datasets/{dataset_id}", dataset({ tokenised_forms: [FORM], preparation: { state: "ready", job: null, tokens: 9180 } }));
     server.answer("GET /datasets/{dataset_id}/preview", inspection({ rows: ["the first line"] }));
+    server.answer("GET /datasets", page());
     server.answer("GET /jobs", page(jobSummary({ name: "tuned" })));
     open();
     expect(await screen.findByText("the first line")).toBeTruthy();
@@ -41,18 +43,20 @@ describe("data set page", () => {
     const failed = { id: "job_9", name: "prepare-chats", status: "failed" as const, reason };
     server.answer("GET /datasets/{dataset_id}", dataset({ preparation: { state: "failed", job: failed, tokens: null } }));
     server.answer("GET /datasets/{dataset_id}/preview", inspection());
+    server.answer("GET /datasets", page());
     server.answer("GET /jobs", page());
     server.answer("POST /jobs", job());
     const { user } = open();
     expect(await screen.findByText(/Line 3 has no text\. Correct it\./)).toBeTruthy();
     await user.click(screen.getByRole("button", { name: "Tokenise" }));
     await waitFor(() => expect(server.calls("POST /jobs")).toHaveLength(1));
-    expect(server.calls("POST /jobs")[0]?.json).toMatchObject({ team: "red", prepare: { data: { source: "dataset:chats" } } });
+    expect(server.calls("POST /jobs")[0]?.json).toMatchObject({ team: "red", prepare: { data: { source: "dataset:chats@1" } } });
   });
 
   it("discards the tokenised forms after a confirmation", async () => {
     server.answer("GET /datasets/{dataset_id}", dataset({ tokenised_forms: [FORM] }));
     server.answer("GET /datasets/{dataset_id}/preview", inspection());
+    server.answer("GET /datasets", page());
     server.answer("GET /jobs", page());
     server.answer("DELETE /datasets/{dataset_id}/preparations", { forgotten: 1 });
     const { user } = open();

@@ -30,7 +30,8 @@ import { StatusBadge } from "@/components/status-badge";
 import { PreparationPill } from "@/features/datasets/components/preparation-pill";
 import { ReportPanel } from "@/features/datasets/components/report-panel";
 import { Rows } from "@/features/datasets/components/rows";
-import { formatOf } from "@/features/datasets/lib/formats";
+import { VersionsPanel } from "@/features/datasets/components/versions-panel";
+import { formatOf, labelOf } from "@/features/datasets/lib/formats";
 import { bytes, count } from "@/lib/format";
 
 function Fact({ name, children }: { name: string; children: ReactNode }) {
@@ -228,7 +229,7 @@ function Jobs({ id }: { id: string }) {
   );
 }
 
-/** One data set: its first rows, its data report, its tokenised forms, and the jobs that read it. */
+/** One version of a data set: the other versions, its first rows, its data report, its tokenised forms, and the jobs that read it. */
 export function DatasetPage() {
   const id = useParams()["datasetId"] ?? "";
   const read = useQuery(datasetQuery(id));
@@ -238,7 +239,7 @@ export function DatasetPage() {
   }
   return (
     <Page
-      title={dataset.name}
+      title={labelOf(dataset)}
       lead={
         <Group gap="xs">
           <PreparationPill preparation={dataset.preparation} />
@@ -248,7 +249,7 @@ export function DatasetPage() {
       }
       actions={
         dataset.origin === "sealed" ? (
-          <DeleteButton collection="datasets" id={dataset.id} name={dataset.name} size="sm" />
+          <DeleteButton collection="datasets" id={dataset.id} name={labelOf(dataset)} size="sm" />
         ) : null
       }
     >
@@ -256,6 +257,7 @@ export function DatasetPage() {
       <Panel>
         <Facts dataset={dataset} />
       </Panel>
+      {dataset.origin === "sealed" ? <VersionsPanel dataset={dataset} /> : null}
       {dataset.origin === "sealed" ? <Preview id={id} /> : null}
       <ReportPanel dataset={dataset} />
       <Tokenised dataset={dataset} />

@@ -20,7 +20,7 @@ import { DeletedPanel } from "@/components/deleted-panel";
 import { PreparationPill } from "@/features/datasets/components/preparation-pill";
 import { ReportPill } from "@/features/datasets/components/report-pill";
 import { UploadDialog } from "@/features/datasets/components/upload-dialog";
-import { formatOf } from "@/features/datasets/lib/formats";
+import { formatOf, labelOf } from "@/features/datasets/lib/formats";
 import { bytes, count } from "@/lib/format";
 
 const COLUMNS: Column<Dataset>[] = [
@@ -32,6 +32,7 @@ const COLUMNS: Column<Dataset>[] = [
       </Anchor>
     ),
   },
+  { name: "Version", end: true, cell: (dataset) => (dataset.origin === "sealed" ? dataset.version : "-") },
   {
     name: "Source in a spec",
     cell: (dataset) => (
@@ -53,7 +54,7 @@ const COLUMNS: Column<Dataset>[] = [
     end: true,
     cell: (dataset) =>
       dataset.origin === "sealed" ? (
-        <DeleteButton collection="datasets" id={dataset.id} name={dataset.name} />
+        <DeleteButton collection="datasets" id={dataset.id} name={labelOf(dataset)} />
       ) : null,
   },
 ];
@@ -91,7 +92,12 @@ export function DatasetsPage() {
         </Panel>
       ) : null}
       <DeletedPanel />
-      <UploadDialog opened={uploading} teams={session.data?.teams ?? []} onClose={close} />
+      <UploadDialog
+        opened={uploading}
+        teams={session.data?.teams ?? []}
+        known={datasets.data?.items ?? []}
+        onClose={close}
+      />
     </Page>
   );
 }

@@ -3,7 +3,8 @@ import { describe, expect, it } from "vitest";
 
 import type { DataReport } from "@/api/types";
 import { ReportPanel } from "@/features/datasets/components/report-panel";
-import { dataset, job } from "@/testing/documents";
+import { dataset } from "@/testing/dataset-documents";
+import { job } from "@/testing/documents";
 import { render } from "@/testing/render";
 import { server } from "@/testing/server";
 
@@ -94,7 +95,7 @@ describe("data report", () => {
     await waitFor(() => expect(server.calls("POST /jobs")).toHaveLength(1));
     expect(server.calls("POST /jobs")[0]?.json).toMatchObject({
       team: "red",
-      prepare: { data: { source: "dataset:chats" }, report: { sequence_length: 512 } },
+      prepare: { data: { source: "dataset:chats@1" }, report: { sequence_length: 512 } },
     });
   });
 

@@ -2,7 +2,9 @@ import { screen, waitFor } from "@testing-library/react";
 import { beforeEach, describe, expect, it, vi } from "vitest";
 
 import { UploadDialog } from "@/features/datasets/components/upload-dialog";
-import { dataset, inspection, job, session } from "@/testing/documents";
+import type { Dataset } from "@/api/types";
+import { dataset, inspection } from "@/testing/dataset-documents";
+import { job, session } from "@/testing/documents";
 import { render } from "@/testing/render";
 import { refuse, server } from "@/testing/server";
 
@@ -11,9 +13,9 @@ const UPLOAD = "POST /datasets";
 const SUBMIT = "POST /jobs";
 const CONVERSATION = { messages: [{ role: "user", content: "Hi there" }, { role: "assistant", content: "Hello" }] };
 
-async function choose(name: string) {
+async function choose(name: string, known: Dataset[] = []) {
   const onClose = vi.fn();
-  const view = render(<UploadDialog opened teams={session().teams} onClose={onClose} />);
+  const view = render(<UploadDialog opened teams={session().teams} known={known} onClose={onClose} />);
   const input = document.querySelector<HTMLInputElement>("input[type=file]");
   if (input === null) throw new Error("there is no input for the file");
   await view.user.upload(input, new File(["content"], name));
@@ -73,5 +75,17 @@ describe("upload dialog", () => {
     await choose("pairs.jsonl");
     expect(await screen.findByText("These are pairs.")).toBeTruthy();
     expect(screen.queryByLabelText("Tokenise it now")).toBeNull();
+  });
+
+  it("adds a version to a name in use only on request", async () => {
+    server.answer(INSPECT, inspection());
+    const { user, onClose } = await choose("chats.txt", [dataset({ version: 2 })]);
+    const box = await screen.findByLabelText("Add a version to chats");
+    await waitFor(() => expect(screen.getByText("Found: Plain text")).toBeTruthy());
+    expect(button().disabled).toBe(true);
+    await user.click(box);
+    await user.click(button());
+    await waitFor(() => expect(onClose).toHaveBeenCalledOnce());
+    expect(server.calls(UPLOAD)[0]?.query).toMatchObject({ name: "chats", new_version: "true" });
   });
 });

@@ -4,16 +4,18 @@ import { skipToken, useMutation, useQuery, useQueryClient } from "@tanstack/reac
 import { useState } from "react";
 
 import { datasetsKey, inspectionQuery, prepareDataset, uploadDataset } from "@/api/datasets";
-import type { Inspection, Team } from "@/api/types";
+import type { Dataset, Inspection, Team } from "@/api/types";
 import { Notice } from "@/components/notice";
 import { ProblemNotice } from "@/components/problem-notice";
 import { Rows } from "@/features/datasets/components/rows";
-import { CHOICES, formatLabel, isForPreferenceTraining } from "@/features/datasets/lib/formats";
+import { CHOICES, formatLabel, isForPreferenceTraining, labelOf } from "@/features/datasets/lib/formats";
 import { bytes, count } from "@/lib/format";
 
 interface UploadDialogProps {
   opened: boolean;
   teams: Team[];
+  /** The data sets that there are. */
+  known: Dataset[];
   onClose: () => void;
 }
 
@@ -31,13 +33,14 @@ function isTokenisedByDefault(found: Inspection): boolean {
   return found.format !== "chat" && !isForPreferenceTraining(found.format);
 }
 
-export function UploadDialog({ opened, teams, onClose }: UploadDialogProps) {
+export function UploadDialog({ opened, teams, known, onClose }: UploadDialogProps) {
   const [file, setFile] = useState<File | null>(null);
   const [name, setName] = useState("");
   const [team, setTeam] = useState("");
   const [format, setFormat] = useState("auto");
   const [chosenField, setChosenField] = useState("");
   const [prepares, setPrepares] = useState<boolean | null>(null);
+  const [isNewVersion, setIsNewVersion] = useState(false);
   const client = useQueryClient();
   const inspection = useQuery(file ? inspectionQuery(file, format) : { queryKey: ["inspection"], queryFn: skipToken });
   const found = inspection.data;
@@ -52,7 +55,7 @@ export function UploadDialog({ opened, teams, onClose }: UploadDialogProps) {
     mutationFn: uploadDataset,
     onSuccess: (dataset) => {
       void client.invalidateQueries({ queryKey: datasetsKey });
-      notifications.show({ message: `${dataset.name} is uploaded.`, color: "teal" });
+      notifications.show({ message: `${labelOf(dataset)} is uploaded.`, color: "teal" });
       if (isPrepared) prepare.mutate(dataset);
       close();
     },
@@ -64,12 +67,15 @@ export function UploadDialog({ opened, teams, onClose }: UploadDialogProps) {
     setFormat("auto");
     setChosenField("");
     setPrepares(null);
+    setIsNewVersion(false);
     onClose();
   };
   const owner = team || (teams[0]?.name ?? "");
   const fields = found && ["jsonl", "parquet"].includes(found.format) ? found.fields_with_text : null;
   const textField = chosenField || found?.text_field || "";
-  const isComplete = found !== undefined && name !== "" && (fields === null || textField !== "");
+  const taken = known.find((one) => one.name === name && one.team.name === owner);
+  const isNameFree = taken === undefined || isNewVersion;
+  const isComplete = found !== undefined && name !== "" && isNameFree && (fields === null || textField !== "");
   return (
     <Modal opened={opened} onClose={close} title="Upload a data set" centered size="lg">
       <form
@@ -77,7 +83,14 @@ export function UploadDialog({ opened, teams, onClose }: UploadDialogProps) {
           event.preventDefault();
           if (file && isComplete) {
             // The detected format: what was shown is what is stored.
-            upload.mutate({ file, name, format: found.format, textField: fields ? textField : "", team: owner });
+            upload.mutate({
+              file,
+              name,
+              format: found.format,
+              textField: fields ? textField : "",
+              team: owner,
+              isNewVersion: taken !== undefined,
+            });
           }
         }}
       >
@@ -139,6 +152,14 @@ export function UploadDialog({ opened, teams, onClose }: UploadDialogProps) {
             required
             withAsterisk={false}
           />
+          {taken ? (
+            <Checkbox
+              label={`Add a version to ${name}`}
+              description={`The newest version is ${taken.version}. Specs with dataset:${name} read the new one from now on.`}
+              checked={isNewVersion}
+              onChange={(event) => setIsNewVersion(event.currentTarget.checked)}
+            />
+          ) : null}
           {found && !isForPreferenceTraining(found.format) ? (
             <Checkbox
               label="Tokenise it now"

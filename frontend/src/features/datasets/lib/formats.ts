@@ -31,6 +31,11 @@ export function formatOf({ origin, format }: Pick<Dataset, "origin" | "format">)
   return origin === "sealed" ? formatLabel(format) : "Detected when it is read";
 }
 
+/** `books@2`: a version of an upload; the name of other data. */
+export function labelOf({ name, origin, version }: Pick<Dataset, "name" | "origin" | "version">): string {
+  return origin === "sealed" ? `${name}@${version}` : name;
+}
+
 type State = Dataset["preparation"]["state"];
 
 export const PREPARATION: Record<State, { label: string; tone: Tone }> = {

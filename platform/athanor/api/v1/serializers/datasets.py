@@ -7,6 +7,7 @@ from rest_framework import serializers
 
 from athanor.api.v1.serializers.common import NamedSerializer, ReasonSerializer, enum_values
 from athanor.artifacts import data_reports, previews
+from athanor.artifacts.dataset_diff import Diff, RowCounts
 from athanor.artifacts.inspection import Inspection
 from athanor.artifacts.models import DataReport, Dataset, PreparedDataset
 from athanor.artifacts.previews import Preparation
@@ -75,12 +76,18 @@ class NewestReportSerializer(serializers.Serializer[DataReport]):
 
 
 class DatasetSerializer(serializers.Serializer[Dataset]):
-    """Text of a team to train on."""
+    """Text of a team to train on: of an upload, one version."""
 
     id = serializers.CharField()
     team = NamedSerializer()
     name = serializers.CharField(help_text="Name within the team. Jobs name the data set by it.")
-    spec_source = serializers.CharField(help_text="What a spec writes in `source` to train on it.")
+    version = serializers.IntegerField(
+        help_text="Number of the version, which is not used again after its deletion. 1 for data that is not an upload."
+    )
+    aliases = serializers.ListField(
+        child=serializers.CharField(), source="alias_names", help_text="Aliases that name this version."
+    )
+    spec_source = serializers.CharField(help_text="What a spec writes in `source` to train on this version.")
     origin = serializers.CharField(
         help_text=(
             "`sealed` for an upload, which is stored encrypted; `plain` for an S3 prefix that is read in "
@@ -171,6 +178,40 @@ class DatasetDetailSerializer(DatasetSerializer):
         """Return the tokenised forms."""
         forms: Any = previews.tokenised_forms(row)
         return TokenisedFormSerializer(forms, many=True).data
+
+
+class DiffSideSerializer(serializers.Serializer[Dataset]):
+    """A version that is compared."""
+
+    id = serializers.CharField()
+    name = serializers.CharField(help_text="Name of the data set.")
+    version = serializers.IntegerField(help_text="Number of the version.")
+    size_bytes = serializers.IntegerField(help_text="Size in bytes.")
+    documents = serializers.IntegerField(allow_null=True, help_text="Number of documents. Null if it is not known.")
+
+
+class RowCountsSerializer(serializers.Serializer[RowCounts]):
+    """Numbers of rows: lines that are not blank. Two are equal if their bytes are, without spaces around them."""
+
+    added = serializers.IntegerField(help_text="Rows that only the second version has.")
+    removed = serializers.IntegerField(help_text="Rows that only the first version has.")
+    common = serializers.IntegerField(help_text="Rows of both. A row that occurs several times counts as often.")
+
+
+class DiffSerializer(serializers.Serializer[Diff]):
+    """The difference between two versions. Files are compared by their names."""
+
+    before = DiffSideSerializer(help_text="The first version, named by `from`.")
+    after = DiffSideSerializer(help_text="The second version.")
+    added = serializers.ListField(child=serializers.CharField(), help_text="Files that only the second version has.")
+    removed = serializers.ListField(child=serializers.CharField(), help_text="Files that only the first version has.")
+    changed = serializers.ListField(child=serializers.CharField(), help_text="Files of both with different content.")
+    same = serializers.ListField(child=serializers.CharField(), help_text="Files of both with equal content.")
+    unknown = serializers.ListField(
+        child=serializers.CharField(), help_text="Files of both, of equal size, of which no content was compared."
+    )
+    rows = RowCountsSerializer(allow_null=True, help_text="Differences of rows. Null if they were not compared.")
+    note = serializers.CharField(help_text="Why something was not compared. Empty if everything was.")
 
 
 class InspectionSerializer(serializers.Serializer[Inspection]):

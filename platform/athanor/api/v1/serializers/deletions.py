@@ -16,7 +16,9 @@ class DeletionSerializer(serializers.Serializer[Deletion]):
     team = NamedSerializer()
     kind = serializers.ChoiceField(choices=Deletion.Kind.choices, help_text="Kind of what was deleted.")
     target = serializers.CharField(source="target_id", help_text="Id of what was deleted.")
-    name = serializers.CharField(help_text="Name of what was deleted.")
+    name = serializers.CharField(
+        source="label", help_text="Name of what was deleted, of a version of a data set `NAME@NUMBER`."
+    )
     size_bytes = serializers.IntegerField(help_text="Bytes that the deletion releases when the objects are removed.")
     state = serializers.ChoiceField(
         choices=["pending", "purging", "purged", "restored"],
@@ -68,8 +70,13 @@ class DeletionPreviewSerializer(serializers.Serializer[Preview]):
     registered = serializers.ListField(
         child=serializers.CharField(),
         help_text=(
-            "Versions of models, as `NAME@NUMBER`. Their files stay; an artifact that is one of them cannot be deleted."
+            "Versions of models, as `NAME@NUMBER`. Their files stay; an artifact that is one of them cannot be "
+            "deleted. Of a data set: those that jobs on it have exported."
         ),
+    )
+    aliases = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="Aliases that name a version of a data set. While there are any, it cannot be deleted.",
     )
     undo_days = serializers.IntegerField(help_text="Days during which the deletion can be undone.")
     contents = serializers.DictField(

@@ -4,7 +4,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('artifacts', '0027_model_imports'),
+        ('artifacts', '0029_dataset_version_numbers'),
     ]
 
     operations = [
