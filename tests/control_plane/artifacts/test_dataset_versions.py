@@ -161,7 +161,7 @@ def test_evaluations_are_of_the_version_that_was_newest_when_the_job_was_submitt
 
 
 def test_a_report_is_compared_with_the_version_that_was_newest_when_the_job_was_submitted(
-    api: Api, versions: list[str], bucket: str
+    api: Api, world: Any, versions: list[str], bucket: str
 ) -> None:
     done(add(api, "held-out", text=b"questions", new_version=False))
     report = {"sequence_length": 64, "evaluation": ["dataset:held-out"]}
