@@ -53,8 +53,8 @@ def test_names_reasons_and_errors_do_not_either(server: Any, athanor: Any, answe
     shown = athanor("show", "job_1")
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.count(SEEN) == 3 and is_clean(shown.stdout), shown.stdout
-    named = {"id": "ds_1", "name": HOSTILE, "origin": "sealed", "format": "text", "size_bytes": 1,
-             "team": {"id": "t", "name": "red"}, "preparation": {"state": "none"}}  # fmt: skip
+    named = {"id": "ds_1", "name": HOSTILE, "version": 1, "aliases": [], "origin": "sealed", "format": "text",
+             "size_bytes": 1, "team": {"id": "t", "name": "red"}, "preparation": {"state": "none"}}  # fmt: skip
     server.answer("GET /api/v1/datasets", answer({"items": [named], "next_cursor": None}))
     listed = athanor("dataset", "list")
     assert SEEN in listed.stdout and is_clean(listed.stdout)

@@ -262,7 +262,7 @@ class ReportSpec(SpecModel):
     """Length of a training sequence, in tokens: what is longer, and how sequences are filled, is reported for it."""
     base: Annotated[
         Annotated[str, Field(min_length=1, max_length=1000)] | None,
-        Field(examples=["model:support-bot@production"], exclude_if=lambda value: value is None),
+        Field(examples=["model:support-bot@candidate"], exclude_if=lambda value: value is None),
     ] = None
     """Base model that will be trained on the data: its tokenizer and chat template are used, and `tokenizer` must be
     left out. `model:NAME@ALIAS`, `model:NAME`, `model:art_...` or `s3://bucket/prefix`, as in `training.model.base`.

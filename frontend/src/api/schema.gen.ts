@@ -5403,7 +5403,7 @@ export interface components {
             is_paired: boolean;
             /**
              * Format: double
-             * @description p-value of McNemar's exact test, two-sided, for paired scores of 0 and 1. Null otherwise.
+             * @description Two-sided p-value of McNemar's exact test, for paired scores of 0 and 1. Null otherwise.
              */
             p_value: number | null;
             /** @description Whether the result is better: higher for an accuracy, lower for the others. */
@@ -11007,7 +11007,7 @@ export interface components {
              *     left out. `model:NAME@ALIAS`, `model:NAME`, `model:art_...` or `s3://bucket/prefix`, as in `training.model.base`.
              *     What it refers to is fixed when the job is submitted.
              * @default null
-             * @example model:support-bot@production
+             * @example model:support-bot@candidate
              */
             base: string | null;
             /**

@@ -270,17 +270,6 @@ def test_a_data_set_that_jobs_need_is_deleted_after_their_end(
     done(admin.send("DELETE", f"datasets/{dataset['id']}"))
 
 
-def test_the_data_set_that_took_the_name_is_deleted_before_the_old_one_returns(bucket: str, admin: Api) -> None:
-    old = done(upload(admin, b"old text\n" * 100))
-    deletion = done(admin.send("DELETE", f"datasets/{old['id']}"))
-    new = done(upload(admin, b"new text\n" * 100))
-    restore = f"deletions/{deletion['id']}:restore"
-    refused(admin.send("POST", restore), "dataset_exists", "delete that one first")
-    done(admin.send("DELETE", f"datasets/{new['id']}"))
-    done(admin.send("POST", restore))
-    assert [row["id"] for row in done(admin.send("GET", "datasets"))["items"]] == [old["id"]]
-
-
 def test_a_deleted_team_whose_name_is_wanted_is_restored(operator: Api, team: Team) -> None:
     done(operator.send("DELETE", f"teams/{team.id}"))
     refused(operator.send("POST", "teams", {"name": team.name}), "team_exists", "restore it", "another name")

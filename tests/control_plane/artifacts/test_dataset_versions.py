@@ -13,7 +13,7 @@ from athanor.dispatch.services import run_config_of, spec_of
 from athanor.jobs.models import Job
 from athanor.jobs.states import JobStatus
 from tests.control_plane import drive
-from tests.control_plane.answers import done
+from tests.control_plane.answers import done, refused
 from tests.control_plane.artifacts.test_base_models import exported, finished_model
 from tests.control_plane.artifacts.test_data_of_jobs import mixture_spec, prepare_spec, submitted
 from tests.control_plane.artifacts.test_datasets import PARQUET, stored_objects, tar_of
@@ -248,10 +248,11 @@ def test_a_deletion_from_before_there_were_numbers_is_restored_unless_its_number
     first = done(add(api, new_version=False))["id"]
     deletion = done(api.send("DELETE", f"datasets/{first}"))["id"]
     Deletion.objects.filter(pk=deletion).update(version=None)
-    Dataset.objects.filter(pk=done(add(api, new_version=False))["id"]).update(version=1)
+    second = done(add(api, new_version=False))["id"]
+    Dataset.objects.filter(pk=second).update(version=1)
     taken = api.send("POST", f"deletions/{deletion}:restore")
-    assert (taken.status_code, taken.json()["code"]) == (409, "dataset_exists")
-    Dataset.objects.filter(name="corpus").update(version=2)
+    refused(taken, "dataset_exists", "delete that one first")
+    done(api.send("DELETE", f"datasets/{second}"))
     done(api.send("POST", f"deletions/{deletion}:restore"))
     assert Dataset.objects.get(pk=first).name == "corpus"
 

@@ -231,7 +231,7 @@ class DifferenceSerializer(serializers.Serializer[Difference]):
     )
     p_value = serializers.FloatField(
         allow_null=True,
-        help_text="p-value of McNemar's exact test, two-sided, for paired scores of 0 and 1. Null otherwise.",
+        help_text="Two-sided p-value of McNemar's exact test, for paired scores of 0 and 1. Null otherwise.",
     )
     is_better = serializers.BooleanField(
         help_text="Whether the result is better: higher for an accuracy, lower for the others."
