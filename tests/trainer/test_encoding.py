@@ -1,4 +1,4 @@
-"""Texts whose words are looked up have exactly the tokens that the tokenizers library returns."""
+"""Texts of which the words are looked up have exactly the tokens that the tokenizers library returns."""
 
 import json
 import random

@@ -167,7 +167,7 @@ class WordEncoder:
 def _word_pattern(state: dict[str, Any]) -> re.Pattern[str] | None:
     """Return how a tokenizer divides ASCII text into words that it encodes one by one, None if that is not known.
 
-    The pattern is that of GPT-2, whose letters, digits and spaces are those of ASCII here.
+    The pattern is that of GPT-2, of which letters, digits and spaces are those of ASCII here.
     """
     stages = state["pre_tokenizer"] or {"type": "none"}
     stages = stages["pretokenizers"] if stages["type"] == "Sequence" else [stages]

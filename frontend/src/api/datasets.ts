@@ -38,7 +38,7 @@ export function versionsQuery({ name, team }: Pick<Dataset, "name" | "team">) {
   });
 }
 
-/** What a version has that another one has not, and the other way round. */
+/** What a version has that another version has not, and the other way round. */
 export function diffQuery(before: string, after: string) {
   return queryOptions({
     queryKey: [...datasetsKey, after, "diff", before],

@@ -1084,7 +1084,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Compare a version of a data set with another one
+         * Compare a version of a data set with another version
          * @description Returns which files, and how many rows, only one of the two has. For this both are decrypted, if neither has more than 128 MiB; of larger ones names and sizes of files are compared. Rows are the lines of text and JSON lines, up to 250,000 different ones. The request is recorded in the audit trail. A token needs the scope `artifacts`.
          */
         get: operations["datasets_diff"];
@@ -7784,7 +7784,7 @@ export interface components {
             /**
              * Source
              * @description `builtin:python-stdlib`, `dataset:NAME` for an uploaded data set of the team (its newest version; `@NUMBER` or
-             *     `@ALIAS` after the name for another one), or `s3://bucket/prefix` in a bucket that an administrator has granted to
+             *     `@ALIAS` after the name for another version), or `s3://bucket/prefix` in a bucket that an administrator has granted to
              *     the team. Each source may occur once.
              * @example dataset:my-corpus
              */

@@ -276,7 +276,7 @@ class DiffView(APIView):
         responses={200: DiffSerializer, **PROBLEMS},
     )
     def get(self, request: Request, dataset_id: str) -> Response:
-        """Compare a version of a data set with another one.
+        """Compare a version of a data set with another version.
 
         Returns which files, and how many rows, only one of the two has. For this both are decrypted, if neither has
         more than 128 MiB; of larger ones names and sizes of files are compared. Rows are the lines of text and JSON
