@@ -31,8 +31,8 @@ class MixturePart(SpecModel):
 
     source: Annotated[Source, Field(examples=["dataset:my-corpus"])]
     """`builtin:python-stdlib`, `dataset:NAME` for an uploaded data set of the team (its newest version; `@NUMBER` or
-    `@ALIAS` after the name for another version), or `s3://bucket/prefix` in a bucket that an administrator has granted to
-    the team. Each source may occur once."""
+    `@ALIAS` after the name for another version), or `s3://bucket/prefix` in a bucket that an administrator has granted
+    to the team. Each source may occur once."""
     weight: Annotated[float, Field(gt=0.0, le=1e6)] = 1.0
     """Share of the training samples that come from this source, relative to the sum of all weights."""
     format: Format = "auto"

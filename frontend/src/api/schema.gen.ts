@@ -7784,8 +7784,8 @@ export interface components {
             /**
              * Source
              * @description `builtin:python-stdlib`, `dataset:NAME` for an uploaded data set of the team (its newest version; `@NUMBER` or
-             *     `@ALIAS` after the name for another version), or `s3://bucket/prefix` in a bucket that an administrator has granted to
-             *     the team. Each source may occur once.
+             *     `@ALIAS` after the name for another version), or `s3://bucket/prefix` in a bucket that an administrator has granted
+             *     to the team. Each source may occur once.
              * @example dataset:my-corpus
              */
             source: string;
