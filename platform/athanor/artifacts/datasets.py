@@ -151,8 +151,8 @@ def _as_detected(part: MixturePart, row: Dataset) -> MixturePart:
             else "answers, with a label in each line"
         )
         detail = (
-            f"{part.source} has the format {row.format}, not {part.format}; take a data set of {needed}, or leave "
-            "training.preference and format out"
+            f"{part.source} has the format {row.format}, not {part.format}; take a data set of {needed} "
+            f"(if it has them, add it again with --format {part.format}), or leave training.preference and format out"
         )
         raise _refused("no_pairs", detail, "/format")
     if form in PREFERENCE_FORMATS:

@@ -86,12 +86,14 @@ def inspect(name: str, sample: bytes, form: str = "auto", *, rows: int = 10) -> 
             raise _refused(name, f"line 1 {problem}", "correct or remove the line, or choose another format")
         return Inspection("unpaired", texts, "", shown, note=UNPAIRED)
     messages = messages_field(first)
+    # With `messages` too, as in data sets for both kinds of training, it is read as conversations unless chosen.
+    is_pair = {"chosen", "rejected"} <= first.keys() and messages != MESSAGES_FIELD
+    if form == "preference" or (form == "auto" and is_pair):
+        return Inspection("preference", texts, "", shown, note=PREFERENCE)
     if messages and form in ("auto", "chat"):
         return Inspection("chat", texts, messages, shown)
     if form == "chat":
         raise _refused(name, f"line 1 {_no_conversation(first)}", "write one conversation a line, or choose jsonl")
-    if form == "preference" or (form == "auto" and {"chosen", "rejected"} <= first.keys()):
-        return Inspection("preference", texts, "", shown, note=PREFERENCE)
     note = OTHER_CHAT_FORM if any(_is_other_chat(value) for value in first.values()) else ""
     return Inspection("jsonl", texts, usual_text_field(texts), shown, note=note)
 

@@ -26,8 +26,8 @@ NOT_PREPARED = {
     "preference": "training.preference trains on pairs; to train on one field, set format to jsonl, and text_field.",
     "unpaired": "training.preference with loss kto trains on the labels; to train on one field, set format to jsonl.",
 }
-PAIRS = {"format": "preference", "packing": "documents", "long_documents": "drop"}
-"""How `training.preference` reads pairs."""
+PREFERENCE_DATA = {"packing": "documents", "long_documents": "drop"}
+"""How `training.preference` reads its data."""
 MAX_LISTED_FILES = 10
 STATES = {"none": "not yet", "running": "running", "ready": "ready", "failed": "failed"}
 TeamOption = Annotated[str | None, typer.Option("--team", help="Required if you are in several teams.")]
@@ -366,8 +366,8 @@ def report(
             console.print(escape(line), soft_wrap=True, highlight=False)
         return
     task = _task(name, text_field, validation_fraction, vocab_size)
-    if dataset["format"] == "preference":
-        task["data"] |= PAIRS
+    if dataset["format"] in ("preference", "unpaired"):
+        task["data"] |= {"format": dataset["format"], **PREFERENCE_DATA}
     task["report"] = {"sequence_length": sequence_length, **_given(base=base)}
     if evaluation:
         task["report"]["evaluation"] = [each if ":" in each else f"dataset:{each}" for each in evaluation]

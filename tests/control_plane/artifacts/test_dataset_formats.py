@@ -31,6 +31,8 @@ pytestmark = pytest.mark.django_db
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
 
+ANSWER = [{"role": "assistant", "content": "No"}]
+
 
 def lines(*records: Any) -> bytes:
     return "".join(json.dumps(record) + "\n" for record in records).encode()
@@ -53,6 +55,10 @@ def inspect(api: Any, name: str, body: bytes, **query: Any) -> Any:
         ("a.jsonl", lines({"conversations": [{"from": "human", "value": "x"}]}), "jsonl", "", [], "'from' and 'value'"),
         ("a.jsonl", lines({"prompt": "x", "chosen": "y", "rejected": "z"}), "preference", "",
          ["prompt", "chosen", "rejected"], "preference pairs"),
+        ("a.jsonl", lines({"prompt": CHAT["messages"][:1], "chosen": CHAT["messages"][1:], "rejected": ANSWER}),
+         "preference", "", [], "preference pairs"),
+        ("a.jsonl", lines({"chosen": CHAT["messages"], "rejected": ANSWER}), "preference", "", [], "preference pairs"),
+        ("a.jsonl", lines({**CHAT, "chosen": CHAT["messages"], "rejected": ANSWER}), "chat", "messages", [], ""),
         ("a.jsonl", lines({"prompt": "x", "completion": "y", "label": True}), "unpaired", "", ["prompt", "completion"],
          "answers with a label"),
         ("a.jsonl", lines({**CHAT, "label": False}), "unpaired", "", [], "answers with a label"),
