@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
@@ -55,8 +56,14 @@ def _follow(client: Client, job_id: str, show: Show, until_seconds: float | None
             return job
         # The newest numbers come with the stream; for everything else the job is read again.
         while (event := events.next()) and event["type"] == "job.progress" and not events.is_over:
-            job["progress"] = event["progress"]
-            show(job)
+            # The stream also has what was sent before the job was read, which is newer then.
+            if _reported_at(event["progress"]) >= _reported_at(job.get("progress")):
+                job["progress"] = event["progress"]
+                show(job)
+
+
+def _reported_at(progress: Any) -> datetime:
+    return datetime.fromisoformat(progress["updated_at"]) if progress else datetime.min.replace(tzinfo=UTC)
 
 
 def _bar(progress: Progress, task: TaskID) -> Show:
