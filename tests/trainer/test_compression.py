@@ -1,5 +1,6 @@
 """Compressed sums over replicas: near the sum, the same on all of them, nothing lost for good, each byte counted."""
 
+import errno
 import os
 import socket
 import struct
@@ -171,9 +172,11 @@ def bytes_on_rank(mesh: Any, spec: dict[str, Any]) -> tuple[dict[str, int], int]
     compressor.commit(torch.tensor(True))
     dist.barrier()  # comes after what is still on its way
     before = received_by_connection()
+    dist.barrier()  # no rank sends for the sum before all have read their counts
     compressor.all_reduce(tensors)
     dist.barrier()
-    after = received_by_connection()
+    # Read twice: a connection is left out if the number of its file is closed and used again meanwhile.
+    after = received_by_connection() | received_by_connection()
     # Connections of earlier groups of this process may close at any moment, and take their counts with them.
     received = sum(number - before.get(connection, 0) for connection, number in after.items())
     return vars(compressor.commit(torch.tensor(True))), received
@@ -194,8 +197,9 @@ def received_by_connection() -> dict[str, int]:
                 if connection.type == socket.SOCK_STREAM and connection.family != socket.AF_UNIX:
                     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
                     (received[name],) = struct.unpack_from("<Q", info, BYTES_RECEIVED)
-        except OSError:  # it was closed meanwhile
-            continue
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EBADF):  # it was closed meanwhile
+                raise
     return received
 
 
