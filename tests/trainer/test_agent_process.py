@@ -111,6 +111,12 @@ def test_validation_loss_is_reported_before_the_first_step_and_at_the_end(finish
     assert points[20] < points[0]
 
 
+def test_a_checkpoint_has_the_validation_loss_of_its_own_step_though_it_is_stored_in_the_background(finished) -> None:
+    api = finished[0]
+    points = {p["step"]: p["values"]["evaluation/loss"] for p in api.points() if "evaluation/loss" in p["values"]}
+    assert [each["metrics"]["evaluation/loss"] for each in api.checkpoints] == [points[10], points[20]]
+
+
 def test_the_prepared_data_set_is_encrypted_with_the_data_set_key_and_registered(finished) -> None:
     api = finished[0]
     assert len(api.datasets) == 1

@@ -124,7 +124,9 @@ class CheckpointWriter:
             self._preparing.join()
         mine = written_shards(shards) if is_final else self._snapshot.take(shards)
         self._stall_seconds, blocked = time.monotonic() - free, time.monotonic() - begin
-        save = partial(self._run, step, mine, own, metrics, progress, blocked_seconds=blocked, is_final=is_final)
+        # Training changes its metrics while they are stored.
+        stored = dict(metrics)
+        save = partial(self._run, step, mine, own, stored, progress, blocked_seconds=blocked, is_final=is_final)
         self._thread = threading.Thread(target=save, name="checkpoint")
         self._thread.start()
         self._is_writing, self._is_final = True, is_final

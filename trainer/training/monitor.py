@@ -112,7 +112,9 @@ class Monitor:
     def unsaved_progress(self, last_saved: int) -> Progress:
         """Return what a shadow checkpoint records. `last_saved`: step of the newest checkpoint that was begun."""
         points = self._reporter.unsaved_metrics(with_spooled=self._shadows.is_sent_to_nodes)
-        return self.progress.model_copy(update={"last_saved": last_saved, "metrics": self.latest, "points": points})
+        return self.progress.model_copy(
+            update={"last_saved": last_saved, "metrics": dict(self.latest), "points": points}
+        )
 
     def report_steps(self, finished: list[StepStats]) -> None:
         """Report finished steps. Raises TrainerError (LOSS_DIVERGED) after DIVERGED_STEPS such steps in a row."""
