@@ -108,7 +108,7 @@ def test_nodes_with_other_versions_are_refused_by_name() -> None:
     assert errors[:2] == ["", ""]
     assert errors[2].startswith("node_unfit")
     assert "torch is 2.13 on n0, n1, 2.11 on n2; install the same on all nodes" in errors[2]
-    assert {"Python", "torch", "trainer"} <= set(versions_here())
+    assert {"Python", "torch", "trainer", "source of the trainer"} <= set(versions_here())
     assert all(each.startswith("versions_differ: ") for each in compare("2.13", "2.11")), "nothing says which is right"
     assert all("torch is" in each for each in compare("2.13", "2.13", "2.11", "2.11"))
 

@@ -40,6 +40,7 @@ GRADIENT_CORRUPTED = "gradient.corrupted"
 REPLICAS_COMPARED = "replicas.compared"
 NODES_PLACED = "nodes.placed"
 ATTEMPT_GROWN = "attempt.grown"
+SOFTWARE_FOUND = "software.found"
 
 AGENT_EVENTS: Mapping[str, EventType] = {
     CHECKPOINT_INTERVAL: EventType(
@@ -337,6 +338,18 @@ AGENT_EVENTS: Mapping[str, EventType] = {
     "sink.incomplete": EventType(
         "Points were dropped because a metric sink was too slow or unreachable.",
         {"sink": "Name of the sink.", "points_lost": "Number of points that were dropped."},
+    ),
+    SOFTWARE_FOUND: EventType(
+        "The versions of the programs that this attempt runs, the same on all its nodes.",
+        {
+            "trainer": "Version of Athanor.",
+            "trainer_sha256": "SHA-256 of the trainer's source, as hexadecimal.",
+            "python": "Version of Python.",
+            "torch": "Version of PyTorch.",
+            "cuda": "Version of CUDA, or of HIP; empty without a GPU.",
+            "nccl": "Version of NCCL; empty without a GPU.",
+            "driver_branch": "Branch of NVIDIA's driver, such as `570`; empty if it is not known.",
+        },
     ),
     "step.recomputed": EventType(
         "A step with an unusual loss or norm of the gradient had the same result when it was computed again, by other "

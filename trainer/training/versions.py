@@ -1,5 +1,6 @@
 """Versions of the programs that all nodes of a run must share, compared before the ranks join."""
 
+import hashlib
 import json
 import platform
 import re
@@ -14,6 +15,7 @@ from trainer.contract.timeouts import STARTUP_TIMEOUT
 from trainer.errors import TrainerError
 from trainer.resilience.preflight import find_skew
 
+SOURCE = Path(__file__).resolve().parents[1]
 DRIVER = Path("/proc/driver/nvidia/version")
 _DRIVER_BRANCH = re.compile(r"\b(\d{3,})\.\d+")
 
@@ -22,6 +24,7 @@ def versions_here() -> dict[str, str]:
     """Return the versions of this node's programs, by name. A patch of Python and a release of a driver's branch may
     differ between nodes: clusters are upgraded node by node."""
     found = {"Python": ".".join(platform.python_version_tuple()[:2]), "torch": torch.__version__}
+    found["source of the trainer"] = source_digest()
     try:
         found["trainer"] = version("athanor")
     except PackageNotFoundError:  # a checkout that is not installed
@@ -33,6 +36,20 @@ def versions_here() -> dict[str, str]:
         if branch is not None:
             found["driver branch"] = branch[1]
     return found
+
+
+def source_digest(package: Path = SOURCE) -> str:
+    """Return the SHA-256 that identifies the Python source of the trainer, or of another `package`, as hexadecimal.
+
+    It is that of the list that `sha256sum` prints, so that it can be computed from a release without Athanor:
+    `cd trainer && find . -name '*.py' | LC_ALL=C sort | xargs sha256sum | sha256sum`.
+    """
+    paths = sorted(f"./{path.relative_to(package).as_posix()}".encode() for path in package.rglob("*.py"))
+    whole = hashlib.sha256()
+    for path in paths:
+        digest = hashlib.sha256((package / path.decode()).read_bytes()).hexdigest()
+        whole.update(digest.encode() + b"  " + path + b"\n")
+    return whole.hexdigest()
 
 
 def compare_versions(

@@ -50,7 +50,10 @@ def work(assignment: Assignment) -> EndClass:
         if phase != "import" or assignment.restart_count == 0:  # paid once, by the fork server
             reporter.phase_finished(phase, seconds, finished_at)
     with reporter.phase("rendezvous", heartbeat_phase="rendezvous"):
-        mesh, nodes = _join(assignment)
+        versions = versions_here() if assignment.local_rank == 0 else None
+        mesh, nodes = _join(assignment, versions)
+    if versions is not None:
+        _report_software(versions, reporter)
     if run.preflight and highest(float(_preflight_marker(assignment).exists()), mesh) == 0:
         with reporter.phase("preflight", heartbeat_phase="rendezvous"):
             _run_preflight(assignment, mesh, nodes, reporter)
@@ -75,13 +78,26 @@ def work(assignment: Assignment) -> EndClass:
     return end_class
 
 
-def _join(assignment: Assignment) -> tuple[Mesh, list[str]]:
-    """Join the other ranks. Return the mesh, and the names of the nodes by their ranks."""
+def _report_software(versions: dict[str, str], reporter: Reporter) -> None:
+    reporter.event(
+        "software.found",
+        trainer=versions["trainer"],
+        trainer_sha256=versions["source of the trainer"],
+        python=versions["Python"],
+        torch=versions["torch"],
+        cuda=versions.get("CUDA", ""),
+        nccl=versions.get("NCCL", ""),
+        driver_branch=versions.get("driver branch", ""),
+    )
+
+
+def _join(assignment: Assignment, versions: dict[str, str] | None) -> tuple[Mesh, list[str]]:
+    """Join the other ranks. Return the mesh, and the names of the nodes by their ranks. `versions`: of this node, on
+    its first rank."""
     store = TCPStore(assignment.store.host, assignment.store.port, is_master=False, timeout=STORE_TIMEOUT)
     layout, prefix = assignment.run.layout, f"generation{assignment.restart_count}/"
     nodes = [assignment.node or "node 0"]
     if layout.nodes > 1:
-        versions = versions_here() if assignment.local_rank == 0 else None
         of_versions = PrefixStore(f"{prefix}versions/", store)
         nodes = compare_versions(of_versions, assignment.node, assignment.node_rank, layout.nodes, versions)
     mesh = join(

@@ -27,7 +27,7 @@ def bom_of(principal: Principal, version: ModelVersion) -> Json:
     history = history_of(principal, version)
     runs = history.runs
     datasets = {node.id: node for run in runs for node in run.datasets}
-    frameworks = {name: _framework(name) for run in runs if (name := _torch_of(run))}
+    frameworks = {each["bom-ref"]: each for run in runs for each in _frameworks_of(run)}
     model = _model(version, runs)
     if history.limits:
         model["properties"] += [_property("not_on_record", limit) for limit in history.limits]
@@ -45,7 +45,7 @@ def bom_of(principal: Principal, version: ModelVersion) -> Json:
         },
         "components": [*bases, *(_dataset(node, runs) for node in datasets.values()), *frameworks.values()],
         "dependencies": [
-            {"ref": reference, "dependsOn": sorted({*(node.id for node in run.datasets), *base, *_framework_of(run)})}
+            {"ref": reference, "dependsOn": sorted({*(node.id for node in run.datasets), *base, *_programs(run)})}
             for reference, run, base in zip(references, runs, bases_of, strict=True)
         ],
     }
@@ -182,17 +182,30 @@ def _dataset(node: Node, runs: list[Run]) -> Json:
     return {**found, "properties": properties}
 
 
-def _torch_of(run: Run) -> str | None:
-    checkpoint = run.newest_checkpoint
-    return checkpoint.torch_version if checkpoint else None
+def _programs(run: Run) -> list[str]:
+    return [each["bom-ref"] for each in _frameworks_of(run)]
 
 
-def _framework_of(run: Run) -> list[str]:
-    name = _torch_of(run)
-    return [_framework(name)["bom-ref"]] if name else []
+def _frameworks_of(run: Run) -> list[Json]:
+    torch_version, software = run.torch_version, run.software
+    found = [_torch(torch_version)] if torch_version else []
+    if "trainer_sha256" in software:
+        found.append(_trainer(software))
+    return found
 
 
-def _framework(torch_version: str) -> Json:
+def _trainer(software: dict[str, str]) -> Json:
+    digest, version = software["trainer_sha256"], software.get("trainer", "unknown")
+    others = [
+        _property(f"version_of_{name}", software[name]) for name in ("python", "cuda", "nccl") if name in software
+    ]
+    return {
+        "type": "application", "bom-ref": f"athanor-trainer@{digest}", "name": "athanor-trainer", "version": version,
+        "properties": [_property("sha256_of_source", digest), *others],
+    }  # fmt: skip
+
+
+def _torch(torch_version: str) -> Json:
     # A local version such as +cpu is a qualifier of the build, not of the package.
     public = torch_version.partition("+")[0]
     return {

@@ -152,7 +152,18 @@ def _process(version: ModelVersion, runs: list[Run]) -> Iterator[Fact]:
             axes = [f"{axis} {size}" for axis, size in checkpoint.mesh.items() if size > 1]
             layout = ", ".join([f"{checkpoint.world_size} processes", *axes])
         yield _of_job(run, "Processes and mesh of the newest checkpoint", layout, "/checkpoints")
-        yield _of_job(run, "PyTorch", checkpoint.torch_version if checkpoint else None, "/checkpoints")
+        yield from _software(run)
+
+
+def _software(run: Run) -> Iterator[Fact]:
+    found = run.software
+    yield _of_job(run, "Version of Athanor's trainer", found.get("trainer"), "/events")
+    yield _of_job(run, "SHA-256 of the trainer's source", found.get("trainer_sha256"), "/events")
+    yield _of_job(run, "PyTorch", run.torch_version, "/checkpoints" if run.newest_checkpoint else "/events")
+    others = {"Python": found.get("python"), "CUDA": found.get("cuda"), "NCCL": found.get("nccl")}
+    if found:
+        versions = ", ".join(f"{name} {version}" for name, version in others.items() if version)
+        yield _of_job(run, "Other programs", versions, "/events")
 
 
 def _data(version: ModelVersion, runs: list[Run]) -> Iterator[Fact]:

@@ -39,6 +39,7 @@ def _predicate(run: Run) -> Json:
     described |= {"attempt": attempt.number, "method": run.method, "step": run.manifest.step, "tokens": run.tokens}
     described |= {"flops": run.tokens * run.flops_per_token, "accelerator": job.pool.accelerator}
     described["kwh"] = run.energy.kwh
+    described["software"] = run.software or None
     if checkpoint is not None:
         described |= {"mesh": checkpoint.mesh, "processes": checkpoint.world_size}
     return {
@@ -80,10 +81,9 @@ def _base(run: Run, url: str) -> list[Json]:
 
 
 def _framework(run: Run) -> list[Json]:
-    checkpoint = run.newest_checkpoint
-    if checkpoint is None:
+    version = run.torch_version
+    if version is None:
         return []
-    version = checkpoint.torch_version
     return [_resource(f"torch {version}", f"pkg:pypi/torch@{version.partition('+')[0]}", None)]
 
 

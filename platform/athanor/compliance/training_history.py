@@ -15,10 +15,11 @@ from athanor.accounts.selectors import Principal
 from athanor.artifacts import lineage, manifests
 from athanor.artifacts.lineage import Direction, Kind, Node
 from athanor.artifacts.models import Artifact, Checkpoint, ModelVersion, of_teams
-from athanor.jobs.models import Job
+from athanor.jobs.models import Job, JobEvent
 from athanor.specs.v1 import JobSpec
 from athanor.telemetry.energy import Energy, by_job
 from athanor.telemetry.models import Progress
+from trainer.contract.events import SOFTWARE_FOUND
 from trainer.contract.manifest import CheckpointManifest, DatasetManifest, ModelManifest
 from trainer.contract.training import TrainingSpec
 
@@ -75,6 +76,20 @@ class Run:
         """Return the manifest of the newest checkpoint of the attempt that exported the model, None if it has none."""
         row = Checkpoint.objects.filter(attempt=self.artifact.attempt_id).order_by("-step", "-pk").first()
         return CheckpointManifest.model_validate(row.manifest) if row else None
+
+    @property
+    def software(self) -> dict[str, str]:
+        """Return the versions of the programs of the attempt that exported the model, by the fields of the event; none
+        if its trainer did not report them, as those of earlier versions."""
+        events = JobEvent.objects.filter(job=self.job, type=SOFTWARE_FOUND, actor=self.artifact.attempt_id)
+        event = events.order_by("-seq").first()
+        return {name: str(value) for name, value in event.data.items() if value} if event else {}
+
+    @property
+    def torch_version(self) -> str | None:
+        """Return the version of PyTorch; None if it is not on record."""
+        checkpoint = self.newest_checkpoint
+        return checkpoint.torch_version if checkpoint else self.software.get("torch")
 
     @property
     def datasets(self) -> list[Node]:

@@ -116,6 +116,8 @@ export function describeEvent(event: JobEvent): Described | null {
         `Training on ${word("device")} in ${word("precision")}${attention}: micro-batches of ${number("micro_batch_sequences") ?? "?"} sequences`,
       );
     }
+    case "software.found":
+      return described(`Runs Athanor ${word("trainer")} on Python ${word("python")} with PyTorch ${word("torch")}`);
     case "precision.slow":
       return described(word("because"), "waiting");
     case "compile.partial":
