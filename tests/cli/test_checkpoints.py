@@ -31,6 +31,26 @@ def test_checkpoints_are_listed_with_what_is_wrong_with_them(server, athanor, st
     assert json.loads(athanor("checkpoint", "list", JOB, "--json").stdout) == [CHECKPOINT]
 
 
+@pytest.mark.parametrize(
+    ("metrics", "shown"),
+    [
+        ({"evaluation/loss": 2.34567, "evaluation/step": 1500.0}, "2.3457 (step 1500)"),
+        ({"evaluation/loss": 2.34567}, "2.3457"),  # of an earlier version
+        ({"train/loss": 2.5}, ""),
+    ],
+)
+def test_a_checkpoint_is_listed_with_its_validation_loss_and_the_step_of_it(
+    server, athanor, answer, metrics: dict[str, float], shown: str
+) -> None:
+    row = {**CHECKPOINT, "metrics": metrics}
+    server.answer(f"GET /api/v1/jobs/{JOB}/checkpoints", answer({"items": [row], "next_cursor": None}))
+    result = athanor("checkpoint", "list", JOB)
+    assert result.returncode == 0, result.stderr
+    assert shown in result.stdout
+    assert ("(step" in result.stdout) == ("(step" in shown)
+    assert ("2.3457" in result.stdout) == ("2.3457" in shown)
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_state_is_changed_with_a_reason_and_what_follows_is_shown(server, athanor, stored: Any, verb: str) -> None:
     result = athanor("checkpoint", verb, "ckp_1", "--reason", "disk 7", *(["--yes"] if verb == "retire" else []))

@@ -1,5 +1,6 @@
 """Models in a real Chromium: registered, described, with their lineage and the replays of the job that trained them."""
 
+import json
 import re
 from pathlib import Path
 
@@ -46,6 +47,48 @@ def test_an_export_is_registered_described_and_named_by_an_alias(page: Page, sta
     expect(page.get_by_text("<b>not HTML</b> and strong")).to_be_visible()
     versions.get_by_role("link", name="tiny").click()
     page.wait_for_url(f"**/jobs/{finished_job}")
+
+
+def test_a_version_is_promoted_only_if_its_results_meet_the_requirements(
+    page: Page, stack, finished_job: str, tmp_path: Path
+) -> None:
+    stack.json("model", "register", "judged-bot", finished_job, "--alias", "candidate")
+    facts = tmp_path / "facts.jsonl"
+    facts.write_text(
+        "".join(
+            json.dumps({"question": f"{n} plus {n} is", "choices": [str(2 * n), "?"], "answer": 0}) + "\n"
+            for n in range(20)
+        )
+    )
+    assert stack.athanor("dataset", "add", "facts", str(facts), "--no-prepare").returncode == 0
+    spec = {
+        "version": 1, "name": "evaluate", "resources": {"processes_per_node": 1, "accelerator": "cpu"},
+        "evaluation": {
+            "model": "model:judged-bot@candidate", "sequence_length": 64,
+            "tasks": [{"name": "facts", "kind": "multiple_choice", "source": "dataset:facts"}],
+        },
+    }  # fmt: skip
+    (tmp_path / "evaluate.json").write_text(json.dumps(spec))
+    evaluated = str(stack.json("submit", str(tmp_path / "evaluate.json"))["id"])
+    assert stack.wait_for_end(evaluated)["status"] == "succeeded"
+
+    sign_in(page, stack, "/models")
+    page.get_by_role("link", name="judged-bot").click()
+    versions = page.get_by_role("table", name="Versions")
+    page.get_by_role("button", name="Promote version 1 of judged-bot").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("textbox", name="To the alias").fill("stable")
+    dialog.get_by_role("textbox", name="Requirements").fill("facts.accuracy>1\n")
+    dialog.get_by_role("button", name="Promote", exact=True).click()
+    expect(dialog).to_contain_text("does not meet facts.accuracy>1")
+    expect(dialog).to_contain_text("requirement_not_met")
+    aliases = {row["name"] for row in stack.get("/models", name="judged-bot")["items"][0]["aliases"]}
+    assert "stable" not in aliases
+
+    dialog.get_by_role("textbox", name="Requirements").fill("facts.accuracy>=0\naccuracy_normalised<=1")
+    dialog.get_by_role("button", name="Promote", exact=True).click()
+    expect(dialog).to_be_hidden()
+    expect(versions).to_contain_text("stable")
 
 
 def test_the_lineage_of_a_version_leads_to_its_job_and_its_data(page: Page, stack, finished_job: str) -> None:

@@ -115,6 +115,7 @@ def test_a_checkpoint_has_the_validation_loss_of_its_own_step_though_it_is_store
     api = finished[0]
     points = {p["step"]: p["values"]["evaluation/loss"] for p in api.points() if "evaluation/loss" in p["values"]}
     assert [each["metrics"]["evaluation/loss"] for each in api.checkpoints] == [points[10], points[20]]
+    assert [each["metrics"]["evaluation/step"] for each in api.checkpoints] == [10, 20]
 
 
 def test_the_prepared_data_set_is_encrypted_with_the_data_set_key_and_registered(finished) -> None:

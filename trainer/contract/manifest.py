@@ -90,6 +90,8 @@ def _canonical(value: Any) -> Any:
 
 BEST_LOSS, BEST_STEP = "evaluation/best_loss", "evaluation/best_step"
 """Metrics that checkpoints record: the lowest loss on held-out data up to then, and after how many steps it was."""
+EVALUATION_STEP = "evaluation/step"
+"""Metric that checkpoints record: after how many steps `evaluation/loss` was measured."""
 
 
 class Saved(Protocol):

@@ -10,8 +10,16 @@ from itertools import product
 from typing import NamedTuple
 
 from trainer.contract.cost import RankCost, Traffic
+from trainer.contract.evaluation import EvaluationSettings
+from trainer.contract.forward_cost import ForwardCost
 from trainer.contract.launch_plan import micro_batch_size, plan_mesh
-from trainer.contract.micro_batch import MEMORY_SHARE, PROCESS_BYTES, estimate_device_bytes, find_largest_micro_batch
+from trainer.contract.micro_batch import (
+    MEMORY_SHARE,
+    PROCESS_BYTES,
+    estimate_device_bytes,
+    find_largest_micro_batch,
+    rank_cost,
+)
 from trainer.contract.models import ModelShape
 from trainer.contract.parallelism import MeshSizes, ParallelismSpec, stage_layers
 from trainer.contract.training import ProcessLayout, TrainingSpec
@@ -32,11 +40,16 @@ MAX_TENSOR, MAX_CONTEXT, MAX_PIPELINE = 8, 64, 32
 
 
 def resolve_parallelism(
-    training: TrainingSpec, vocab_size: int, layout: ProcessLayout, device_bytes: int | None
+    training: TrainingSpec,
+    vocab_size: int,
+    layout: ProcessLayout,
+    device_bytes: int | None,
+    evaluation: EvaluationSettings | None = None,
 ) -> TrainingSpec:
     """Return the spec with the axes that `parallelism.auto` leaves open; a spec without it unchanged.
 
-    `device_bytes`: memory of an accelerator; None on CPUs. Of the meshes whose estimate is within MEMORY_SHARE of it
+    `device_bytes`: memory of an accelerator; None on CPUs. `evaluation`: of an evaluation job, which only computes
+    forward passes. Of the meshes whose estimate is within MEMORY_SHARE of it
     and that are about as fast as the fastest by `step_seconds`, the one that divides a sequence's computation least. On
     CPUs, where nothing fits, and for small models, the defaults.
     """
@@ -45,21 +58,25 @@ def resolve_parallelism(
     plain = _with(training, auto=False)
     if device_bytes is None:
         return plain
-    chosen = _choose(plain.model_dump_json(), vocab_size, layout, device_bytes)
+    tasks = None if evaluation is None else evaluation.model_dump_json(include=set(EvaluationSettings.model_fields))
+    chosen = _choose(plain.model_dump_json(), vocab_size, layout, device_bytes, tasks)
     return plain.model_copy(update={"parallelism": chosen})
 
 
 @lru_cache(maxsize=64)
-def _choose(training: str, vocab_size: int, layout: ProcessLayout, device_bytes: int) -> ParallelismSpec:
-    """Return the axes for a training spec, as JSON."""
+def _choose(
+    training: str, vocab_size: int, layout: ProcessLayout, device_bytes: int, tasks: str | None
+) -> ParallelismSpec:
+    """Return the axes for a training spec, and perhaps the settings of an evaluation, as JSON."""
     plain = TrainingSpec.model_validate_json(training)
+    evaluation = None if tasks is None else EvaluationSettings.model_validate_json(tasks)
     default = plan_mesh(plain, vocab_size, layout.world_size)
     if isinstance(default, MeshSizes) and default.zero == 0:
-        size = find_largest_micro_batch(plain, default, vocab_size, device_bytes) or 1
-        if estimate_device_bytes(plain, default, vocab_size, size) <= MEMORY_SHARE * device_bytes:
+        size = find_largest_micro_batch(plain, default, vocab_size, device_bytes, evaluation) or 1
+        if estimate_device_bytes(plain, default, vocab_size, size, evaluation) <= MEMORY_SHARE * device_bytes:
             return plain.parallelism  # a small model: dividing it costs more than its traffic
     for context in _powers(MAX_CONTEXT):  # more ranks for a sequence only where it does not fit on fewer
-        fitting = list(_fitting(plain, vocab_size, layout, device_bytes, context))
+        fitting = list(_fitting(plain, vocab_size, layout, device_bytes, context, evaluation))
         if fitting:
             limit = min(each.seconds for each in fitting) * (1 + EQUAL_WITHIN)
             fast = [each for each in fitting if each.seconds <= limit]
@@ -77,29 +94,35 @@ class _Fitting(NamedTuple):
 
 
 def _fitting(
-    plain: TrainingSpec, vocab_size: int, layout: ProcessLayout, device_bytes: int, context: int
-) -> Iterator[_Fitting]:
+    plain: TrainingSpec, vocab_size: int, layout: ProcessLayout, device_bytes: int, context: int,
+    evaluation: EvaluationSettings | None,
+) -> Iterator[_Fitting]:  # fmt: skip
     for candidate in _candidates(plain, layout, context):
         sizes = plan_mesh(candidate, vocab_size, layout.world_size)
         if isinstance(sizes, list):
             continue
-        if not _fits(_ends(candidate, vocab_size, sizes, 1), device_bytes):  # most candidates end here
+        if not _fits(_ends(candidate, vocab_size, sizes, 1, evaluation), device_bytes):  # most candidates end here
             continue
-        size = find_largest_micro_batch(candidate, sizes, vocab_size, device_bytes) or micro_batch_size(
+        size = find_largest_micro_batch(candidate, sizes, vocab_size, device_bytes, evaluation) or micro_batch_size(
             candidate, sizes, vocab_size
         )
-        num_bytes = estimate_device_bytes(candidate, sizes, vocab_size, size)
+        num_bytes = estimate_device_bytes(candidate, sizes, vocab_size, size, evaluation)
         if num_bytes <= MEMORY_SHARE * device_bytes:
-            ends = _ends(candidate, vocab_size, sizes, size)
+            ends = _ends(candidate, vocab_size, sizes, size, evaluation)
             seconds = max(step_seconds(candidate, vocab_size, sizes, each, layout.processes_per_node) for each in ends)
             divisions = sizes.tensor * sizes.context * sizes.pipeline * sizes.expert
             yield _Fitting(candidate.parallelism, seconds, divisions, num_bytes)
 
 
-def _ends(training: TrainingSpec, vocab_size: int, sizes: MeshSizes, micro_batch: int) -> list[RankCost]:
+def _ends(
+    training: TrainingSpec, vocab_size: int, sizes: MeshSizes, micro_batch: int, evaluation: EvaluationSettings | None
+) -> list[RankCost]:
     """Return the costs of the first and the last pipeline position."""
     places = {0, sizes.pipeline - 1}
-    return [RankCost(training, vocab_size, sizes, place, micro_batch, on_gpu=True) for place in places]
+    return [
+        rank_cost(training, vocab_size, sizes, place, micro_batch, evaluation=evaluation, on_gpu=True)
+        for place in places
+    ]
 
 
 def _fits(costs: list[RankCost], device_bytes: int) -> bool:
@@ -114,6 +137,8 @@ def step_seconds(
     The idle time of a pipeline is that of Narayanan et al. 2021, section 2.2, with all stages as slow as the slowest.
     """
     computes = compute_seconds(training, vocab_size, sizes.world)
+    if isinstance(cost, ForwardCost):
+        computes /= 3  # a backward pass has twice the products of a forward pass
     seconds = computes
     if sizes.pipeline > 1:
         seconds *= 1 + (sizes.pipeline - 1) / (cost.micro_batches * training.parallelism.num_stages_per_rank)

@@ -14,6 +14,7 @@ from trainer.checkpoint.state import Shard, live_shards
 from trainer.checkpoint.writer import CheckpointWriter, Identity
 from trainer.client.platform import Platform
 from trainer.contract.encryption import Encryptor
+from trainer.contract.evaluation import EvaluationSettings
 from trainer.contract.launch_plan import micro_batch_size, plan_mesh
 from trainer.contract.micro_batch import find_largest_micro_batch
 from trainer.contract.precision import fp32_cost
@@ -220,7 +221,7 @@ def build_frozen(assignment: Assignment, mesh: Mesh) -> tuple[ParallelModel, Ran
     these ranks cannot run."""
     training = assignment.training
     vocab_size = training.tokenizer.vocab_size
-    mesh, part = _plan_mesh(training, mesh, vocab_size, assignment.largest_micro_batch)
+    mesh, part = _plan_mesh(training, mesh, vocab_size, assignment.largest_micro_batch, assignment.run.evaluation)
     load_shard = ShardLoader(open_base(assignment))
     model = parallelize_model(
         training, vocab_size, mesh, part.micro_batch, lambda stage: _prepare(freeze(stage), training, mesh), load_shard
@@ -355,15 +356,21 @@ def _prepare(stage: Decoder, training: TrainingSpec, mesh: Mesh) -> None:
         stage.head.z_loss = training.z_loss
 
 
-def _plan_mesh(training: TrainingSpec, mesh: Mesh, vocab_size: int, largest: int | None) -> tuple[Mesh, RankShare]:
+def _plan_mesh(
+    training: TrainingSpec,
+    mesh: Mesh,
+    vocab_size: int,
+    largest: int | None,
+    evaluation: EvaluationSettings | None = None,
+) -> tuple[Mesh, RankShare]:
     """Return the mesh of the spec, and this rank's share of a step. The platform has checked both; the vocabulary
-    is only known now."""
+    is only known now. `evaluation`: of an evaluation job."""
     sizes = plan_mesh(training, vocab_size, mesh.world_size)
     if isinstance(sizes, list):
         problem = sizes[0]
         raise TrainerError(EndClass.BAD_SPEC, f"training.{problem.field.replace('/', '.')}: {problem.message}")
     mesh = mesh.with_sizes(sizes)
-    bound = find_largest_micro_batch(training, sizes, vocab_size, smallest_device_bytes(mesh))
+    bound = find_largest_micro_batch(training, sizes, vocab_size, smallest_device_bytes(mesh), evaluation)
     size = micro_batch_size(training, sizes, vocab_size, largest, bound)
     return mesh, RankShare(
         mesh.coordinate("replicate", "shard"), sizes.data, size, sizes.pipeline > 1, mesh.world_size // sizes.data

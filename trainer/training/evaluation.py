@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from trainer.contract.forward_cost import VALIDATION_ROUND
 from trainer.contract.manifest import BEST_LOSS, BEST_STEP
 from trainer.contract.training import EvaluationSpec
 from trainer.data.batch import MicroBatch
@@ -21,7 +22,6 @@ from trainer.parallel.mesh import all_reduce_world
 from trainer.parallel.parallelize import ParallelModel
 from trainer.resilience.assignment import Assignment
 
-VALIDATION_ROUND = 8  # micro-batches that are under way through a pipeline together
 SAMPLING_SEED = 1
 SAMPLING_TEMPERATURE = 0.8
 

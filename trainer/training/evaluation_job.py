@@ -14,6 +14,7 @@ from trainer.contract import item_scores
 from trainer.contract.data import MixturePart
 from trainer.contract.encryption import Encryptor
 from trainer.contract.evaluation import EvaluationFigure, EvaluationResults, EvaluationTask
+from trainer.contract.forward_cost import VALIDATION_ROUND
 from trainer.contract.run import EndClass
 from trainer.contract.timeouts import TRAINING_TIMEOUT
 from trainer.data.batch import MicroBatch
@@ -32,7 +33,6 @@ from trainer.training.answer_scores import score_answers
 from trainer.training.answers import Answer, AnswerGenerator, Stopped, not_finite
 from trainer.training.build import build_frozen
 from trainer.training.confidence import Estimate, mean_score, proportion, ratio
-from trainer.training.evaluation import VALIDATION_ROUND
 from trainer.training.measurements import highest
 
 LENGTH_STEP = 128

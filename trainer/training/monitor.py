@@ -7,6 +7,7 @@ from statistics import mean
 import torch
 
 from trainer.checkpoint.copy_layout import Progress
+from trainer.contract.manifest import EVALUATION_STEP
 from trainer.contract.rollback import DIVERGED_STEPS
 from trainer.contract.run import EndClass
 from trainer.data.batch import MicroBatch
@@ -269,7 +270,7 @@ class Monitor:
         self._reporter.metrics(step, found.values)
         self._reporter.event("evaluation", step=step, loss=found.loss, seconds=seconds)
         self.best.update(step, found.loss)
-        self.latest.update(found.values | self.best.metrics)
+        self.latest.update(found.values | self.best.metrics | {EVALUATION_STEP: float(step)})
         self.clock.resume()
 
     def are_logits_due(self, step: int) -> bool:

@@ -67,7 +67,8 @@ def work(assignment: Assignment) -> EndClass:
     if training.compile and mesh.device.type == "cuda":
         start_compile_workers()
     vocab_size, device_bytes = training.tokenizer.vocab_size, smallest_device_bytes(mesh)
-    assignment = assignment.with_training(resolve_parallelism(training, vocab_size, run.layout, device_bytes))
+    resolved = resolve_parallelism(training, vocab_size, run.layout, device_bytes, run.evaluation)
+    assignment = assignment.with_training(resolved)
     try:
         with prefer_fast_attention(mesh.device):
             end_class = _train_and_export(assignment, mesh, reporter)

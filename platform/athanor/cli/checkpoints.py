@@ -1,5 +1,6 @@
 """`athanor checkpoint`: list, mark-damaged, mark-intact, retire."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -24,13 +25,23 @@ def list_checkpoints(job: JobId, as_json: AsJson = False) -> None:
     if as_json:
         print_json(found)
         return
-    table = columns("id", "step", "state", "size", "created", "verified", "damage")
+    table = columns("id", "step", "state", "validation loss", "size", "created", "verified", "damage")
     for row in found:
         table.add_row(
-            row["id"], str(row["step"]), row["state"], size(row["size_bytes"]), moment(row["created_at"]),
-            moment(row.get("verified_at")), escape(row.get("damage", "")),
+            row["id"], str(row["step"]), row["state"], validation_loss(row.get("metrics") or {}),
+            size(row["size_bytes"]), moment(row["created_at"]), moment(row.get("verified_at")),
+            escape(row.get("damage", "")),
         )  # fmt: skip
     console.print(table)
+
+
+def validation_loss(metrics: Mapping[str, float | None]) -> str:
+    """Return the newest validation loss of a checkpoint, with the step at which it was measured if that is recorded;
+    empty before the first evaluation."""
+    loss, step = metrics.get("evaluation/loss"), metrics.get("evaluation/step")
+    if loss is None:
+        return ""
+    return f"{loss:.4f}" if step is None else f"{loss:.4f} (step {step:.0f})"
 
 
 @app.command("mark-damaged")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from athanor.core.errors import FieldProblem
 from athanor.specs.v1 import JobSpec
-from trainer.contract.cost import REPLICAS, REPLICATED_SHADOW_COPIES, SHADOW_COPIES, RankCost
+from trainer.contract.cost import REPLICAS, REPLICATED_SHADOW_COPIES, SHADOW_COPIES
 from trainer.contract.launch_plan import micro_batch_size, plan_mesh
 from trainer.contract.mesh_choice import resolve_parallelism
-from trainer.contract.micro_batch import PROCESS_BYTES, find_largest_micro_batch
+from trainer.contract.micro_batch import PROCESS_BYTES, find_largest_micro_batch, rank_cost
 from trainer.contract.parallelism import MeshSizes, ParallelismSpec
 from trainer.contract.precision import accelerator_has_bf16, fp32_cost
 from trainer.contract.training import TrainingSpec
@@ -73,7 +73,8 @@ class Estimate:
 
 
 def estimate(spec: JobSpec, pool: PoolShape, *, with_smallest_micro_batches: bool = False) -> Estimate:
-    """Estimate what a spec needs in a pool.
+    """Estimate what a spec needs in a pool. An evaluation needs the memory of forward passes
+    (`trainer.contract.forward_cost`); a replay trains, and needs that of the training.
 
     `with_smallest_micro_batches`: take 1 sequence for micro-batches of automatic size, the smallest that restarts after
     an out-of-memory error come down to.
@@ -90,9 +91,12 @@ def estimate(spec: JobSpec, pool: PoolShape, *, with_smallest_micro_batches: boo
     if with_smallest_micro_batches:
         plain = _with_smallest_micro_batches(plain)
     on_host = pool.accelerator == "cpu"
-    bound = find_largest_micro_batch(plain, sizes, vocab, None if on_host else available)
+    bound = find_largest_micro_batch(plain, sizes, vocab, None if on_host else available, spec.evaluation)
     micro_batch = micro_batch_size(plain, sizes, vocab, bound=bound)
-    costs = (RankCost(plain, vocab, sizes, place, micro_batch, on_gpu=not on_host) for place in range(sizes.pipeline))
+    costs = (
+        rank_cost(plain, vocab, sizes, place, micro_batch, evaluation=spec.evaluation, on_gpu=not on_host)
+        for place in range(sizes.pipeline)
+    )
     memories = [each.memory() for each in costs]
     device = PROCESS_BYTES + max(each.total + (each.host + each.saves if on_host else 0) for each in memories)
     return Estimate(
@@ -201,19 +205,24 @@ def _too_large(need: Estimate, spec: JobSpec, pool: PoolShape) -> list[FieldProb
     device, host = need.pool_memory_bytes_per_process, pool.host_bytes_per_process(spec.resources.processes_per_node)
     found = []
     if device is not None and need.memory_bytes_per_process > device:
+        remedy = "a smaller sequence_length" if spec.evaluation is not None else "activation_checkpointing full"
         detail = (
             f"{need.num_parameters:,} parameters over {need.processes} processes need about "
             f"{_gib(need.memory_bytes_per_process)} each, with micro-batches of the smallest size allowed; pool "
             f"{pool.name} has {_gib(device)} per process. "
-            "Take a smaller model, more nodes, activation_checkpointing full, or micro_batch_sequences auto"
+            f"Take a smaller model, more nodes, {remedy}, or micro_batch_sequences auto"
         )
         found.append(FieldProblem("/training/model", "does_not_fit", detail))
     if pool.accelerator != "cpu" and need.host_bytes_per_process > host:
-        detail = (
-            f"optimizer state in host memory needs about {_gib(need.host_bytes_per_process)} per process; nodes of "
-            f"pool {pool.name} have {_gib(host)} per process. Take more nodes, or turn offload off"
-        )
-        found.append(FieldProblem("/training/optimizer/offload", "does_not_fit", detail))
+        if spec.evaluation is not None:
+            field, detail = "/training/model", "loading the largest matrix of the model needs about "
+            detail += f"{_gib(need.host_bytes_per_process)} of host memory per process"
+            remedy = "Take fewer processes per node"
+        else:
+            field, remedy = "/training/optimizer/offload", "Take more nodes, or turn offload off"
+            detail = f"optimizer state in host memory needs about {_gib(need.host_bytes_per_process)} per process"
+        detail += f"; nodes of pool {pool.name} have {_gib(host)} per process. {remedy}"
+        found.append(FieldProblem(field, "does_not_fit", detail))
     return found
 
 
@@ -236,7 +245,7 @@ def resolve(spec: JobSpec, pool: PoolShape) -> JobSpec:
     device = None if pool.accelerator == "cpu" else pool.device_bytes_per_process(spec.resources.processes_per_node)
     is_too_large = spec.resources.nodes > pool.nodes_of_jobs  # it is refused, whatever its mesh
     if pool.accelerator == "cpu" or (device is not None and not is_too_large):
-        training = resolve_parallelism(training, training.tokenizer.vocab_size, spec.resources, device)
+        training = resolve_parallelism(training, training.tokenizer.vocab_size, spec.resources, device, spec.evaluation)
     return spec.model_copy(update={"training": training})
 
 

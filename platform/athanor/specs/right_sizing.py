@@ -144,7 +144,7 @@ def _micro_batch(spec: JobSpec, pool: PoolShape, facts: RunFacts) -> Iterator[Su
     device = pool.device_bytes_per_process(spec.resources.processes_per_node)
     if resolved is None or isinstance(mesh, list) or device is None:
         return
-    bound = find_largest_micro_batch(resolved, mesh, vocab, device)
+    bound = find_largest_micro_batch(resolved, mesh, vocab, device, spec.evaluation)
     largest = micro_batch_size(resolved, mesh, vocab, bound=bound)
     changes = {"training": {"parallelism": {"micro_batch_sequences": largest}}}
     changed = _changed(spec, pool, changes) if largest > size else None

@@ -255,6 +255,44 @@ def on_one_gpu_node(spec: dict[str, Any], preset: str = "llama-8b", **resources:
     return parse_spec(spec)
 
 
+def evaluation_on_one_gpu(preset: str, kind: str = "loss", length: int = 4096, **fields: Any) -> JobSpec:
+    """Return a resolved spec that evaluates a model on one H100."""
+    task = {"name": "held-out", "kind": kind, "source": "dataset:held-out"}
+    if kind == "generation":
+        task |= {"scores": ["f1"], "max_tokens": 64}
+    parsed = parse_spec(
+        {
+            "version": 1, "name": "evaluate", "resources": {"accelerator": "h100", "nodes": 1, "processes_per_node": 1},
+            "evaluation": {"model": "model:bot@1", "sequence_length": length, "precision": "bf16", "tasks": [task],
+                           **fields},
+        }
+    )  # fmt: skip
+    assert parsed.training is not None
+    model = parsed.training.model.model_copy(update={"base": None, "preset": preset})
+    return parsed.model_copy(update={"training": parsed.training.model_copy(update={"model": model})})
+
+
+@pytest.mark.parametrize("kind", ["loss", "generation"])
+def test_an_evaluation_is_admitted_where_training_of_its_model_does_not_fit(kind: str) -> None:
+    evaluates = evaluation_on_one_gpu("llama-8b", kind)
+    trains = evaluates.model_copy(update={"evaluation": None})
+    assert [each.code for each in fit.rejections(trains, H100_NODES)] == ["does_not_fit"]
+    assert fit.rejections(evaluates, H100_NODES) == []
+    need = fit.estimate(evaluates, H100_NODES, with_smallest_micro_batches=True)
+    assert evaluates.training is not None
+    weights = 2 * evaluates.training.model.resolve().num_parameters(evaluates.training.tokenizer.vocab_size)
+    assert weights < need.memory_bytes_per_process < 1.5 * weights
+
+
+def test_an_evaluation_that_does_not_fit_is_refused_with_remedies_of_its_own() -> None:
+    (problem,) = fit.rejections(evaluation_on_one_gpu("llama-70b"), H100_NODES)
+    assert problem.code == "does_not_fit"
+    assert (
+        "Take a smaller model, more nodes, a smaller sequence_length, or micro_batch_sequences auto" in problem.detail
+    )
+    assert "activation_checkpointing" not in problem.detail
+
+
 def test_a_model_is_compared_with_the_memory_of_accelerators_and_not_of_their_node(spec: dict[str, Any]) -> None:
     parsed = on_one_gpu_node(spec)
     need = fit.estimate(parsed, H100_NODES, with_smallest_micro_batches=True).memory_bytes_per_process

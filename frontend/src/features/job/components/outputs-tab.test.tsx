@@ -52,6 +52,19 @@ describe("outputs of a job", () => {
     expect(screen.queryByRole("button", { name: /^Retire/ })).toBeNull();
   });
 
+  it("shows the newest validation loss with its step, where a checkpoint records it", async () => {
+    const metrics = { "evaluation/loss": 2.34567, "evaluation/step": 1500 };
+    serve("member", checkpoint(1600, { metrics }), checkpoint(1500, { metrics: { "evaluation/loss": 2.5 } }), checkpoint(10));
+    render(<OutputsTab job={job()} />);
+    const table = await screen.findByRole("table", { name: "Checkpoints" });
+    const [head, ...rows] = within(table).getAllByRole("row");
+    const names = within(head as HTMLElement).getAllByRole("columnheader").map((each) => each.textContent);
+    const column = names.indexOf("Newest validation loss");
+    const found = rows.map((row) => within(row).getAllByRole("cell")[column]?.textContent);
+    expect(found.slice(0, 2)).toEqual(["2.3457 (step 1500)", "2.5000"]);
+    expect(found[2]).not.toContain("step");
+  });
+
   it("shows the interval of checkpoints that the job has chosen, and what from", async () => {
     serve("member", checkpoint(20));
     server.answer("GET /jobs/{job_id}/goodput", {

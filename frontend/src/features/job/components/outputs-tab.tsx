@@ -25,6 +25,13 @@ import { useNow } from "@/lib/use-now";
 
 const NOT_AUTHENTIC = "Not authentic: its record was changed. It cannot be downloaded or used.";
 
+/** The newest validation loss, and the step at which it was measured where the checkpoint records it. */
+function validationLoss(metrics: Checkpoint["metrics"]): string {
+  const value = loss(metrics["evaluation/loss"]);
+  const step = metrics["evaluation/step"];
+  return step == null || metrics["evaluation/loss"] == null ? value : `${value} (step ${step})`;
+}
+
 const ARTIFACT_COLUMNS: Column<Artifact>[] = [
   {
     name: "Name",
@@ -93,7 +100,7 @@ const checkpointColumnsAt = (now: number): Column<Checkpoint>[] => [
     ),
   },
   { name: "Training loss", end: true, cell: (checkpoint) => loss(checkpoint.metrics["train/loss"]) },
-  { name: "Newest validation loss", end: true, cell: (checkpoint) => loss(checkpoint.metrics["evaluation/loss"]) },
+  { name: "Newest validation loss", end: true, cell: (checkpoint) => validationLoss(checkpoint.metrics) },
   { name: "Processes", end: true, cell: (checkpoint) => checkpoint.world_size ?? NOT_AUTHENTIC },
   { name: "Size", end: true, cell: (checkpoint) => bytes(checkpoint.size_bytes) },
   { name: "Created", end: true, quiet: true, cell: (checkpoint) => <Moment time={checkpoint.created_at} /> },

@@ -64,8 +64,10 @@ export function lineageQuery(of: string) {
   });
 }
 
-export function pointAlias(id: string, name: string, version: number): Promise<ModelAlias> {
-  return request<ModelAlias>(alias(id, name), { method: "PUT", json: { version } });
+/** Points an alias to a version, with requirements only if the version's results meet all of them. */
+export function pointAlias(id: string, name: string, version: number, require: string[] = []): Promise<ModelAlias> {
+  const json = require.length > 0 ? { version, require } : { version };
+  return request<ModelAlias>(alias(id, name), { method: "PUT", json });
 }
 
 export function describe(id: string, changes: { card: string; tags: string[] }): Promise<RegisteredModel> {

@@ -6,7 +6,7 @@ import { ModelPage } from "@/features/models/components/model-page";
 import { ModelsPage } from "@/features/models/components/models-page";
 import { page, session } from "@/testing/documents";
 import { render } from "@/testing/render";
-import { server } from "@/testing/server";
+import { refuse, server } from "@/testing/server";
 
 const TIME = "2026-01-02T03:04:05Z";
 const MODEL: RegisteredModel = {
@@ -114,7 +114,7 @@ const GRANT = { team: { id: "team_2", name: "blue" }, granted_by: "ada", created
 
 const VERSIONS = [version(2, []), version(1, ["production"])];
 
-function open(model = MODEL, role: "viewer" | "admin" = "viewer", versions = VERSIONS) {
+function open(model = MODEL, role: "viewer" | "member" | "admin" = "viewer", versions = VERSIONS) {
   server.answer("GET /session", session({ teams: [{ id: "team_1", name: "red", role }] }));
   server.answer("GET /models/{model_id}/grants", page(GRANT));
   server.answer("GET /lineage", LINEAGE);
@@ -196,6 +196,51 @@ describe("model page", () => {
     await user.click(within(dialog).getByRole("button", { name: "Move" }));
     expect(await screen.findByText("bot@production is version 2.")).toBeTruthy();
     expect(server.calls("PUT /models/{model_id}/aliases/{alias}")[0]?.json).toEqual({ version: 2 });
+  });
+
+  it("promotes a version with the requirements of the lines", async () => {
+    server.answer("PUT /models/{model_id}/aliases/{alias}", {
+      name: "stable", version: 2, moved_by: "ada", moved_at: TIME,
+    });
+    const { user } = open(MODEL, "member");
+    await user.click(await screen.findByRole("button", { name: "Promote version 2 of bot" }));
+    const dialog = within(await screen.findByRole("dialog"));
+    const alias = dialog.getByRole("textbox", { name: "To the alias" });
+    expect((alias as HTMLInputElement).value).toBe("production");
+    await user.clear(alias);
+    await user.type(alias, "stable");
+    await user.type(dialog.getByRole("textbox", { name: "Requirements" }), " accuracy>=0.8{Enter}{Enter}held-out.loss<=2.1");
+    await user.click(dialog.getByRole("button", { name: "Promote" }));
+    expect(await screen.findByText("bot@stable is version 2.")).toBeTruthy();
+    const [call] = server.calls("PUT /models/{model_id}/aliases/{alias}");
+    expect(call?.path).toBe("/models/mdl_1/aliases/stable");
+    expect(call?.json).toEqual({ version: 2, require: ["accuracy>=0.8", "held-out.loss<=2.1"] });
+  });
+
+  it("shows why a version is not promoted, and keeps the form", async () => {
+    server.answer(
+      "PUT /models/{model_id}/aliases/{alias}",
+      refuse(409, {
+        code: "requirement_not_met",
+        detail: "bot@2 does not meet accuracy>=0.9: facts.accuracy is 0.81",
+        remedy: "evaluate another version",
+      }),
+    );
+    const { user } = open(MODEL, "admin");
+    await user.click(await screen.findByRole("button", { name: "Promote version 2 of bot" }));
+    const dialog = within(await screen.findByRole("dialog"));
+    const requirements = dialog.getByRole("textbox", { name: "Requirements" });
+    await user.type(requirements, "accuracy>=0.9");
+    await user.click(dialog.getByRole("button", { name: "Promote" }));
+    expect(await dialog.findByText(/does not meet accuracy>=0.9: facts.accuracy is 0.81/)).toBeTruthy();
+    expect(dialog.getByText(/Evaluate another version/)).toBeTruthy();
+    expect((requirements as HTMLTextAreaElement).value).toBe("accuracy>=0.9");
+  });
+
+  it("offers viewers no promotion", async () => {
+    open(MODEL, "viewer");
+    expect(await screen.findByRole("button", { name: "Move an alias of bot to version 2" })).toBeTruthy();
+    expect(screen.queryByRole("button", { name: /^Promote/ })).toBeNull();
   });
 
   it("changes the card", async () => {

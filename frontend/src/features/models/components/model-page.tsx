@@ -5,6 +5,7 @@ import type { SubmitEvent } from "react";
 import { useState } from "react";
 import { Link, useParams } from "react-router";
 
+import { sessionQuery } from "@/api/session";
 import type { ModelVersion, RegisteredModel } from "@/api/types";
 import { CopyButton } from "@/components/copy-button";
 import type { Column } from "@/components/data-table";
@@ -22,6 +23,7 @@ import { AliasDialog } from "@/features/models/components/alias-dialog";
 import { DeleteVersionDialog } from "@/features/models/components/delete-version-dialog";
 import { EvaluationsPanel } from "@/features/models/components/evaluations-panel";
 import { LineagePanel } from "@/features/models/components/lineage-panel";
+import { PromoteDialog } from "@/features/models/components/promote-dialog";
 import { SharingPanel } from "@/features/models/components/sharing-panel";
 import { bytes, count } from "@/lib/format";
 import { fieldsOf } from "@/lib/form";
@@ -30,7 +32,14 @@ const MAX_CARD = 100_000;
 
 type OnVersion = (version: number) => void;
 
-function columns(model: RegisteredModel, onMove: OnVersion, onDelete: OnVersion): Column<ModelVersion>[] {
+interface Actions {
+  /** Null for those who may not promote. */
+  onPromote: OnVersion | null;
+  onMove: OnVersion;
+  onDelete: OnVersion;
+}
+
+function columns(model: RegisteredModel, chosen: Actions): Column<ModelVersion>[] {
   return [
     { name: "Version", cell: (version) => <span className="mono">{version.number}</span> },
     {
@@ -81,7 +90,7 @@ function columns(model: RegisteredModel, onMove: OnVersion, onDelete: OnVersion)
         </>
       ),
     },
-    ...(model.is_shared ? [] : [actions(model, onMove, onDelete)]),
+    ...(model.is_shared ? [] : [actions(model, chosen)]),
   ];
 }
 
@@ -98,12 +107,22 @@ function Imported({ notTrainable }: { notTrainable: string }) {
   );
 }
 
-function actions(model: RegisteredModel, onMove: OnVersion, onDelete: OnVersion): Column<ModelVersion> {
+function actions(model: RegisteredModel, { onPromote, onMove, onDelete }: Actions): Column<ModelVersion> {
   return {
       name: "(Actions)",
       end: true,
       cell: (version) => (
         <Group gap={4} justify="flex-end" wrap="nowrap">
+          {onPromote === null ? null : (
+            <Button
+              variant="subtle"
+              size="xs"
+              onClick={() => onPromote(version.number)}
+              aria-label={`Promote version ${version.number} of ${model.name}`}
+            >
+              Promote
+            </Button>
+          )}
           <Button
             variant="subtle"
             size="xs"
@@ -128,6 +147,9 @@ function actions(model: RegisteredModel, onMove: OnVersion, onDelete: OnVersion)
 
 function Versions({ model }: { model: RegisteredModel }) {
   const versions = useQuery(versionsQuery(model.id));
+  const session = useQuery(sessionQuery());
+  const mayPromote = session.data?.teams.some((team) => team.id === model.team.id && team.role !== "viewer") ?? false;
+  const [promoting, setPromoting] = useState<number | null>(null);
   const [moving, setMoving] = useState<number | null>(null);
   const [doomed, setDoomed] = useState<number | null>(null);
   const rows = versions.data?.items ?? [];
@@ -135,13 +157,25 @@ function Versions({ model }: { model: RegisteredModel }) {
     <Panel title="Versions" flush>
       {versions.error ? <ProblemNotice error={versions.error} onRetry={() => void versions.refetch()} /> : null}
       {rows.length > 0 ? (
-        <DataTable label="Versions" rows={rows} columns={columns(model, setMoving, setDoomed)} rowKey={(one) => String(one.number)} />
+        <DataTable
+          label="Versions"
+          rows={rows}
+          columns={columns(model, {
+            onPromote: mayPromote ? setPromoting : null,
+            onMove: setMoving,
+            onDelete: setDoomed,
+          })}
+          rowKey={(one) => String(one.number)}
+        />
       ) : null}
       {versions.data && rows.length === 0 ? (
         <EmptyState title="No versions">
           Register the export of a job: <code className="mono">athanor model register {model.name} JOB</code>
         </EmptyState>
       ) : null}
+      {promoting === null ? null : (
+        <PromoteDialog model={model} versions={rows} version={promoting} onClose={() => setPromoting(null)} />
+      )}
       {moving === null ? null : (
         <AliasDialog model={model} versions={rows} version={moving} onClose={() => setMoving(null)} />
       )}
