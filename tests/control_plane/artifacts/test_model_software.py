@@ -40,7 +40,7 @@ def version(api: Api, submit: Callable[..., Job], bucket: str) -> dict[str, Any]
 
 
 def test_the_documentation_has_the_newest_versions(api: Api, version: dict[str, Any]) -> None:
-    found, job = documentation(api, version), version["artifact"]["job_id"]
+    found, job = documentation(api, version), version["job"]["id"]
     names = ("Version of Athanor's trainer", "SHA-256 of the trainer's source", "PyTorch", "Other programs")
     values = [fact(found, "1.2(b)", name, job) for name in names]
     assert values == ["0.1.0", "ab" * 32, "2.13.0+cu130", "Python 3.12, CUDA 13.0, NCCL 2.28.3"]
