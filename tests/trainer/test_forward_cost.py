@@ -59,8 +59,9 @@ def peak_bytes(call: Callable[[], object]) -> int:
     """Return the most bytes that torch's allocator of the CPU has given out during a call, beyond those before."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()
-    assert profiler.profiler is not None
-    events = [each for each in profiler.profiler.kineto_results.events() if each.name() == "[memory]"]
+    recorded = None if profiler.profiler is None else profiler.profiler.kineto_results
+    assert recorded is not None
+    events = [each for each in recorded.events() if each.name() == "[memory]"]
     now = most = 0
     for event in sorted(events, key=lambda each: each.start_ns()):
         now += event.nbytes()
@@ -136,8 +137,17 @@ def test_blocks_and_chunks_have_the_sizes_of_the_modules_that_compute_them() -> 
 
 def work_and_measure(assignment: Assignment) -> None:
     """Stands in for `run_worker`: notes the peak of what torch has allocated."""
-    most = peak_bytes(lambda: run_worker(assignment))
+    ends: list[SystemExit] = []
+
+    def work() -> None:
+        try:
+            run_worker(assignment)
+        except SystemExit as end:
+            ends.append(end)
+
+    most = peak_bytes(work)
     (assignment.work / f"{assignment.rank}-memory").write_text(str(most))
+    raise ends[0]
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ def on_one_gpu_node(spec: dict[str, Any], preset: str = "llama-8b", **resources:
 
 def evaluation_on_one_gpu(preset: str, kind: str = "loss", length: int = 4096, **fields: Any) -> JobSpec:
     """Return a resolved spec that evaluates a model on one H100."""
-    task = {"name": "held-out", "kind": kind, "source": "dataset:held-out"}
+    task: dict[str, Any] = {"name": "held-out", "kind": kind, "source": "dataset:held-out"}
     if kind == "generation":
         task |= {"scores": ["f1"], "max_tokens": 64}
     parsed = parse_spec(
