@@ -376,7 +376,8 @@ class JobSpec(OneTask, CheckedModel):
             given.remove("training")  # a resolved spec has it
         if len(given) != 1:
             found = f"; it has {' and '.join(given)}" if given else ""
-            yield FieldConflict("", f"give exactly one of {", ".join(TASKS[:-1])} and {TASKS[-1]}{found}")
+            tasks = f"{', '.join(TASKS[:-1])} and {TASKS[-1]}"
+            yield FieldConflict("", f"give exactly one of {tasks}{found}")
         task = next((name for name in MAKING_NO_MODEL if getattr(self, name) is not None), None)
         if self.output.register is not None and task is not None:
             yield FieldConflict("output", f"{task} makes no model to register; leave output out", (task,))
