@@ -124,4 +124,3 @@ def _state_of(row: Checkpoint) -> tuple[str, str]:
 
 def _refused(code: str, detail: str, pointer: str = JOB) -> Invalid:
     return Invalid("invalid_spec", detail, remedy=detail, problems=(FieldProblem(pointer, code, detail),))
-

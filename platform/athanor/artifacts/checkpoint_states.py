@@ -178,8 +178,8 @@ def _check_parts(manifest: CheckpointManifest) -> None:
 
 
 def _check_unneeded(job: Job, row: Checkpoint) -> None:
-    """Raise Conflict if an unfinished job resumes from a checkpoint, exports or replays it, or would begin again without
-    it."""
+    """Raise Conflict if an unfinished job resumes from a checkpoint, exports it, replays it, or would begin again
+    without it."""
     readers = checkpoint_uses.readers_of_checkpoints([row])
     if readers:
         names = ", ".join(f"{reader.name} ({reader.id}, {reader.status})" for reader in readers[:MAX_NAMED_JOBS])

@@ -117,7 +117,9 @@ def register_model(attempt: Attempt, manifest: ModelManifest) -> Artifact:
     manifest = manifests.by_attempt(attempt, manifest)
     exported = attempt.job.resolved_spec.get("export")
     if exported and manifest.step != exported["step"]:
-        detail = f"the manifest's step is {manifest.step}; {attempt.job_id} exports the checkpoint of {exported['step']}"
+        detail = (
+            f"the manifest's step is {manifest.step}; {attempt.job_id} exports the checkpoint of {exported['step']}"
+        )
         raise Invalid("wrong_step", detail, remedy="export the checkpoint of GET /run")
     with transaction.atomic():
         job = Job.objects.select_for_update(no_key=True).get(pk=attempt.job_id)

@@ -26,8 +26,8 @@ def register_checkpoint(
     wait: bool,
     as_json: bool,
 ) -> None:
-    """Submit a job that exports a checkpoint of `job`, on resources like those of that job, and registers it as the next
-    version of the model. With `wait`, follow it to its end and show the version. Raises Exit if the job fails."""
+    """Submit a job that exports a checkpoint of `job`, on resources like those of that job, and registers it as the
+    next version of the model. With `wait`, follow it to its end and show the version. Raises Exit if the job fails."""
     if job.startswith("art_"):
         raise CliError(ExitCode.USAGE, f"--checkpoint needs a job, and {job} is an artifact: give the job's id or name")
     job_id = find_job(client, job)

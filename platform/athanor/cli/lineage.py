@@ -26,7 +26,8 @@ SOURCES = {
 PRODUCTS = {
     "prepared_from": "tokenised as", "trained_on": "trained", "prepares": "prepared by",
     "report_on": "reported on in", "reports_on": "reported on by", "base": "base of",
-    "evaluated_on": "evaluated with", "replayed_on": "replayed with", "replays": "replayed by", "exports": "exported by",
+    "evaluated_on": "evaluated with", "replayed_on": "replayed with", "replays": "replayed by",
+    "exports": "exported by",
     "evaluates": "evaluated by",
     "forked_from": "forked as", "made_by": "made", "version_of": "registered as", "alias_of": "named by",
     "download_of": "downloaded by",

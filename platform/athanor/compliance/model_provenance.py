@@ -1,6 +1,7 @@
 """The provenance of a model version, in the format of SLSA (https://slsa.dev/spec/v1.0/provenance), signed.
 
-It describes the job that trained the version, and names the job that exported a checkpoint of it. What its base models were made of is in their provenance.
+It describes the job that trained the version, and names the job that exported a checkpoint of it.
+What its base models were made of is in their provenance.
 """
 
 from typing import Any

@@ -78,8 +78,8 @@ class Run:
 
     @property
     def newest_checkpoint(self) -> CheckpointManifest | None:
-        """Return the manifest of the checkpoint that was exported, or of the newest one of the attempt that exported the
-        model, None if it has none."""
+        """Return the manifest of the checkpoint that was exported, or of the newest one of the attempt that exported
+        the model, None if it has none."""
         rows = Checkpoint.objects.filter(attempt=self.attempt).order_by("-step", "-pk")
         row = rows.filter(pk=self.exported_checkpoint).first() if self.exported_checkpoint else rows.first()
         return CheckpointManifest.model_validate(row.manifest) if row else None
@@ -161,4 +161,6 @@ def _run(principal: Principal, artifact: Artifact) -> Run:
     assert training is not None, f"{job.id} has exported a model"
     manifest = manifest_of(artifact)
     found = lineage.lineage_of(principal, job.id, Direction.UP, lineage.MAX_LIMIT, 1)
-    return Run(job, attempt, exporter, artifact, manifest, training, [node for node in found.nodes if node.id != job.id])
+    return Run(
+        job, attempt, exporter, artifact, manifest, training, [node for node in found.nodes if node.id != job.id]
+    )

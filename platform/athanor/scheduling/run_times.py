@@ -80,7 +80,9 @@ def seconds_of_like_jobs(job: Job) -> list[float]:
 
 def _like_runs(job_ids: Sequence[str]) -> dict[str, list[LikeRun]]:
     """Return the runs of like jobs for many saved jobs, by id."""
-    rows = _facts(Job.objects.filter(pk__in=job_ids, resolved_spec__replay__isnull=True, resolved_spec__export__isnull=True), "id")
+    rows = _facts(
+        Job.objects.filter(pk__in=job_ids, resolved_spec__replay__isnull=True, resolved_spec__export__isnull=True), "id"
+    )
     return _of_likenesses({job_id: _likeness(*facts) for job_id, *facts in rows})
 
 

@@ -310,7 +310,8 @@ class JobSpec(OneTask, CheckedModel):
     telemetry: TelemetrySpec = TelemetrySpec()
     """Further destinations of the run's metrics. Ignored with `prepare`."""
     training: TrainingSpec | None = None
-    """What to train, on which data, and how. Give one of `training`, `prepare`, `evaluation`, `replay` and `export`."""
+    """What to train, on which data, and how. Give one of `training`, `prepare`, `evaluation`, `replay` and
+    `export`."""
     prepare: PrepareSpec | None = None
     """Data to tokenize and store, without training. Takes one process on each node. Give one of `training`, `prepare`,
     `evaluation`, `replay` and `export`."""
@@ -327,8 +328,8 @@ class JobSpec(OneTask, CheckedModel):
             exclude_if=lambda value: value is None,
         ),
     ] = None
-    """A trained model to evaluate. Give one of `training`, `prepare`, `evaluation`, `replay` and `export`. The resolved spec also
-    has a `training` of one step, by which the model is loaded; nothing is trained."""
+    """A trained model to evaluate. Give one of `training`, `prepare`, `evaluation`, `replay` and `export`. The resolved
+    spec also has a `training` of one step, by which the model is loaded; nothing is trained."""
     replay: Annotated[
         ReplaySpec | None,
         Field(
@@ -336,8 +337,8 @@ class JobSpec(OneTask, CheckedModel):
             exclude_if=lambda value: value is None,
         ),
     ] = None
-    """A finished training job to verify. Give one of `training`, `prepare`, `evaluation`, `replay` and `export`. The resolved
-    spec also has the `training` of that job; nothing is stored but the results."""
+    """A finished training job to verify. Give one of `training`, `prepare`, `evaluation`, `replay` and `export`. The
+    resolved spec also has the `training` of that job; nothing is stored but the results."""
     export: Annotated[
         ExportSpec | None,
         Field(

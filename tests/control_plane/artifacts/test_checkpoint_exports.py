@@ -13,7 +13,7 @@ from athanor.backends.fake.backend import World
 from athanor.core.errors import Conflict, Invalid
 from athanor.jobs.models import Attempt, Job
 from tests.control_plane import drive
-from tests.control_plane.answers import done, refused
+from tests.control_plane.answers import done
 from tests.control_plane.api.test_agent import stored_part
 from tests.control_plane.artifacts.test_base_models import agent_answer
 from tests.control_plane.artifacts.test_lineage import edges, lineage
@@ -55,6 +55,12 @@ def finish(world: World, attempt: Attempt, step: int) -> Artifact:
     return artifact
 
 
+def refused(answer: Any) -> tuple[str, str]:
+    """The code and the detail of a refusal."""
+    assert answer.status_code == 409, answer.content
+    return answer.json()["code"], answer.json()["detail"]
+
+
 def stored_steps(job: Job) -> list[int]:
     rows = Checkpoint.objects.filter(job=job, retired_at=None)
     return sorted(rows.values_list("step", flat=True))
@@ -91,9 +97,7 @@ def test_an_export_has_the_training_of_the_job_and_reads_its_checkpoint(api: Api
         assert answer.status_code == (200 if other.step == 20 else 403), other.step
 
 
-def test_other_processes_take_the_default_parallelism(
-    api: Api, world: World, cluster: Any, user: User, bucket: str
-) -> None:
+def test_other_processes_take_the_default_parallelism(api: Api, world: World, bucket: str) -> None:
     spec = copy.deepcopy(SPEC)
     spec["resources"] = {**spec["resources"], "processes_per_node": 2}
     spec["training"] = {**spec["training"], "parallelism": {"tensor": 2}}
@@ -104,9 +108,7 @@ def test_other_processes_take_the_default_parallelism(
     assert other.resolved_spec["training"]["parallelism"]["tensor"] == 1
 
 
-def test_the_version_of_an_export_names_its_training_and_step(
-    api: Api, world: World, team: Team, bucket: str
-) -> None:
+def test_the_version_of_an_export_names_its_training_and_step(api: Api, world: World, team: Team, bucket: str) -> None:
     job = trained(api, world, 10, 20)
     attempt = exporting(api, job, 10, output={"register": "bot", "alias": "candidate"})
     artifact = finish(world, attempt, 10)
@@ -132,7 +134,12 @@ def test_the_version_of_an_export_names_its_training_and_step(
 @pytest.mark.parametrize(
     ("step", "state", "code", "says"),
     [
-        (15, {}, "unknown_step", "has no checkpoint of step 15; stored intact checkpoints are those of the steps 30, 20"),
+        (
+            15,
+            {},
+            "unknown_step",
+            "no checkpoint of step 15; stored intact checkpoints are those of the steps 30, 20",
+        ),
         (10, {"damaged_at": "2026-01-01T00:00:00Z", "damage": "bits"}, "checkpoint_damaged", "is damaged: bits"),
         (10, {"retired_at": "2026-01-01T00:00:00Z"}, "checkpoint_retired", "was retired"),
         (10, {"diverged_at": "2026-01-01T00:00:00Z"}, "checkpoint_diverged", "the loss diverged"),
@@ -161,9 +168,10 @@ def test_a_deleted_checkpoint_is_refused_with_how_to_restore_it(
 
 
 def test_a_job_of_another_team_is_refused_like_an_unknown_one(
-    api: Api, other_api: Api, world: World, bucket: str
+    api: Api, api_of: Callable[..., Api], make_user: Callable[..., User], other_team: Team, world: World, bucket: str
 ) -> None:
     job = trained(api, world, 10, 20)
+    other_api = api_of(make_user("bob", other_team), other_team)
     unknown = "job_01JGZ6W8Q4T0V5N2X3Y7ABCDEF"
     theirs, none = (problem_of(other_api.send("POST", "jobs", export(each))) for each in (job.id, unknown))
     assert theirs[:2] == none[:2] == ("/export/job", "unknown_job")
@@ -250,9 +258,7 @@ def test_retention_leaves_a_checkpoint_until_its_export_has_ended(
     assert stored_steps(job) == [30, 40]
 
 
-def test_retention_leaves_the_checkpoints_of_a_replay_until_it_has_ended(
-    api: Api, world: World, bucket: str
-) -> None:
+def test_retention_leaves_the_checkpoints_of_a_replay_until_it_has_ended(api: Api, world: World, bucket: str) -> None:
     job = trained(api, world, 10, 20, 30)
     made = done(api.send("POST", "jobs", replay(job.id, segments=2)))
     spec = {**job.resolved_spec, "checkpoint": {**job.resolved_spec["checkpoint"], "keep_last": 1}}
@@ -265,7 +271,7 @@ def test_retention_leaves_the_checkpoints_of_a_replay_until_it_has_ended(
 
 
 def test_what_an_unfinished_export_reads_is_neither_deleted_nor_retired(
-    api: Api, admin: User, world: World, user: User, bucket: str
+    api: Api, world: World, user: User, bucket: str
 ) -> None:
     job = trained(api, world, 10, 20)
     made = done(api.send("POST", "jobs", export(job.id)))
