@@ -307,22 +307,21 @@ class _Reader:
 
     def _sources_of_jobs(self, nodes: list[Node]) -> Found:
         exported = {node.id: export["checkpoint"] for node in nodes if (export := node.row.resolved_spec.get("export"))}
-        if exported:  # what the training has read is of the training: the checkpoint leads to it
-            nodes = [node for node in nodes if node.id not in exported]
-            found = {row.id: _checkpoint(row) for row in self._checkpoints(pk__in=set(exported.values()))}
-            for job_id, checkpoint_id in exported.items():
-                if checkpoint_id in found:
-                    yield found[checkpoint_id], Edge(checkpoint_id, job_id, Relation.EXPORTS)
-        ids = {each for node in nodes for each in node.row.dataset_ids}
+        found = {row.id: _checkpoint(row) for row in self._checkpoints(pk__in=exported.values())} if exported else {}
+        for job_id, each in exported.items():
+            if each in found:
+                yield found[each], Edge(each, job_id, Relation.EXPORTS)
+        readers = [node for node in nodes if node.id not in exported]  # of an export, its checkpoint leads to the rest
+        ids = {each for node in readers for each in node.row.dataset_ids}
         datasets = {row.id: _dataset(row) for row in self._datasets(pk__in=ids)}
-        for node in nodes:
+        for node in readers:
             for each in dict.fromkeys(node.row.dataset_ids):
                 if each in datasets:
                     yield datasets[each], _use_of(datasets[each], node.row)
         forms = [_prepared(row) for row in self._prepared(dataset__in=ids)]
         by_id = {form.id: form for form in forms}
-        yield from ((by_id[edge.source], edge) for edge in self._readings([node.row for node in nodes], forms))
-        yield from self._bases(nodes)
+        yield from ((by_id[edge.source], edge) for edge in self._readings([node.row for node in readers], forms))
+        yield from self._bases(readers)
         forks = {node.id: node.row.forked_from_id for node in nodes if node.row.forked_from_id}
         if forks:
             visible = {job.id: _job(job) for job in self._jobs(pk__in=set(forks.values()))}
@@ -332,7 +331,6 @@ class _Reader:
                     visible.get(origin, Node(Kind.JOB, origin, "", "hidden")),
                     Edge(origin, fork, Relation.FORKED_FROM),
                 )
-
         yield from self._replayed(nodes)
 
     def _replayed(self, nodes: list[Node]) -> Found:
@@ -382,16 +380,14 @@ class _Reader:
             yield _job(fork), Edge(str(fork.forked_from_id), fork.id, Relation.FORKED_FROM)
         for replay in self._jobs(pk__in=ReplayedSegment.objects.filter(replayed__in=ids).values("job")):
             yield _job(replay), Edge(replay.resolved_spec["replay"]["job"], replay.id, Relation.REPLAYS)
-        exports = self._jobs(resolved_spec__export__job__in=ids)
-        exported = {job.resolved_spec["export"]["checkpoint"] for job in exports}
+        exported = {job.resolved_spec["export"]["checkpoint"] for job in self._jobs(resolved_spec__export__job__in=ids)}
         stored = Q(retired_at=None) | Q(deletion__isnull=False) | Q(pk__in=exported)
         for checkpoint in self._checkpoints(stored, job__in=ids):
             yield _checkpoint(checkpoint), Edge(checkpoint.job_id, checkpoint.id, Relation.MADE_BY)
 
     def _exports(self, checkpoints: Mapping[str, str]) -> Found:
         """Yield the jobs that export checkpoints. `checkpoints`: id of each to that of the job that saved it."""
-        sources = set(checkpoints.values())
-        for job in self._jobs(resolved_spec__export__job__in=sources):
+        for job in self._jobs(resolved_spec__export__job__in=set(checkpoints.values())):
             exported = job.resolved_spec["export"]["checkpoint"]
             if exported in checkpoints:
                 yield _job(job), Edge(exported, job.id, Relation.EXPORTS)
