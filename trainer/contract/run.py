@@ -11,6 +11,7 @@ from trainer.contract.base import MAX_INT32, Count32, Int32, JsonObject, Step32,
 from trainer.contract.checkpoint_interval import SLOT_HOURS_BETWEEN_FAILURES
 from trainer.contract.data import PrepareSpec
 from trainer.contract.evaluation import EvaluationJobSpec
+from trainer.contract.export import CheckpointExport
 from trainer.contract.manifest import CheckpointId, CheckpointManifest, DatasetManifest, Sha256, StoredFile
 from trainer.contract.replay import Replay
 from trainer.contract.rollback import Rollback
@@ -50,7 +51,8 @@ class RunConfig(OneTask, WireModel):
 
     `prefix`: the only part of the object store that this attempt may write to. Exactly one of `training` and `prepare`
     (which only prepares data) is set; with `evaluation`, the model of `training` is evaluated instead of trained;
-    with `replay`, segments of a finished job with this `training` are computed again, and compared.
+    with `replay`, segments of a finished job with this `training` are computed again, and compared; with `export`, a
+    checkpoint of a job with this `training` is exported.
     `outbound_allow`: exemptions by an administrator from the rule that addresses
     chosen by users must be public (`trainer.contract.addresses`); None (standalone runs) exempts everything.
     `compared`: the evaluation data that a data report compares its data with.
@@ -71,6 +73,7 @@ class RunConfig(OneTask, WireModel):
     prepare: PrepareSpec | None = None
     evaluation: EvaluationJobSpec | None = None
     replay: Replay | None = None
+    export: CheckpointExport | None = None
     checkpoint: CheckpointPolicy
     dataset: DatasetSource
     more_datasets: list[DatasetSource] = []
@@ -93,7 +96,7 @@ class RunConfig(OneTask, WireModel):
 
     @model_serializer(mode="wrap")
     def _move_training(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write the `training` of an evaluation or a replay under another name: trainers before it would train."""
+        """Write the `training` of another task under another name: trainers of earlier versions would train."""
         found: dict[str, Any] = serialize(self)
         name = self._name_of_training
         return found if name == "training" else {**found, name: found["training"], "training": None}
@@ -101,7 +104,7 @@ class RunConfig(OneTask, WireModel):
     @model_validator(mode="before")
     @classmethod
     def _read_training(cls, data: Any) -> Any:
-        for name in ("evaluated", "replayed"):
+        for name in ("evaluated", "replayed", "exported"):
             if isinstance(data, dict) and data.get(name) is not None:
                 return {**data, "training": data[name]}
         return data
@@ -110,12 +113,15 @@ class RunConfig(OneTask, WireModel):
     def _name_of_training(self) -> str:
         if self.replay is not None:
             return "replayed"
+        if self.export is not None:
+            return "exported"
         return "training" if self.evaluation is None else "evaluated"
 
     @property
     def trains(self) -> bool:
-        """Return whether the run makes a model: it neither evaluates one nor replays another run."""
-        return self.training is not None and self.evaluation is None and self.replay is None
+        """Return whether the run trains a model: it neither evaluates nor exports one, nor replays another run."""
+        tasks_beside = (self.evaluation, self.replay, self.export)
+        return self.training is not None and all(task is None for task in tasks_beside)
 
     @property
     def expendable_nodes(self) -> int:
@@ -149,7 +155,7 @@ class DataKeys(WireModel):
     """Reply of GET /keys: Tink streaming keysets (JSON, base64) and secrets.
 
     `dataset`: of the first data set. `more_datasets`: of all others that the job reads, by id. `base`: of the job that
-    trained the base model. `replayed`: of the job that is replayed. `secrets`: the team's
+    trained the base model. `replayed`: of the job of which checkpoints are replayed or exported. `secrets`: the team's
     secrets that the spec names, by name.
     """
 

@@ -74,7 +74,7 @@ class Assignment:
     model_folder: Path | None  # where a standalone run writes its export, unencrypted
     base_folder: Path | None = None  # of the base model
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
-    replayed_key: str = field(default="", repr=False)  # of the job that is replayed
+    replayed_key: str = field(default="", repr=False)  # of the job of which checkpoints are replayed or exported
     largest_micro_batch: int | None = None  # in sequences, where memory has no room for what was planned
     profile: tuple[int, int] | None = None  # first and last step of a trace, from 1
     node: str = ""  # name of the node

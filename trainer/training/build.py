@@ -111,9 +111,11 @@ class TrainState:
 Restore = Callable[[RunConfig, ShadowCheckpoints, Sequence[Shard], Weights, Storage, Encryptor, str, Reporter], Resumed]
 
 
-def build(assignment: Assignment, mesh: Mesh, reporter: Reporter, restore: Restore = resume) -> TrainState:
+def build(
+    assignment: Assignment, mesh: Mesh, reporter: Reporter, restore: Restore = resume, *, trains: bool = True
+) -> TrainState:
     """Build this rank's state, and `restore` that to continue from; a collective. Raises TrainerError for a spec that
-    these ranks cannot run."""
+    these ranks cannot run. `trains`: compute what only training and its evaluations need."""
     run, training = assignment.run, assignment.training
     platform, storage = assignment.connection.connect(run)
     encryptor = Encryptor(assignment.job_key)
@@ -156,7 +158,7 @@ def build(assignment: Assignment, mesh: Mesh, reporter: Reporter, restore: Resto
         load_shard.set_expert_biases(model)
         optimizer = ShardOptimizer(model.weights.trainable, model.weights.layouts, training.optimizer, training.ema)
     validation, rollbacks, table = _validation(assignment, storage, part), _agreed_rollbacks(run, mesh), None
-    if training.preference is not None and training.preference.reference == "precomputed":
+    if trains and training.preference is not None and training.preference.reference == "precomputed":
         with reporter.phase("reference", heartbeat_phase="model"):
             set_trained(model.weights, training, load_shard)
             table = compute_reference(model, corpus, training, part, rollbacks, reporter)

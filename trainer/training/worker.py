@@ -28,6 +28,7 @@ from trainer.training.device import (
 )
 from trainer.training.evaluation_job import run_evaluation_job
 from trainer.training.export import export_model
+from trainer.training.export_job import run_export_job
 from trainer.training.loop import train
 from trainer.training.measurements import highest
 from trainer.training.numa import bind_to_gpu
@@ -137,6 +138,10 @@ def _train_and_export(assignment: Assignment, mesh: Mesh, reporter: Reporter) ->
         return end_class
     if assignment.run.replay is not None:
         end_class = run_replay_job(assignment, mesh, reporter)
+        leave()
+        return end_class
+    if assignment.run.export is not None:
+        end_class = run_export_job(assignment, mesh, reporter)
         leave()
         return end_class
     state = build(assignment, mesh, reporter)

@@ -5889,6 +5889,35 @@ export interface components {
         };
         /** @enum {string} */
         ExportEnum: "merged" | "adapter";
+        /**
+         * ExportSpec
+         * @description A stored checkpoint to export as a model, as the end of its training exports one: the average of the weights with
+         *     `training.ema`, adapters with `training.lora.export` adapter. Any number of processes can load it; one that differs
+         *     from that of the training takes the default `training.parallelism`.
+         */
+        ExportSpec: {
+            /**
+             * Job
+             * @description Id or name of the training job that saved the checkpoint: of the same team, with its data and base model still
+             *     stored. It may be running. The resolved spec has the id.
+             * @example job_01JGZ6W8Q4T0V5N2X3Y7ABCDEF
+             */
+            job: string;
+            /**
+             * Step
+             * @description Number of steps that are done at the checkpoint. If the job saved several after this step, the newest is
+             *     exported.
+             * @example 2000
+             */
+            step: number;
+            /**
+             * Checkpoint
+             * @description Id of the checkpoint. Set by the platform in the resolved spec; refused in a submitted one.
+             * @default null
+             * @example ckp_01JGZ6W8Q4T0V5N2X3Y7ABCDEF
+             */
+            checkpoint: string | null;
+        };
         /** @description What is wrong with one field of a request. */
         FieldProblem: {
             /** @description JSON pointer to the field of the request, `/` for the request itself. A query parameter or header is named `/NAME`. */
@@ -6995,7 +7024,7 @@ export interface components {
         /**
          * JobSpec
          * @description A job: it either trains a model, or prepares data that other jobs train on, or evaluates a trained model, or
-         *     replays a finished job.
+         *     replays a finished job, or exports a stored checkpoint.
          */
         JobSpecRequest: {
             /**
@@ -7151,19 +7180,20 @@ export interface components {
              */
             telemetry: components["schemas"]["TelemetrySpec"];
             /**
-             * @description What to train, on which data, and how. Give one of `training`, `prepare`, `evaluation` and `replay`.
+             * @description What to train, on which data, and how. Give one of `training`, `prepare`, `evaluation`, `replay` and
+             *     `export`.
              * @default null
              */
             training: components["schemas"]["TrainingSpec"] | null;
             /**
              * @description Data to tokenize and store, without training. Takes one process on each node. Give one of `training`, `prepare`,
-             *     `evaluation` and `replay`.
+             *     `evaluation`, `replay` and `export`.
              * @default null
              */
             prepare: components["schemas"]["PrepareSpec"] | null;
             /**
-             * @description A trained model to evaluate. Give one of `training`, `prepare`, `evaluation` and `replay`. The resolved spec also
-             *     has a `training` of one step, by which the model is loaded; nothing is trained.
+             * @description A trained model to evaluate. Give one of `training`, `prepare`, `evaluation`, `replay` and `export`. The resolved
+             *     spec also has a `training` of one step, by which the model is loaded; nothing is trained.
              * @default null
              * @example {
              *       "model": "model:support-bot@candidate",
@@ -7179,8 +7209,8 @@ export interface components {
              */
             evaluation: components["schemas"]["EvaluationJobSpec"] | null;
             /**
-             * @description A finished training job to verify. Give one of `training`, `prepare`, `evaluation` and `replay`. The resolved
-             *     spec also has the `training` of that job; nothing is stored but the results.
+             * @description A finished training job to verify. Give one of `training`, `prepare`, `evaluation`, `replay` and `export`. The
+             *     resolved spec also has the `training` of that job; nothing is stored but the results.
              * @default null
              * @example {
              *       "job": "job_01JGZ6W8Q4T0V5N2X3Y7ABCDEF",
@@ -7188,6 +7218,17 @@ export interface components {
              *     }
              */
             replay: components["schemas"]["ReplaySpec"] | null;
+            /**
+             * @description A checkpoint to export, for a version of a registered model (`output.register`) or to download. Give one of
+             *     `training`, `prepare`, `evaluation`, `replay` and `export`. The resolved spec also has the `training` of the
+             *     checkpoint's job; nothing is trained.
+             * @default null
+             * @example {
+             *       "job": "job_01JGZ6W8Q4T0V5N2X3Y7ABCDEF",
+             *       "step": 2000
+             *     }
+             */
+            export: components["schemas"]["ExportSpec"] | null;
         };
         /** @enum {string} */
         JobStatusEnum: "queued" | "admitted" | "dispatching" | "starting" | "running" | "pausing" | "paused" | "stopping" | "succeeded" | "failed" | "cancelled" | "expired";
@@ -7363,7 +7404,7 @@ export interface components {
             source_id: string;
             /** @description Id of the node that was made from it. */
             target_id: string;
-            /** @description `prepared_from` a data set; `trained_on` a data set, or its tokenised form that was usable while the job ran; `prepares` a data set; `evaluated_on` a data set; `replayed_on` a data set; `report_on` a data set; `reports_on` a data set, of the job that makes the report; `base`, the model that training started from; `evaluates` a model; `forked_from` a job; `replays` a job; `made_by` a job; `version_of` an export; `alias_of` a version; `download_of` an export or a checkpoint. */
+            /** @description `prepared_from` a data set; `trained_on` a data set, or its tokenised form that was usable while the job ran; `prepares` a data set; `evaluated_on` a data set; `replayed_on` a data set; `report_on` a data set; `reports_on` a data set, of the job that makes the report; `base`, the model that training started from; `evaluates` a model; `forked_from` a job; `replays` a job; `exports` a checkpoint; `made_by` a job; `version_of` an export; `alias_of` a version; `download_of` an export or a checkpoint. */
             relation: components["schemas"]["RelationEnum"];
             /** @description What the spec named a base model by, such as `model:bot@production`; empty if by its id. */
             reference: string;
@@ -10828,7 +10869,7 @@ export interface components {
             grants: components["schemas"]["ModelGrant"][];
         };
         /** @enum {string} */
-        RelationEnum: "prepared_from" | "trained_on" | "prepares" | "evaluated_on" | "replayed_on" | "report_on" | "reports_on" | "base" | "evaluates" | "forked_from" | "replays" | "made_by" | "version_of" | "alias_of" | "download_of";
+        RelationEnum: "prepared_from" | "trained_on" | "prepares" | "evaluated_on" | "replayed_on" | "report_on" | "reports_on" | "base" | "evaluates" | "forked_from" | "replays" | "exports" | "made_by" | "version_of" | "alias_of" | "download_of";
         /** @description Whether a recorded cycle would be decided the same way. */
         Replay: {
             /** @description Whether the same was decided. */

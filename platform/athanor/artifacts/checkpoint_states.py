@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import User
-from athanor.artifacts import manifests, services
+from athanor.artifacts import checkpoint_uses, manifests, services
 from athanor.artifacts.models import Checkpoint
 from athanor.core import task_triggers
 from athanor.core.errors import Conflict, NotFound
@@ -21,6 +21,7 @@ from athanor.jobs.states import FINAL, JobStatus
 from trainer.contract.manifest import CheckpointManifest
 from trainer.contract.run import DamagedCheckpoint
 
+MAX_NAMED_JOBS = 20
 NONE_LEFT = (
     "No intact checkpoint of the job is left. If it runs, the next one that it saves is intact. If it starts before "
     "that, it fails: pause it, restore the objects from a backup of the object store, mark the checkpoint as intact "
@@ -177,7 +178,16 @@ def _check_parts(manifest: CheckpointManifest) -> None:
 
 
 def _check_unneeded(job: Job, row: Checkpoint) -> None:
-    """Raise Conflict if an unfinished job resumes from a checkpoint, exports it, or would begin again without it."""
+    """Raise Conflict if an unfinished job resumes from a checkpoint, exports it, replays it, or would begin again
+    without it."""
+    readers = checkpoint_uses.readers_of_checkpoints([row])
+    if readers:
+        names = ", ".join(f"{reader.name} ({reader.id}, {reader.status})" for reader in readers[:MAX_NAMED_JOBS])
+        raise Conflict(
+            "checkpoint_needed",
+            f"{_name(row)} is read by {names}",
+            remedy="wait until they have ended, or cancel them, then retire it",
+        )
     if JobStatus(job.status) in FINAL:
         return
     newest, best = services.newest_checkpoint_row(job), services.best_checkpoint_row(job)

@@ -11,6 +11,7 @@ authentic are never deleted, since it may name those of others.
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -24,7 +25,7 @@ from athanor.accounts import audit
 from athanor.accounts.models import Team, User
 from athanor.accounts.roles import Permission
 from athanor.accounts.selectors import Principal
-from athanor.artifacts import deletion_hold, keys, manifests, storage
+from athanor.artifacts import checkpoint_uses, deletion_hold, keys, manifests, storage
 from athanor.artifacts.models import (
     Artifact,
     Checkpoint,
@@ -120,7 +121,7 @@ def preview(target: Target) -> Preview:
     bases = [f"model:{row.id}" for row in artifacts if row.kind == Artifact.Kind.MODEL]
     job_id = target.id if isinstance(target, Job) else target.job_id  # None of an imported model
     users = Job.objects.filter(based_on(bases))
-    used = _users(users | Job.objects.filter(pk=job_id).exclude(status__in=FINAL))
+    used = _users(users | Job.objects.filter(pk=job_id).exclude(status__in=FINAL), checkpoints)
     size = sum(row.size_bytes for row in [*artifacts, *checkpoints])
     return Preview(kind, target.pk, name, size, artifacts, checkpoints, registered=registered, undo_days=days, **used)
 
@@ -132,7 +133,7 @@ def _preview_of_project(project: Project) -> Preview:
     bases = [f"model:{row.id}" for row in artifacts if row.kind == Artifact.Kind.MODEL]
     users = Job.objects.filter(based_on(bases))
     inside = Q(team_id=project.team_id, project=project.name)
-    used = _users(users.exclude(inside, status__in=FINAL) | jobs.exclude(status__in=FINAL))
+    used = _users(users.exclude(inside, status__in=FINAL) | jobs.exclude(status__in=FINAL), checkpoints)
     return Preview(
         Deletion.Kind.PROJECT,
         project.id,
@@ -171,6 +172,7 @@ def delete(target: Target, user: User, *, permanently: bool = False) -> Deletion
         # No artifact of these can be registered from here on: the second preview shows what was until then.
         held = [row.pk for row in preview(target).artifacts]
         list(Artifact.objects.select_for_update(no_key=True).filter(pk__in=held).order_by("pk").values_list("pk"))
+        list(_lock_checkpoints(target))  # a submission that reads one of them waits, or is seen by the second preview
         found = preview(target)
         _check_unused(found)
         now = timezone.now()
@@ -352,10 +354,28 @@ def _mark(row: Deletion, found: Preview) -> None:
     Checkpoint.objects.filter(pk__in=[each.pk for each in found.checkpoints]).update(deletion=row)
 
 
-def _users(jobs: QuerySet[Job]) -> dict[str, Any]:
+def _lock_checkpoints(target: Target) -> QuerySet[Checkpoint, Any]:
+    """Return the locked checkpoints that a deletion of the target removes."""
+    rows = Checkpoint.objects.select_for_update(no_key=True, of=("self",)).order_by("pk")
+    if isinstance(target, Checkpoint):
+        chosen = rows.filter(pk=target.pk)
+    elif isinstance(target, Job):
+        chosen = rows.filter(job=target, deleted_at=None)
+    elif isinstance(target, Project):
+        jobs = Job.objects.filter(team_id=target.team_id, project=target.name)
+        chosen = rows.filter(job__in=jobs, deleted_at=None)
+    else:
+        chosen = rows.none()
+    return chosen.values_list("pk")
+
+
+def _users(jobs: QuerySet[Job], checkpoints: Sequence[Checkpoint] = ()) -> dict[str, Any]:
+    """Return the jobs that need what is deleted, by whether they have ended. `checkpoints`: that are deleted, too."""
     rows = jobs.order_by("-id")
+    blocking = {job.id: job for job in rows.exclude(status__in=FINAL)[:MAX_NAMED_JOBS]}
+    blocking |= {job.id: job for job in checkpoint_uses.readers_of_checkpoints(checkpoints)}
     return {
-        "blocked_by": list(rows.exclude(status__in=FINAL)[:MAX_NAMED_JOBS]),
+        "blocked_by": [blocking[each] for each in sorted(blocking, reverse=True)[:MAX_NAMED_JOBS]],
         "used_by": list(rows.filter(status__in=FINAL)[:MAX_NAMED_JOBS]),
     }
 

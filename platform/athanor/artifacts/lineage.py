@@ -7,7 +7,7 @@ size. It ends at what other teams share: a version, its aliases and its export, 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -41,6 +41,8 @@ from trainer.contract.recipe import dataset_recipes
 DEFAULT_LIMIT, MAX_LIMIT = 200, 1000
 DEFAULT_DEPTH, MAX_DEPTH = 20, 50
 PREPARED_PREFIX = "prep_"
+READS_ITS_DATA = Q(resolved_spec__export__isnull=True)
+"""Condition of the jobs that read data and a base model for themselves: an export takes those of its checkpoint."""
 MAX_ROW_DIGITS = 18  # those of a number of a row that fits the database's integers
 
 
@@ -73,6 +75,7 @@ class Relation(StrEnum):
     EVALUATES = "evaluates"
     FORKED_FROM = "forked_from"
     REPLAYS = "replays"
+    EXPORTS = "exports"
     MADE_BY = "made_by"
     VERSION_OF = "version_of"
     ALIAS_OF = "alias_of"
@@ -257,6 +260,8 @@ class _Reader:
             yield from self._products_of_jobs([node for node in level[Kind.JOB] if node.row is not None])
         if level[Kind.MODEL]:
             yield from self._products_of_artifacts({node.id: node for node in level[Kind.MODEL]})
+        if level[Kind.CHECKPOINT]:
+            yield from self._exports({node.id: node.row.job_id for node in level[Kind.CHECKPOINT]})
         if level[Kind.VERSION]:
             numbers = {node.row.pk: node for node in level[Kind.VERSION] if isinstance(node.row, ModelVersion)}
             for alias in self._aliases(version__in=numbers):
@@ -301,16 +306,22 @@ class _Reader:
                 yield _job(job), Edge(job.id, node.id, Relation.MADE_BY)
 
     def _sources_of_jobs(self, nodes: list[Node]) -> Found:
-        ids = {each for node in nodes for each in node.row.dataset_ids}
+        exported = {node.id: export["checkpoint"] for node in nodes if (export := node.row.resolved_spec.get("export"))}
+        found = {row.id: _checkpoint(row) for row in self._checkpoints(pk__in=exported.values())} if exported else {}
+        for job_id, each in exported.items():
+            if each in found:
+                yield found[each], Edge(each, job_id, Relation.EXPORTS)
+        readers = [node for node in nodes if node.id not in exported]  # of an export, its checkpoint leads to the rest
+        ids = {each for node in readers for each in node.row.dataset_ids}
         datasets = {row.id: _dataset(row) for row in self._datasets(pk__in=ids)}
-        for node in nodes:
+        for node in readers:
             for each in dict.fromkeys(node.row.dataset_ids):
                 if each in datasets:
                     yield datasets[each], _use_of(datasets[each], node.row)
         forms = [_prepared(row) for row in self._prepared(dataset__in=ids)]
         by_id = {form.id: form for form in forms}
-        yield from ((by_id[edge.source], edge) for edge in self._readings([node.row for node in nodes], forms))
-        yield from self._bases(nodes)
+        yield from ((by_id[edge.source], edge) for edge in self._readings([node.row for node in readers], forms))
+        yield from self._bases(readers)
         forks = {node.id: node.row.forked_from_id for node in nodes if node.row.forked_from_id}
         if forks:
             visible = {job.id: _job(job) for job in self._jobs(pk__in=set(forks.values()))}
@@ -320,7 +331,6 @@ class _Reader:
                     visible.get(origin, Node(Kind.JOB, origin, "", "hidden")),
                     Edge(origin, fork, Relation.FORKED_FROM),
                 )
-
         yield from self._replayed(nodes)
 
     def _replayed(self, nodes: list[Node]) -> Found:
@@ -370,9 +380,17 @@ class _Reader:
             yield _job(fork), Edge(str(fork.forked_from_id), fork.id, Relation.FORKED_FROM)
         for replay in self._jobs(pk__in=ReplayedSegment.objects.filter(replayed__in=ids).values("job")):
             yield _job(replay), Edge(replay.resolved_spec["replay"]["job"], replay.id, Relation.REPLAYS)
-        stored = Q(retired_at=None) | Q(deletion__isnull=False)
+        exported = {job.resolved_spec["export"]["checkpoint"] for job in self._jobs(resolved_spec__export__job__in=ids)}
+        stored = Q(retired_at=None) | Q(deletion__isnull=False) | Q(pk__in=exported)
         for checkpoint in self._checkpoints(stored, job__in=ids):
             yield _checkpoint(checkpoint), Edge(checkpoint.job_id, checkpoint.id, Relation.MADE_BY)
+
+    def _exports(self, checkpoints: Mapping[str, str]) -> Found:
+        """Yield the jobs that export checkpoints. `checkpoints`: id of each to that of the job that saved it."""
+        for job in self._jobs(resolved_spec__export__job__in=set(checkpoints.values())):
+            exported = job.resolved_spec["export"]["checkpoint"]
+            if exported in checkpoints:
+                yield _job(job), Edge(exported, job.id, Relation.EXPORTS)
 
     def _products_of_artifacts(self, nodes: dict[str, Node]) -> Found:
         known = set()
@@ -387,7 +405,7 @@ class _Reader:
             if node.id not in known:
                 yield node, Edge(event.data["artifact"], node.id, Relation.VERSION_OF)
         names = [f"model:{each}" for each in nodes]
-        for job in self._jobs(based_on(names)):
+        for job in self._jobs(based_on(names) & READS_ITS_DATA):
             base = base_of(job.resolved_spec).removeprefix("model:")
             yield _job(job), Edge(base, job.id, _relation_to_base(job), _reference(job))
 
@@ -430,7 +448,7 @@ class _Reader:
         chosen = Q(pk__in=indexed)
         for identifier in builtin.values_list("pk", flat=True):
             chosen |= Q(dataset_id=identifier) | Q(more_dataset_ids__contains=[identifier])
-        return self._jobs_of_teams().filter(chosen)
+        return self._jobs_of_teams().filter(chosen & READS_ITS_DATA)
 
     def _jobs_of_teams(self) -> QuerySet[Job]:
         return Job.objects.filter(team_id__in=self._teams).order_by("-id")

@@ -99,6 +99,7 @@ def _check_trains(job: Job) -> None:
     if not is_training(job.resolved_spec):
         does = "evaluates a model" if job.resolved_spec.get("evaluation") else "only prepares data"
         does = "replays another job" if job.resolved_spec.get("replay") else does
+        does = "exports a checkpoint" if job.resolved_spec.get("export") else does
         raise Conflict("nothing_to_profile", f"{job.id} {does} and trains no model", remedy="profile a run")
     if job.status not in TRAINING or job.desired != Desired.RUN.value:
         state = job.status if job.status not in TRAINING else f"{job.status}, and asked to {job.desired}"

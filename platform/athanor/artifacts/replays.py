@@ -13,13 +13,14 @@ from django.db.models import Q, QuerySet
 
 from athanor.accounts.models import Team
 from athanor.artifacts import base_models
+from athanor.artifacts.checkpoint_uses import checkpoints_read_by
 from athanor.artifacts.models import Checkpoint, Dataset, ReplayedSegment
-from athanor.artifacts.services import INTACT, replayed_checkpoints
+from athanor.artifacts.services import INTACT
 from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.states import FINAL, JobStatus
-from athanor.specs.v1 import JobSpec, PinnedSegment, ReplaySpec
+from athanor.specs.v1 import JobSpec, PinnedSegment, ReplaySpec, task_beside_training
 from trainer.contract.manifest import CheckpointManifest
 from trainer.contract.replay import FP32_TOLERANCE, TOLERANCE, Replay, ReplayResult, ReplaySegment
 from trainer.contract.training import TrainingSpec
@@ -64,7 +65,7 @@ def resolve(team: Team, spec: JobSpec, replay: ReplaySpec, job: Job | None) -> t
 def replay_of(attempt: Attempt, replay: ReplaySpec) -> Replay:
     """Return the segments that the attempt replays: those without a result. Raise Conflict if one was erased."""
     done = set(ReplayedSegment.objects.filter(job=attempt.job_id).values_list("number", flat=True))
-    found = replayed_checkpoints(attempt.job)
+    found = checkpoints_read_by(attempt.job)
     segments = []
     for number, pinned in enumerate(replay.pinned or ()):
         gone = [each for each in (pinned.start, pinned.end) if each is not None and each not in found]
@@ -170,9 +171,12 @@ def _choose(job: Job, replay: ReplaySpec) -> list[PinnedSegment]:
 
 def _training_of(job: Job) -> TrainingSpec:
     resolved = job.resolved_spec
-    does = (
-        "evaluates a model" if resolved.get("evaluation") else "replays another job" if resolved.get("replay") else ""
-    )
+    does = {
+        "evaluation": "evaluates a model",
+        "replay": "replays another job",
+        "export": "exports a checkpoint",
+        None: "",
+    }[task_beside_training(resolved)]
     if does or not resolved.get("training"):
         raise _refused("not_replayable", f"{job.id} {does or 'trains nothing'}; name a job that trains a model")
     return TrainingSpec.model_validate(resolved["training"])

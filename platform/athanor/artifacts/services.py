@@ -2,19 +2,27 @@
 
 import logging
 from collections.abc import Iterator
-from datetime import timedelta
 from uuid import UUID
 
-from django.conf import settings
 from django.db import transaction
-from django.db.models import F, Q, QuerySet
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from athanor.accounts import audit
 from athanor.accounts.models import User
-from athanor.artifacts import buckets, datasets, deletion_hold, grants, keys, manifests, preparations, storage
+from athanor.artifacts import (
+    buckets,
+    checkpoint_uses,
+    datasets,
+    deletion_hold,
+    grants,
+    keys,
+    manifests,
+    preparations,
+    storage,
+)
+from athanor.artifacts.checkpoint_retention import NEWEST_FIRST, retire_older
 from athanor.artifacts.models import Artifact, Checkpoint, Dataset, PreparedDataset, of_teams
-from athanor.core import task_triggers
 from athanor.core.errors import Conflict, Forbidden, Invalid, NotFound
 from athanor.jobs import events
 from athanor.jobs.models import Attempt, Job
@@ -31,12 +39,10 @@ from trainer.contract.manifest import (
     find_best,
 )
 from trainer.contract.rollback import Rollback, RollbackRequest, RollbackSpec
-from trainer.contract.training import CheckpointPolicy
 
 log = logging.getLogger(__name__)
 
 INTACT = Q(retired_at=None, damaged_at=None, diverged_at=None, deletion=None)  # what an attempt may resume from
-NEWEST_FIRST = (F("attempt__number").desc(), F("generation").desc(), F("step").desc())
 
 
 def job_prefix(job_id: str) -> str:
@@ -65,7 +71,7 @@ def register_checkpoint(attempt: Attempt, manifest: CheckpointManifest) -> Check
             facts = {"checkpoint": row.id, "step": row.step, "bytes": row.size_bytes}
             events.append(job, "checkpoint.registered", actor=attempt.id, data=facts)
             job.save(update_fields=["event_seq", "updated_at"])
-            _retire_older(job)
+            retire_older(job)
     return row
 
 
@@ -109,6 +115,12 @@ def register_model(attempt: Attempt, manifest: ModelManifest) -> Artifact:
     """Register the model that an attempt exported. Idempotent."""
     check_is_whole(attempt.job_id, manifest)
     manifest = manifests.by_attempt(attempt, manifest)
+    exported = attempt.job.resolved_spec.get("export")
+    if exported and manifest.step != exported["step"]:
+        detail = (
+            f"the manifest's step is {manifest.step}; {attempt.job_id} exports the checkpoint of {exported['step']}"
+        )
+        raise Invalid("wrong_step", detail, remedy="export the checkpoint of GET /run")
     with transaction.atomic():
         job = Job.objects.select_for_update(no_key=True).get(pk=attempt.job_id)
         row, created = Artifact.objects.get_or_create(
@@ -250,7 +262,7 @@ def check_may_read(attempt: Attempt, keys_asked: list[str]) -> None:
     Conflict for a base model that is no longer shared.
 
     It may read its own job's objects, those of the data sets and the base model that the job names, and those of the
-    checkpoints that it replays.
+    checkpoints that it replays or exports.
     """
     prefix = job_prefix(attempt.job_id)
     foreign = [key for key in keys_asked if not buckets.is_below_any(key, [prefix])]
@@ -277,23 +289,13 @@ def check_may_read(attempt: Attempt, keys_asked: list[str]) -> None:
             remedy = "have the team that owns it share it again, or start from another model, then submit the job again"
             raise Conflict("base_not_found", detail, remedy=remedy)
         granted |= {part["key"] for file in model.manifest["files"] for part in file["parts"]}
-    for row in replayed_checkpoints(attempt.job).values():
+    for row in checkpoint_uses.checkpoints_read_by(attempt.job).values():
         granted |= {part["key"] for file in row.manifest["files"] for part in file["parts"]}
     for key in foreign:
         if buckets.is_below_any(key, prefixes):
             datasets.check_bucket(attempt.job.team, key)
         elif key not in granted:
             raise Forbidden("outside_prefix", f"{key!r} is not this job's", remedy="read your own job's objects")
-
-
-def replayed_checkpoints(job: Job) -> dict[str, Checkpoint]:
-    """Return the checkpoints of the segments that a job replays, by id; none for another job."""
-    replay = job.resolved_spec.get("replay")
-    if not replay:
-        return {}
-    ids = {segment[name] for segment in replay["pinned"] for name in ("start", "end") if segment[name]}
-    rows = Checkpoint.objects.filter(pk__in=ids, job=replay["job"], job__team_id=job.team_id)
-    return {row.id: row for row in rows}
 
 
 def opened_parts(row: Checkpoint | Artifact, path: str) -> Iterator[bytes]:
@@ -327,21 +329,6 @@ def _fetched(part: StoredPart) -> bytes:
     if content is None:
         raise NotFound("object", part.key)
     return content
-
-
-def _retire_older(job: Job) -> None:
-    policy = CheckpointPolicy.model_validate(job.resolved_spec["checkpoint"])
-    rows = Checkpoint.objects.filter(job=job, retired_at__isnull=True)
-    is_intact = Q(damaged_at__isnull=True, diverged_at__isnull=True)
-    # A finding of damage can be revoked as long as a deletion can (artifacts/checkpoint_states.py).
-    may_be_restored = Q(damaged_at__gt=timezone.now() - timedelta(days=settings.ATHANOR.undo_days))
-    intact = list(rows.filter(is_intact).order_by(*NEWEST_FIRST))
-    best = find_best(intact) if policy.keep_best else None
-    too_old = [row.pk for row in intact[policy.keep_last :] if row != best and not policy.is_milestone(row.step)]
-    too_old += rows.exclude(is_intact).exclude(may_be_restored, diverged_at__isnull=True).values_list("pk", flat=True)
-    if too_old:
-        Checkpoint.objects.filter(pk__in=too_old).update(retired_at=timezone.now())
-        task_triggers.trigger_after_commit(task_triggers.SWEEP_STORAGE)
 
 
 def check_is_whole(job_id: str, manifest: Manifest) -> None:

@@ -4,10 +4,21 @@ from typing import Any
 
 from athanor.accounts.models import Team
 from athanor.accounts.selectors import Principal
-from athanor.artifacts import base_models, data_policy, data_reports, datasets, replays, team_secrets
+from athanor.artifacts import (
+    base_models,
+    checkpoint_exports,
+    checkpoint_uses,
+    data_policy,
+    data_reports,
+    datasets,
+    quota_checks,
+    replays,
+    team_secrets,
+)
 from athanor.artifacts.models import Dataset
 from athanor.clusters.selectors import pool_for
 from athanor.core.errors import FieldProblem, Invalid
+from athanor.jobs import projects
 from athanor.jobs.models import Job
 from athanor.jobs.selectors import jobs_of_team
 from athanor.jobs.services import Submission, pool_shape
@@ -43,10 +54,12 @@ def validate_submission(principal: Principal, team: Team, written: Any, forked_f
         if spec.replay is not None:
             named = jobs_of_team(principal, team, [spec.replay.job]).get(spec.replay.job)
             spec, data = replays.resolve(team, spec, spec.replay, named)
+        elif spec.export is not None:
+            spec, data = checkpoint_exports.resolve(principal, team, spec, spec.export)
         else:
             data = datasets.resolve_all(team, spec.data, task)
         problems += data_policy.problems_of(team, spec, data, found.values())
-        if spec.replay is None:
+        if spec.source_job is None:
             exact = datasets.with_versions(spec.data, data)
             spec = _with_data(spec, datasets.with_detected_formats(exact, data, task))
     except Invalid as error:
@@ -56,7 +69,7 @@ def validate_submission(principal: Principal, team: Team, written: Any, forked_f
     except Invalid as error:
         problems += error.problems
     try:
-        if spec.training is not None and spec.replay is None:
+        if spec.training is not None and spec.source_job is None:
             spec = spec.model_copy(update={"training": base_models.look_up(team, spec.training)})
         if spec.prepare is not None and spec.prepare.report is not None and spec.prepare.report.base is not None:
             pinned = spec.prepare.report.model_copy(update={"base": base_models.pin(team, spec.prepare.report.base)})
@@ -80,6 +93,19 @@ def validate_submission(principal: Principal, team: Team, written: Any, forked_f
         forked_from=forked_from,
         after=tuple(found.values()),
     )
+
+
+def check(submission: Submission) -> None:
+    """Check what may have changed since the submission was validated, within the transaction that creates the job.
+
+    Raises Invalid for a job that can never run, Conflict for one that cannot be accepted now, such as one that reads a
+    checkpoint that was retired meanwhile.
+    """
+    quota_checks.check(submission)
+    if submission.spec.source_job is not None:
+        # First the project, which a deletion of the project locks before its checkpoints.
+        projects.get_or_create_for_submission(submission.team, submission.spec.project, submission.user)
+        checkpoint_uses.lock_read_by(submission.spec)
 
 
 def _with_data(spec: JobSpec, data: DataSpec) -> JobSpec:

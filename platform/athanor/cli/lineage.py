@@ -18,7 +18,7 @@ DATASET, MODEL = "dataset:", "model:"
 SOURCES = {
     "prepared_from": "tokenised from", "trained_on": "trained on", "prepares": "prepares",
     "report_on": "report on", "reports_on": "reports on", "base": "started from",
-    "evaluated_on": "evaluated on", "replayed_on": "replayed on", "replays": "replays",
+    "evaluated_on": "evaluated on", "replayed_on": "replayed on", "replays": "replays", "exports": "exports",
     "evaluates": "evaluates",
     "forked_from": "forked from", "made_by": "made by", "version_of": "version of", "alias_of": "alias of",
     "download_of": "download of",
@@ -27,6 +27,7 @@ PRODUCTS = {
     "prepared_from": "tokenised as", "trained_on": "trained", "prepares": "prepared by",
     "report_on": "reported on in", "reports_on": "reported on by", "base": "base of",
     "evaluated_on": "evaluated with", "replayed_on": "replayed with", "replays": "replayed by",
+    "exports": "exported by",
     "evaluates": "evaluated by",
     "forked_from": "forked as", "made_by": "made", "version_of": "registered as", "alias_of": "named by",
     "download_of": "downloaded by",

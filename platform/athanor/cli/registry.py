@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from athanor.cli.checkpoint_exports import register_checkpoint
 from athanor.cli.client import Client
 from athanor.cli.errors import CliError, ExitCode, reports_errors
 from athanor.cli.lookup import TeamOption, find_row
@@ -78,11 +79,29 @@ def register(
     name: Annotated[str, typer.Argument(help="Name of the model. It is created if the team has none of this name.")],
     reference: Annotated[str, typer.Argument(help="A job (its newest model) or an artifact, art_...", metavar="JOB")],
     alias: Annotated[str | None, typer.Option(help="Alias to point to the version, such as candidate.")] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            help="Submit a job that exports this stored checkpoint of JOB, by its step or newest, and registers it.",
+            metavar="STEP|newest",
+        ),
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="With --checkpoint: show progress until the job ends, and the version.")
+    ] = False,
     team: TeamOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Register the export of a job as the next version of a model. Safe to repeat."""
+    """Register the export of a job, or a stored checkpoint of it, as the next version of a model.
+
+    Safe to repeat without --checkpoint, which submits a job that exports the checkpoint first.
+    """
+    if wait and checkpoint is None:
+        raise CliError(ExitCode.USAGE, "--wait belongs to --checkpoint: an export is registered immediately")
     client = connect()
+    if checkpoint is not None:
+        register_checkpoint(client, name, reference, checkpoint, alias, team, wait=wait, as_json=as_json)
+        return
     body = {"artifact": reference} if reference.startswith("art_") else {"job": find_job(client, reference)}
     found = _named(client, name, team)
     if found is None:

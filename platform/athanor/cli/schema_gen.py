@@ -66,6 +66,12 @@ class ExpectedRun(TypedDict):
     like_jobs: int
 
 
+class ExportSpec(TypedDict):
+    job: str
+    step: int
+    checkpoint: NotRequired[str | None]
+
+
 class FieldProblem(TypedDict):
     pointer: str
     code: str
@@ -883,3 +889,4 @@ class JobSpecRequest(TypedDict):
     prepare: NotRequired[PrepareSpec | None]
     evaluation: NotRequired[EvaluationJobSpec | None]
     replay: NotRequired[ReplaySpec | None]
+    export: NotRequired[ExportSpec | None]

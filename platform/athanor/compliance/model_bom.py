@@ -154,7 +154,7 @@ def _base(run: Run) -> Json:
 
 def _properties(run: Run) -> list[Json]:
     """Return what the format has no fields for: how and at which cost a run trained."""
-    return [
+    found = [
         _property("job", run.job.id),
         _property("artifact", run.artifact.id),
         _property("sha256_of_resolved_spec", run.job.spec_digest),
@@ -164,6 +164,10 @@ def _properties(run: Run) -> list[Json]:
         _property("tokens", run.tokens),
         _property("flops", run.tokens * run.flops_per_token),
     ]
+    if run.exporter is not None:
+        exported = ("exported_checkpoint", run.exported_checkpoint), ("exported_by", run.exporter.id)
+        found += [_property(name, value) for name, value in exported]
+    return found
 
 
 def _dataset(node: Node, runs: list[Run]) -> Json:

@@ -138,6 +138,9 @@ def _process(version: ModelVersion, runs: list[Run]) -> Iterator[Fact]:
         yield _of_job(run, "SHA-256 of its resolved spec", run.job.spec_digest)
         yield _of_job(run, "Method", run.method)
         yield _of_job(run, "Steps in the model, of those in the spec", f"{run.manifest.step:,} of {training.steps:,}")
+        if run.exporter is not None:
+            exporter = f"{run.exporter.name} ({run.exporter.id})"
+            yield _of_job(run, "Exported checkpoint, exported by", f"{run.exported_checkpoint}, {exporter}")
         sizes = f"{training.tokens_per_step:,}, {training.sequence_length:,}"
         yield _of_job(run, "Tokens of a step, of a sequence", sizes)
         rate = f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, weight decay {optimizer.weight_decay:g}"

@@ -1,6 +1,7 @@
 """The provenance of a model version, in the format of SLSA (https://slsa.dev/spec/v1.0/provenance), signed.
 
-It describes the job that exported the version. What its base models were made of is in their provenance.
+It describes the job that trained the version, and names the job that exported a checkpoint of it.
+What its base models were made of is in their provenance.
 """
 
 from typing import Any
@@ -32,14 +33,13 @@ def signed_provenance_of(principal: Principal, version: ModelVersion) -> Json:
 
 
 def _predicate(run: Run) -> Json:
-    job, attempt, checkpoint = run.job, run.artifact.attempt, run.newest_checkpoint
-    assert attempt is not None, "of an export"
+    job, attempt, checkpoint = run.job, run.attempt, run.newest_checkpoint
     url = settings.ATHANOR.public_url
     described: Json = {"sha256_of_resolved_spec": job.spec_digest, "resolved_spec": job.resolved_spec}
     described |= {"attempt": attempt.number, "method": run.method, "step": run.manifest.step, "tokens": run.tokens}
     described |= {"flops": run.tokens * run.flops_per_token, "accelerator": job.pool.accelerator}
-    described["kwh"] = run.energy.kwh
-    described["software"] = run.software or None
+    described |= {"kwh": run.energy.kwh, "exported_checkpoint": run.exported_checkpoint}
+    described |= {"exported_by": run.exporter.id if run.exporter else None, "software": run.software or None}
     if checkpoint is not None:
         described |= {"mesh": checkpoint.mesh, "processes": checkpoint.world_size}
     return {

@@ -15,7 +15,7 @@ from athanor.accounts.selectors import Principal
 from athanor.artifacts import lineage, manifests
 from athanor.artifacts.lineage import Direction, Kind, Node
 from athanor.artifacts.models import Artifact, Checkpoint, ModelVersion, of_teams
-from athanor.jobs.models import Job, JobEvent
+from athanor.jobs.models import Attempt, Job, JobEvent
 from athanor.specs.v1 import JobSpec
 from athanor.telemetry.energy import Energy, by_job
 from athanor.telemetry.models import Progress
@@ -29,9 +29,15 @@ SECONDS_PER_HOUR = 3600
 
 @dataclass(frozen=True)
 class Run:
-    """A job: what it exported, and the data sets and tokenised data that it read (nodes of its lineage)."""
+    """A training: what was exported, and the data sets and tokenised data that it read (nodes of its lineage).
+
+    `job`: that trained. `exporter`: the job that exported one of its checkpoints, None if the training did.
+    `attempt`: that computed the exported weights.
+    """
 
     job: Job
+    attempt: Attempt
+    exporter: Job | None
     artifact: Artifact
     manifest: ModelManifest
     training: TrainingSpec
@@ -73,15 +79,17 @@ class Run:
 
     @property
     def newest_checkpoint(self) -> CheckpointManifest | None:
-        """Return the manifest of the newest checkpoint of the attempt that exported the model, None if it has none."""
-        row = Checkpoint.objects.filter(attempt=self.artifact.attempt_id).order_by("-step", "-pk").first()
+        """Return the manifest of the checkpoint that was exported, or of the newest one of the attempt that exported
+        the model, None if it has none."""
+        rows = Checkpoint.objects.filter(attempt=self.attempt).order_by("-step", "-pk")
+        row = rows.filter(pk=self.exported_checkpoint).first() if self.exported_checkpoint else rows.first()
         return CheckpointManifest.model_validate(row.manifest) if row else None
 
     @property
     def software(self) -> dict[str, str]:
-        """Return the versions of the programs of the attempt that exported the model, by the fields of the event; none
-        if its trainer did not report them, as those of earlier versions."""
-        events = JobEvent.objects.filter(job=self.job, type=SOFTWARE_FOUND, actor=self.artifact.attempt_id)
+        """Return the versions of the programs of the attempt that computed the weights, by the fields of the event;
+        none if its trainer did not report them, as those of earlier versions."""
+        events = JobEvent.objects.filter(job=self.job, type=SOFTWARE_FOUND, actor=self.attempt.id)
         event = events.order_by("-seq").first()
         return {name: str(value) for name, value in event.data.items() if value} if event else {}
 
@@ -90,6 +98,11 @@ class Run:
         """Return the version of PyTorch; None if it is not on record."""
         checkpoint = self.newest_checkpoint
         return checkpoint.torch_version if checkpoint else self.software.get("torch")
+
+    @property
+    def exported_checkpoint(self) -> str | None:
+        """Return the id of the checkpoint that another job than the training exported, None if none did."""
+        return None if self.exporter is None else str(self.exporter.resolved_spec["export"]["checkpoint"])
 
     @property
     def datasets(self) -> list[Node]:
@@ -153,9 +166,16 @@ def manifest_of(artifact: Artifact) -> ModelManifest:
 
 def _run(principal: Principal, artifact: Artifact) -> Run:
     assert artifact.job_id is not None, "an imported model has no run"
-    job = Job.objects.select_related("pool").get(pk=artifact.job_id)
+    job, exporter, attempt = Job.objects.select_related("pool").get(pk=artifact.job_id), None, artifact.attempt
+    if (export := job.resolved_spec.get("export")) is not None:
+        exporter = job
+        saved = Checkpoint.objects.select_related("attempt", "job__pool").get(pk=export["checkpoint"])
+        job, attempt = saved.job, saved.attempt
+    assert attempt is not None, "of an export"
     training = JobSpec.model_validate(job.resolved_spec).training
     assert training is not None, f"{job.id} has exported a model"
     manifest = manifest_of(artifact)
     found = lineage.lineage_of(principal, job.id, Direction.UP, lineage.MAX_LIMIT, 1)
-    return Run(job, artifact, manifest, training, [node for node in found.nodes if node.id != job.id])
+    return Run(
+        job, attempt, exporter, artifact, manifest, training, [node for node in found.nodes if node.id != job.id]
+    )

@@ -91,6 +91,7 @@ def find_idle(teams: Collection[str], before: datetime, job_id: str | None = Non
         job__team__in=list(teams),
         job__resolved_spec__training__steps__isnull=False,  # a job that only prepares data has none
         job__resolved_spec__evaluation__isnull=True,  # its only step is its end
+        job__resolved_spec__export__isnull=True,  # it takes no step
         job__progress__progressed_at__isnull=False,
     )
     if job_id is not None:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from athanor.backends.plan import LaunchPlan, backend_name
 from athanor.specs.v1 import JobSpec
 from trainer.contract import environment as names
+from trainer.contract.export import CheckpointExport
 from trainer.contract.manifest import CheckpointManifest
 from trainer.contract.replay import Replay
 from trainer.contract.rollback import Rollback
@@ -69,6 +70,7 @@ def run_config(
     best: CheckpointManifest | None,
     rollbacks: list[Rollback],
     replay: Replay | None,
+    export: CheckpointExport | None,
     slot_hours_between_failures: float,
     launched_at: datetime,
     outbound_allow: str,
@@ -85,6 +87,7 @@ def run_config(
         prepare=spec.prepare,
         evaluation=spec.evaluation,
         replay=replay,
+        export=export,
         checkpoint=spec.checkpoint,
         dataset=datasets[0],
         more_datasets=datasets[1:],

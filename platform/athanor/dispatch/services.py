@@ -9,7 +9,7 @@ from django.db import transaction
 from django.db.models.functions import Now
 from pydantic import ValidationError
 
-from athanor.artifacts import base_models, data_reports, datasets, replays
+from athanor.artifacts import base_models, checkpoint_exports, data_reports, datasets, replays
 from athanor.artifacts import services as artifacts
 from athanor.backends import registry
 from athanor.backends.base import Backend, Handle
@@ -145,8 +145,9 @@ def run_config_of(attempt: Attempt) -> RunConfig:
         base=base_models.source_for(job.team, spec.base),
         resume=artifacts.newest_checkpoint(job),
         best=artifacts.best_checkpoint(job),
-        rollbacks=artifacts.rollbacks_of(job if spec.replay is None else Job.objects.get(pk=spec.replay.job)),
+        rollbacks=artifacts.rollbacks_of(Job.objects.get(pk=spec.source_job) if spec.source_job else job),
         replay=replays.replay_of(attempt, spec.replay) if spec.replay is not None else None,
+        export=checkpoint_exports.export_of(attempt, spec.export) if spec.export is not None else None,
         slot_hours_between_failures=(
             slot_hours_between_failures_of(job.pool)
             if spec.checkpoint.every_minutes == "auto"

@@ -52,7 +52,7 @@ def left_by_progress(job_ids: Iterable[str]) -> dict[str, int]:
     """Return the seconds of training that running jobs have left at their mean throughput, where it is known."""
     rows = Progress.objects.filter(
         job__in=list(job_ids), job__status=JobStatus.RUNNING.value, step__gt=0, trained_seconds__gt=0,
-        job__resolved_spec__replay__isnull=True,
+        job__resolved_spec__replay__isnull=True, job__resolved_spec__export__isnull=True,
     )  # fmt: skip
     found = {}
     for row in rows.annotate(training=F("job__resolved_spec__training")):
@@ -71,7 +71,7 @@ def seconds_of_like_jobs(job: Job) -> list[float]:
 
     `job` need not be saved. Jobs that took several attempts are left out.
     """
-    if job.resolved_spec.get("replay"):
+    if job.resolved_spec.get("replay") or job.resolved_spec.get("export"):
         return []
     training = job.resolved_spec["training"] or {}
     facts = (job.created_by_id, job.pool_id, job.slots, *(training.get(name) for name in _TRAINING))
@@ -80,7 +80,9 @@ def seconds_of_like_jobs(job: Job) -> list[float]:
 
 def _like_runs(job_ids: Sequence[str]) -> dict[str, list[LikeRun]]:
     """Return the runs of like jobs for many saved jobs, by id."""
-    rows = _facts(Job.objects.filter(pk__in=job_ids, resolved_spec__replay__isnull=True), "id")
+    rows = _facts(
+        Job.objects.filter(pk__in=job_ids, resolved_spec__replay__isnull=True, resolved_spec__export__isnull=True), "id"
+    )
     return _of_likenesses({job_id: _likeness(*facts) for job_id, *facts in rows})
 
 
@@ -104,6 +106,7 @@ def _of_likenesses(asked: Mapping[str, Likeness]) -> dict[str, list[LikeRun]]:
         job__status=JobStatus.SUCCEEDED.value,
         job__created_by__in={likeness[0] for likeness in asked.values()},
         job__resolved_spec__replay__isnull=True,  # it takes only some of the steps that its spec has
+        job__resolved_spec__export__isnull=True,  # it takes none of them
         ended_at__gt=F("launched_at"),
     )
     ended = ended.exclude(job__attempts__number__gt=1).order_by("-id")

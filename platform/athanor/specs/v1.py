@@ -23,6 +23,11 @@ Name = Annotated[
     Pattern(NAME_PATTERN, "letters, digits, ., _ and -, beginning with a letter or digit"),
 ]
 JobId = Annotated[str, Pattern(r"^job_[0-9A-HJKMNP-TV-Z]{26}$", "the id of a job: job_ and 26 letters and digits")]
+JobReference = Annotated[
+    str,
+    Field(min_length=1, max_length=MAX_NAME),
+    Pattern(NAME_PATTERN, "the id or the name of a job: letters, digits, ., _ and -, beginning with a letter or digit"),
+]
 LabelKey = Annotated[
     str,
     Field(max_length=63),
@@ -40,7 +45,10 @@ Alias = Annotated[
     Pattern(ALIAS_PATTERN, "lower-case letters, digits and -, beginning with a letter"),
 ]
 SECONDS_PER_DAY = 86_400
-TASKS = ("training", "prepare", "evaluation", "replay")
+TASKS = ("training", "prepare", "evaluation", "replay", "export")
+TASKS_BESIDE = ("evaluation", "replay", "export")
+"""Tasks of which the resolved spec also has a `training`, by which a model is loaded."""
+MAKING_NO_MODEL = ("prepare", "evaluation", "replay")
 
 
 class Resources(ProcessLayout):
@@ -227,9 +235,27 @@ class ReplaySpec(SpecModel):
     a submitted one."""
 
 
+class ExportSpec(SpecModel):
+    """A stored checkpoint to export as a model, as the end of its training exports one: the average of the weights with
+    `training.ema`, adapters with `training.lora.export` adapter. Any number of processes can load it; one that differs
+    from that of the training takes the default `training.parallelism`."""
+
+    job: Annotated[JobReference, Field(examples=["job_01JGZ6W8Q4T0V5N2X3Y7ABCDEF"])]
+    """Id or name of the training job that saved the checkpoint: of the same team, with its data and base model still
+    stored. It may be running. The resolved spec has the id."""
+    step: Annotated[int, Field(ge=1, examples=[2000])]
+    """Number of steps that are done at the checkpoint. If the job saved several after this step, the newest is
+    exported."""
+    checkpoint: Annotated[
+        Annotated[str, Field(max_length=40)] | None,
+        Field(examples=["ckp_01JGZ6W8Q4T0V5N2X3Y7ABCDEF"], exclude_if=lambda value: value is None),
+    ] = None
+    """Id of the checkpoint. Set by the platform in the resolved spec; refused in a submitted one."""
+
+
 class JobSpec(OneTask, CheckedModel):
     """A job: it either trains a model, or prepares data that other jobs train on, or evaluates a trained model, or
-    replays a finished job."""
+    replays a finished job, or exports a stored checkpoint."""
 
     version: Literal[1] = 1
     """Version of this format. There is only version 1."""
@@ -284,10 +310,11 @@ class JobSpec(OneTask, CheckedModel):
     telemetry: TelemetrySpec = TelemetrySpec()
     """Further destinations of the run's metrics. Ignored with `prepare`."""
     training: TrainingSpec | None = None
-    """What to train, on which data, and how. Give one of `training`, `prepare`, `evaluation` and `replay`."""
+    """What to train, on which data, and how. Give one of `training`, `prepare`, `evaluation`, `replay` and
+    `export`."""
     prepare: PrepareSpec | None = None
     """Data to tokenize and store, without training. Takes one process on each node. Give one of `training`, `prepare`,
-    `evaluation` and `replay`."""
+    `evaluation`, `replay` and `export`."""
     evaluation: Annotated[
         EvaluationJobSpec | None,
         Field(
@@ -301,8 +328,8 @@ class JobSpec(OneTask, CheckedModel):
             exclude_if=lambda value: value is None,
         ),
     ] = None
-    """A trained model to evaluate. Give one of `training`, `prepare`, `evaluation` and `replay`. The resolved spec also
-    has a `training` of one step, by which the model is loaded; nothing is trained."""
+    """A trained model to evaluate. Give one of `training`, `prepare`, `evaluation`, `replay` and `export`. The resolved
+    spec also has a `training` of one step, by which the model is loaded; nothing is trained."""
     replay: Annotated[
         ReplaySpec | None,
         Field(
@@ -310,8 +337,18 @@ class JobSpec(OneTask, CheckedModel):
             exclude_if=lambda value: value is None,
         ),
     ] = None
-    """A finished training job to verify. Give one of `training`, `prepare`, `evaluation` and `replay`. The resolved
-    spec also has the `training` of that job; nothing is stored but the results."""
+    """A finished training job to verify. Give one of `training`, `prepare`, `evaluation`, `replay` and `export`. The
+    resolved spec also has the `training` of that job; nothing is stored but the results."""
+    export: Annotated[
+        ExportSpec | None,
+        Field(
+            examples=[{"job": "job_01JGZ6W8Q4T0V5N2X3Y7ABCDEF", "step": 2000}],
+            exclude_if=lambda value: value is None,
+        ),
+    ] = None
+    """A checkpoint to export, for a version of a registered model (`output.register`) or to download. Give one of
+    `training`, `prepare`, `evaluation`, `replay` and `export`. The resolved spec also has the `training` of the
+    checkpoint's job; nothing is trained."""
 
     @field_validator("telemetry")
     @classmethod
@@ -331,14 +368,18 @@ class JobSpec(OneTask, CheckedModel):
 
     def _conflicts(self) -> Iterator[FieldConflict]:
         given = [name for name in TASKS if getattr(self, name) is not None]
-        if self.replay is not None and self.replay.pinned is not None and self.training is not None:
+        is_pinned = (self.replay is not None and self.replay.pinned is not None) or (
+            self.export is not None and self.export.checkpoint is not None
+        )
+        if is_pinned and self.training is not None:
             given.remove("training")  # as below
         elif self.evaluation is not None and self.training is not None and self.evaluation.is_loaded_by(self.training):
             given.remove("training")  # a resolved spec has it
         if len(given) != 1:
             found = f"; it has {' and '.join(given)}" if given else ""
-            yield FieldConflict("", f"give exactly one of training, prepare, evaluation and replay{found}")
-        task = next((name for name in TASKS[1:] if getattr(self, name) is not None), None)
+            tasks = f"{', '.join(TASKS[:-1])} and {TASKS[-1]}"
+            yield FieldConflict("", f"give exactly one of {tasks}{found}")
+        task = next((name for name in MAKING_NO_MODEL if getattr(self, name) is not None), None)
         if self.output.register is not None and task is not None:
             yield FieldConflict("output", f"{task} makes no model to register; leave output out", (task,))
         nodes = self.resources.nodes + self.resources.spare_nodes
@@ -355,14 +396,25 @@ class JobSpec(OneTask, CheckedModel):
 
     @property
     def trains(self) -> bool:
-        """Return whether the job makes a model."""
-        return self.training is not None and self.evaluation is None and self.replay is None
+        """Return whether the job trains a model."""
+        return self.training is not None and all(getattr(self, name) is None for name in TASKS_BESIDE)
+
+    @property
+    def source_job(self) -> str | None:
+        """Return the id of the job of which a replay or an export reads checkpoints; None for other jobs."""
+        if self.replay is not None:
+            return self.replay.job
+        return None if self.export is None else self.export.job
 
 
 def is_training(resolved: dict[str, Any]) -> bool:
-    """Return whether the job of a resolved spec makes a model: it has a `training` that is not only loaded."""
-    tasks_beside = resolved.get("evaluation") or resolved.get("replay")
-    return resolved.get("training") is not None and not tasks_beside
+    """Return whether the job of a resolved spec trains a model: it has a `training` that is not only loaded."""
+    return resolved.get("training") is not None and task_beside_training(resolved) is None
+
+
+def task_beside_training(resolved: dict[str, Any]) -> str | None:
+    """Return the task for which the `training` of a resolved spec is only loaded, None if there is no such task."""
+    return next((name for name in TASKS_BESIDE if resolved.get(name)), None)
 
 
 def base_of(resolved: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ UNION_BRANCH = re.compile(r"^(constrained-|literal\[|function-)")
 # Each round of `check` finds the conflicts of one more level of nested models.
 MAX_ROUNDS = 8
 EVALUATED = re.compile(r"^/training/(?:data/mixture/(?P<task>\d+)|(?P<field>model/base|[a-z_]+)[^/]*)")
-REPLAYED = re.compile(r"^/training.*")
+OF_SOURCE_JOB = re.compile(r"^/training.*")
 Location = tuple[int | str, ...]
 """Path to a value in a document: names of fields and indexes of lists."""
 
@@ -47,10 +47,11 @@ class Checked(Generic[Model]):
 
 
 def at_written_fields(spec: JobSpec, problems: Iterable[FieldProblem]) -> list[FieldProblem]:
-    """Return the problems of a spec at the fields that its author wrote: an evaluation or a replay, not what it
-    becomes."""
-    if spec.replay is not None:
-        return [replace(each, pointer=REPLAYED.sub("/replay/job", each.pointer)) for each in problems]
+    """Return the problems of a spec at the fields that its author wrote: an evaluation, a replay or an export, not
+    what it becomes."""
+    for name in ("replay", "export"):
+        if getattr(spec, name) is not None:
+            return [replace(each, pointer=OF_SOURCE_JOB.sub(f"/{name}/job", each.pointer)) for each in problems]
     if spec.evaluation is None:
         return list(problems)
     return [replace(each, pointer=EVALUATED.sub(_evaluation_field, each.pointer)) for each in problems]

@@ -56,12 +56,14 @@ def _live_progress(job_ids: Any, since: datetime | None) -> Iterator[LiveProgres
         steps=F(f"{training}steps"),
         evaluation=F("job__resolved_spec__evaluation"),
         replay=F("job__resolved_spec__replay"),
+        export=F("job__resolved_spec__export"),
         tokens_per_step=F(f"{training}tokens_per_step"),
         sequence_length=F(f"{training}sequence_length"),
         batch_ramp=F(f"{training}batch_ramp"),
     )
     for row in rows:
-        if row.steps is None or row.evaluation is not None or row.replay is not None:  # they make no model
+        tasks_beside = (row.evaluation, row.replay, row.export)
+        if row.steps is None or any(task is not None for task in tasks_beside):  # they train no model
             continue
         schedule = batch_size_schedule(row.tokens_per_step, row.sequence_length, row.batch_ramp)
         seen = schedule.sequences_before(max(row.step, 0)) * row.sequence_length

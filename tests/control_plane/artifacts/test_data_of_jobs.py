@@ -195,7 +195,7 @@ def test_preparing_takes_one_process_and_no_model(api: Any, spec: dict, world: A
     assert missing["errors"][0]["pointer"] == "/prepare/data/source"
     both = api.send("POST", "jobs", {**spec, **prepare_spec("dataset:one")}).json()
     neither = api.send("POST", "jobs", {"version": 1, "name": "x"}).json()
-    one_of = "exactly one of training, prepare, evaluation and replay"
+    one_of = "exactly one of training, prepare, evaluation, replay and export"
     assert f"{one_of}; it has training and prepare" in both["errors"][0]["detail"]
     assert neither["errors"][0]["detail"].endswith(one_of)
     plan = api.send("POST", "jobs:plan", prepare_spec("dataset:one")).json()

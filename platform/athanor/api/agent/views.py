@@ -133,7 +133,7 @@ class KeysView(AgentView):
             dataset=keys.data_key(first, job.team),
             more_datasets={dataset_id: keys.data_key(dataset_id, job.team) for dataset_id in others},
             base=base_models.key_of(job.team, spec.base),
-            replayed=keys.data_key(spec.replay.job, job.team) if spec.replay else "",
+            replayed=keys.data_key(spec.source_job, job.team) if spec.source_job else "",
             secrets=team_secrets.deliver(job),
         )
         return Response(answer.model_dump(mode="json"))

@@ -28,7 +28,7 @@ from athanor.api.v1.serializers.common import PROBLEMS
 from athanor.api.v1.serializers.deletions import DeletionSerializer
 from athanor.api.v1.serializers.jobs import ForkSerializer, JobPage, JobSerializer, JobSummarySerializer
 from athanor.api.v1.serializers.timeline import TimelineSerializer, serialize_totals
-from athanor.artifacts import quota_checks, submissions
+from athanor.artifacts import submissions
 from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.core.logging import bind
 from athanor.jobs import selectors, services, timeline
@@ -291,7 +291,7 @@ def _submit(request: Request, team: Team, written: Any, original: Job | None = N
     key = read_key(request)
     try:
         done = services.submit(
-            submissions.validate_submission(get_principal(request), team, written, original), key, quota_checks.check
+            submissions.validate_submission(get_principal(request), team, written, original), key, submissions.check
         )
     except (Invalid, Conflict):
         # An accepted submission is answered again, even if its cluster or data no longer exist.

@@ -15,10 +15,13 @@ def team_of_spec(principal: Principal, written: Any) -> Team:
 
 
 def with_same_base(written: dict[str, Any], original: Job) -> dict[str, Any]:
-    """Return a written spec with the base model of the original, if it names a registered version.
+    """Return a written spec with the base model of the original, if it names a registered version, and with the job of
+    which it exports a checkpoint.
 
     An alias may have been moved since.
     """
+    if written.get("export"):  # a name may be that of several jobs by now
+        return {**written, "export": {**written["export"], "job": original.resolved_spec["export"]["job"]}}
     evaluation = written.get("evaluation") or {}
     if "@" in (evaluation.get("model") or ""):
         base = original.resolved_spec["training"]["model"]["base"]

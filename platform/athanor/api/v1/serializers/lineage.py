@@ -55,7 +55,8 @@ class LineageEdgeSerializer(serializers.Serializer[Edge]):
         help_text="`prepared_from` a data set; `trained_on` a data set, or its tokenised form that was usable while "
         "the job ran; `prepares` a data set; `evaluated_on` a data set; `replayed_on` a data set; `report_on` a data "
         "set; `reports_on` a data set, of the job that makes the report; `base`, the model that training started from; "
-        "`evaluates` a model; `forked_from` a job; `replays` a job; `made_by` a job; `version_of` an export; "
+        "`evaluates` a model; `forked_from` a job; `replays` a job; "
+        "`exports` a checkpoint; `made_by` a job; `version_of` an export; "
         "`alias_of` a version; `download_of` an export or a checkpoint.",
     )
     reference = serializers.CharField(
