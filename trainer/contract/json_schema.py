@@ -210,7 +210,7 @@ def _subschema_problem(place: Place, schema: Any) -> str | None:
     keys = list(schema.get("patternProperties", ()))
     patterns |= {(*place, "patternProperties", key): key for key in keys}
     if len(keys) > 1:
-        patterns[(*place, "patternProperties")] = "|".join(keys)  # as additionalProperties tests them
+        patterns[(*place, "patternProperties")] = "|" + "|".join(keys)  # so are they tested, in any order
     for where, pattern in patterns.items():
         try:
             re.compile(pattern)
