@@ -209,6 +209,8 @@ def test_a_pattern_that_backtracks_too_much_ends_the_job(monkeypatch: pytest.Mon
         ({"scores": ["regex"], "pattern": "(a"}, "pattern", "'(a' is no regular expression"),
         ({"scores": ["regex"], "pattern": "(" * 250 + ")" * 250}, "pattern", "the pattern"),
         ({"scores": ["regex"], "pattern": "(a)(b)"}, "pattern", "has 2 groups, and only one can be compared"),
+        ({"scores": ["json_schema"]}, "json_schema", "the score json_schema needs a json_schema"),
+        ({"json_schema": {}}, "json_schema", "a json_schema needs the score"),
         ({"kind": "loss"}, "scores", "scores is only for the kind generation, not loss"),
     ],
 )
@@ -218,6 +220,100 @@ def test_a_task_that_cannot_be_scored_is_refused(change: dict[str, Any], field: 
     assert message in str(refused.value)
     conflicts = refused.value.errors()[0]["ctx"]["error"].conflicts
     assert field in [conflict.at for conflict in conflicts]
+
+
+def schema_task(schema: Any) -> EvaluationTask:
+    return EvaluationTask.model_validate({**TASK, "scores": ["json_schema"], "json_schema": schema})
+
+
+CITY = {"type": "object", "required": ["city"], "properties": {"city": {"type": "string"}}}
+TREE = {"type": "object", "properties": {"parts": {"type": "array", "items": {"$ref": "#"}}}, "required": ["parts"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "answer", "expected"),
+    [
+        (CITY, ' {"city": "Lima"}\n', 1),
+        (CITY, '```json\n{"city": "Lima"}\n```', 1),
+        (CITY, '```\n{"city": "Lima"}\n```\n', 1),
+        (CITY, '```python\n{"city": "Lima"}\n```', 0),
+        (CITY, 'Here it is: {"city": "Lima"}', 0),
+        (CITY, '```json\n{"city": "Lima"}\n``` Done.', 0),
+        (CITY, '{"city": 4}', 0),
+        (CITY, '{"town": "Lima"}', 0),
+        (CITY, "", 0),
+        ({}, "[1, null]", 1),
+        ({}, "NaN", 0),
+        ({}, "1e999", 0),
+        ({"multipleOf": 0.5}, "1" + "0" * 400, 0),
+        ({}, "[" * 64 + "]" * 64, 1),
+        ({}, "[" * 65 + "]" * 65, 0),
+        ({}, "[" * 100_000, 0),
+        (TREE, '{"parts": [{"parts": []}]}', 1),
+        (TREE, '{"parts": [{"parts": [3]}]}', 0),
+        ({"$id": "https://example.com/a", "$ref": "#x", "$defs": {"x": {"$anchor": "x", "const": 1}}}, "1.0", 1),
+        ({"items": {"$ref": "#/$defs/a~1b"}, "$defs": {"a/b": {"enum": ["yes"]}}}, '["no"]', 0),
+        ({"properties": {"$ref": {"type": "string"}}}, '{"$ref": "https://example.com"}', 1),
+    ],
+)
+def test_an_answer_is_validated_by_a_schema(schema: Any, answer: str, expected: float) -> None:
+    assert score_answers(schema_task(schema), "json_schema", [(answer, [])]) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"type": "strin"}, "at /type: 'strin' is not"),
+        ({"properties": {"a": {"minLength": -1}}}, "at /properties/a/minLength: -1 is less than the minimum of 0"),
+        ({"$schema": "http://json-schema.org/draft-07/schema#"}, "only draft 2020-12 is supported"),
+        ({"$ref": "https://example.com/a.json"}, "at /$ref leads out of the schema, and nothing is fetched"),
+        ({"items": {"$ref": "#/$defs/a"}}, "$ref '#/$defs/a' at /items/$ref leads to no schema"),
+        ({"items": {"$ref": "#a"}}, "$ref '#a' at /items/$ref leads to no schema"),
+        ({"$ref": "#/examples/0", "examples": [{"type": "strin"}]}, "leads to no schema"),
+        ({"allOf": [{"$ref": "#"}]}, "the reference at /allOf/0 leads back to itself"),
+        ({"items": {"$id": "b"}}, "$id at /items/$id is within another schema"),
+        ({"items": {"pattern": "(a"}}, "at /items/pattern: '(a' is no regular expression"),
+        ({"patternProperties": {"(a": {}}}, "at /patternProperties/(a: '(a' is no regular expression"),
+        ({"patternProperties": {"b": {}, "(?i)a": {}}}, "at /patternProperties: '|(?i)a|b' is no regular expression"),
+        ({"multipleOf": 10**400}, "the number at /multipleOf is beyond the range"),
+        ({"description": "a" * 8192}, "and at most 8192 are accepted; leave out descriptions"),
+        (json.loads('{"not":' * 33 + "{}" + "}" * 33), "the schema nests more than 32 levels deep; move inner"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_refused_with_its_place(schema: Any, message: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        schema_task(schema)
+    (conflict,) = refused.value.errors()[0]["ctx"]["error"].conflicts
+    assert conflict.at == "json_schema"
+    assert conflict.message.startswith("json_schema cannot be used: ")
+    assert message in conflict.message
+
+
+def doubled(levels: int) -> dict[str, Any]:
+    """A schema of which each level asks for the next one twice."""
+    names = {f"s{n}": {"allOf": [{"$ref": f"#/$defs/s{n + 1}"}] * 2} for n in range(levels)}
+    return {"$ref": "#/$defs/s0", "$defs": {**names, f"s{levels}": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "answer"),
+    [({"pattern": "(a+)+b"}, '"' + "a" * 60 + 'c"'), (doubled(24), "{}")],
+    ids=["pattern", "allOf"],
+)
+def test_a_schema_that_takes_too_long_ends_the_job(
+    monkeypatch: pytest.MonkeyPatch, schema: dict[str, Any], answer: str
+) -> None:
+    monkeypatch.setattr(answer_scores, "MATCH_SECONDS", 0.1)
+    with pytest.raises(TrainerError, match=r"took longer than 0\.1 s of CPU time on answer 2 of") as refused:
+        score_answers(schema_task(schema), "json_schema", [("[", []), (answer, [])])
+    assert refused.value.end_class is EndClass.BAD_SPEC
+
+
+def test_the_share_of_valid_answers_has_an_interval(trained: FinishedRun, tmp_path: Path) -> None:
+    data = [{"prompt": each} for each in PROMPTS]
+    found = scored(trained, tmp_path, data, scores=["json_schema"], json_schema=CITY)["json_schema"]
+    assert (found["value"], found["n"], found["low"]) == (0.0, 5, 0.0)
+    assert found["high"] == pytest.approx(0.4345, abs=1e-4), "Wilson's interval of 0 of 5"
 
 
 def test_an_answer_must_leave_room_for_its_prompt() -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -15,19 +15,23 @@ from trainer.contract.training import TrainingSpec
 METRICS = {
     "loss": ("loss", "bits_per_byte"),
     "multiple_choice": ("accuracy", "accuracy_normalised"),
-    "generation": ("exact_match", "f1", "regex"),
+    "generation": ("exact_match", "f1", "regex", "json_schema"),
 }
 """The metrics of each kind of evaluation. Of `generation`, a task has those in its `scores`."""
 LOWER_IS_BETTER = frozenset({"loss", "bits_per_byte"})
-AT_MOST_ONE = frozenset({"accuracy", "accuracy_normalised", "exact_match", "f1", "regex"})
+AT_MOST_ONE = frozenset(METRICS["multiple_choice"] + METRICS["generation"])
 MAX_SEQUENCES = 1024
 """Sequences that are computed together, over all data ranks, at most."""
 EVALUATION_NAME_PATTERN = r"^[a-z][a-z0-9_-]{0,62}$"
 EvaluationName = Annotated[
     str, Pattern(EVALUATION_NAME_PATTERN, "lower-case letters, digits, _ and -, beginning with a letter")
 ]
-Score = Literal["exact_match", "f1", "regex"]
-Metric = Literal["loss", "bits_per_byte", "accuracy", "accuracy_normalised", "exact_match", "f1", "regex"]
+Score = Literal["exact_match", "f1", "regex", "json_schema"]
+Metric = Literal[
+    "loss", "bits_per_byte", "accuracy", "accuracy_normalised", "exact_match", "f1", "regex", "json_schema"
+]
+WITHOUT_REFERENCES = frozenset({"regex", "json_schema"})
+"""Scores that compare an answer with no reference; `regex` only if its pattern has no group."""
 
 
 def _is_none(value: object) -> bool:
@@ -60,13 +64,13 @@ class EvaluationTask(CheckedModel):
     text_field: TextField = "text"
     """Field or column that has the text, as in `training.data`. Ignored by the other kinds."""
     scores: Annotated[
-        Annotated[list[Score], Field(min_length=1, max_length=3)] | None,
+        Annotated[list[Score], Field(min_length=1, max_length=4)] | None,
         Field(examples=[["exact_match", "f1"]], exclude_if=_is_none),
     ] = None
     """How answers of kind `generation` are scored; required there. `exact_match`: the share of answers that are equal
     to a reference answer. `f1`: the mean F1 of the answer's words, against the reference answer with the highest. Both
     after lower-casing, and without punctuation and the words a, an and the, as in SQuAD. `regex`: the share of answers
-    that match `pattern`."""
+    that match `pattern`. `json_schema`: the share of answers that are JSON and valid by the schema of that name."""
     max_tokens: Annotated[Annotated[int, Field(ge=1, le=8192)] | None, Field(examples=[64], exclude_if=_is_none)] = None
     """Largest number of tokens to generate for each prompt of kind `generation`; required there. A prompt and its
     answer must together fit into `sequence_length`."""
@@ -83,6 +87,17 @@ class EvaluationTask(CheckedModel):
     """Regular expression in Python's syntax for the score `regex`, with one group at most. An answer matches if the
     expression is found in it, and the text of the group, if there is one, is equal to a reference answer in the sense
     of `exact_match`; the first match counts."""
+    json_schema: Annotated[
+        dict[str, Any] | None,
+        Field(
+            examples=[{"type": "object", "required": ["city"], "properties": {"city": {"type": "string"}}}],
+            exclude_if=_is_none,
+        ),
+    ] = None
+    """JSON schema (draft 2020-12) for the score `json_schema`: up to 8192 bytes as JSON, and 32 levels deep. An answer
+    is valid if all of it is JSON, perhaps in one Markdown code block, and the schema allows it. References lead to
+    schemas within it (`#/$defs/...`); regular expressions are those of Python; `format` is not checked. `{}` allows
+    every answer that is JSON."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -93,11 +108,11 @@ class EvaluationTask(CheckedModel):
     def needs_answers(self) -> bool:
         """Return whether what is generated is compared with reference answers."""
         has_group = self.pattern is not None and re.compile(self.pattern).groups > 0
-        return has_group or any(score != "regex" for score in self.scores or ())
+        return has_group or any(score not in WITHOUT_REFERENCES for score in self.scores or ())
 
     def _conflicts(self) -> Iterator[FieldConflict]:
         if self.kind != "generation":
-            for field in ("scores", "max_tokens", "stop", "pattern"):
+            for field in ("scores", "max_tokens", "stop", "pattern", "json_schema"):
                 if getattr(self, field) is not None:
                     message = f"{field} is only for the kind generation, not {self.kind}; leave it out"
                     yield FieldConflict(field, message, ("kind",))
@@ -114,6 +129,19 @@ class EvaluationTask(CheckedModel):
         problem = None if self.pattern is None else pattern_problem(self.pattern)
         if problem is not None:
             yield FieldConflict("pattern", problem)
+        yield from self._schema_conflicts()
+
+    def _schema_conflicts(self) -> Iterator[FieldConflict]:
+        if ("json_schema" in (self.scores or ())) != (self.json_schema is not None):
+            message = "the score json_schema needs a json_schema, and a json_schema needs the score; give both or none"
+            yield FieldConflict("json_schema", message, ("scores",))
+        if self.json_schema is None:
+            return
+        from trainer.contract.json_schema import schema_problem  # noqa: PLC0415 - the command line lacks jsonschema
+
+        problem = schema_problem(self.json_schema)
+        if problem is not None:
+            yield FieldConflict("json_schema", f"json_schema cannot be used: {problem}")
 
 
 def pattern_problem(pattern: str) -> str | None:

@@ -18,7 +18,7 @@ MAX_TOTAL_BYTES = 4 * 2**20
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-5  # of 32-bit numbers
 COLUMNS = {
     "loss": "ff", "bits_per_byte": "ff", "accuracy": "B", "accuracy_normalised": "B", "exact_match": "B",
-    "f1": "f", "regex": "B",
+    "f1": "f", "regex": "B", "json_schema": "B",
 }  # fmt: skip
 """Metric -> type codes of `array`. A ratio has the sum and the size of each item, others the score of each item."""
 

@@ -1,4 +1,5 @@
-"""Scores of generated answers: exact match and F1 as in SQuAD, and matches of a regular expression."""
+"""Scores of generated answers: exact match and F1 as in SQuAD, matches of a regular expression, and validity by a JSON
+schema."""
 
 import re
 import signal
@@ -6,19 +7,21 @@ import string
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from trainer.contract.evaluation import EvaluationTask, Score
+from trainer.contract.json_schema import compile_schema, is_valid_answer
 from trainer.contract.run import EndClass
 from trainer.errors import TrainerError
 
 MATCH_SECONDS = 2.0
-"""CPU time for the search of a pattern in one answer: some patterns take exponential time."""
+"""CPU time for one answer: some patterns, and some schemas that combine many, take exponential time."""
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class MatchTimeoutError(Exception):
-    """The search of a pattern took too long."""
+    """The search of a pattern, or the validation by a schema, took too long."""
 
 
 def normalise(text: str) -> str:
@@ -56,6 +59,13 @@ def pattern_match(answer: str, references: Sequence[str], pattern: re.Pattern[st
     return exact_match(found[1] or "", references)
 
 
+def schema_match(answer: str, validator: Any) -> float:
+    """Return 1 if the answer is JSON and valid by the schema of the validator (`trainer.contract.json_schema`), else 0.
+    Raises MatchTimeoutError and RecursionError; only on a process's main thread."""
+    with _cpu_limit(MATCH_SECONDS):
+        return float(is_valid_answer(answer, validator))
+
+
 @contextmanager
 def _cpu_limit(seconds: float) -> Iterator[None]:
     """Raise MatchTimeoutError in the context after this process has computed for so long. `re` handles signals during a
@@ -76,22 +86,38 @@ def _cpu_limit(seconds: float) -> Iterator[None]:
 def score_answers(task: EvaluationTask, score: Score, answers: Sequence[tuple[str, Sequence[str]]]) -> list[float]:
     """Return a score from 0 to 1 of each answer, given with its references.
 
-    Raises TrainerError (BAD_SPEC) if the task's pattern takes too long.
+    Raises TrainerError (BAD_SPEC) if the task's pattern takes too long, or its schema takes too long or has too many
+    levels.
     """
     functions: dict[str, Callable[[str, Sequence[str]], float]] = {"exact_match": exact_match, "f1": f1}
     if score == "regex":
         assert task.pattern is not None, "the score needs it"
         pattern = re.compile(task.pattern)
         functions["regex"] = lambda answer, references: pattern_match(answer, references, pattern)
+    if score == "json_schema":
+        assert task.json_schema is not None, "the score needs it"
+        validator = compile_schema(task.json_schema)
+        functions["json_schema"] = lambda answer, _: schema_match(answer, validator)
     found = []
     for number, (answer, references) in enumerate(answers, 1):
         try:
             found.append(functions[score](answer, references))
-        except MatchTimeoutError as error:
-            raise TrainerError(
-                EndClass.BAD_SPEC,
-                f"the pattern {task.pattern!r} of the evaluation {task.name!r} took longer than {MATCH_SECONDS:g} s of "
-                f"CPU time on answer {number} of {len(answer)} characters: it backtracks too much; write it without "
-                "repetitions inside repetitions, such as a+ instead of (a+)+",
-            ) from error
+        except (MatchTimeoutError, RecursionError) as error:
+            which = f"answer {number} of {len(answer)} characters"
+            raise TrainerError(EndClass.BAD_SPEC, _complexity_message(task, score, which, error)) from error
     return found
+
+
+def _complexity_message(task: EvaluationTask, score: Score, which: str, error: Exception) -> str:
+    spent = f"took longer than {MATCH_SECONDS:g} s of CPU time on {which}"
+    if score == "regex":
+        return (
+            f"the pattern {task.pattern!r} of the evaluation {task.name!r} {spent}: it backtracks too much; write it "
+            "without repetitions inside repetitions, such as a+ instead of (a+)+"
+        )
+    if isinstance(error, RecursionError):
+        spent = f"has too many levels of schemas for {which}"
+    return (
+        f"the json_schema of the evaluation {task.name!r} {spent}; write its patterns without repetitions inside "
+        "repetitions, such as a+ instead of (a+)+, and nest fewer allOf, anyOf, oneOf and $ref"
+    )

@@ -5797,14 +5797,14 @@ export interface components {
              * @description How answers of kind `generation` are scored; required there. `exact_match`: the share of answers that are equal
              *     to a reference answer. `f1`: the mean F1 of the answer's words, against the reference answer with the highest. Both
              *     after lower-casing, and without punctuation and the words a, an and the, as in SQuAD. `regex`: the share of answers
-             *     that match `pattern`.
+             *     that match `pattern`. `json_schema`: the share of answers that are JSON and valid by the schema of that name.
              * @default null
              * @example [
              *       "exact_match",
              *       "f1"
              *     ]
              */
-            scores: ("exact_match" | "f1" | "regex")[] | null;
+            scores: ("exact_match" | "f1" | "regex" | "json_schema")[] | null;
             /**
              * Max Tokens
              * @description Largest number of tokens to generate for each prompt of kind `generation`; required there. A prompt and its
@@ -5832,6 +5832,28 @@ export interface components {
              * @example answer is ([0-9]+)
              */
             pattern: string | null;
+            /**
+             * Json Schema
+             * @description JSON schema (draft 2020-12) for the score `json_schema`: up to 8192 bytes as JSON, and 32 levels deep. An answer
+             *     is valid if all of it is JSON, perhaps in one Markdown code block, and the schema allows it. References lead to
+             *     schemas within it (`#/$defs/...`); regular expressions are those of Python; `format` is not checked. `{}` allows
+             *     every answer that is JSON.
+             * @default null
+             * @example {
+             *       "properties": {
+             *         "city": {
+             *           "type": "string"
+             *         }
+             *       },
+             *       "required": [
+             *         "city"
+             *       ],
+             *       "type": "object"
+             *     }
+             */
+            json_schema: {
+                [key: string]: unknown;
+            } | null;
         };
         /** @enum {string} */
         EvaluationTaskFormatEnum: "auto" | "text" | "jsonl" | "parquet" | "chat";
@@ -7794,7 +7816,7 @@ export interface components {
             next_cursor: string | null;
         };
         /** @enum {string} */
-        MetricEnum: "loss" | "bits_per_byte" | "accuracy" | "accuracy_normalised" | "exact_match" | "f1" | "regex";
+        MetricEnum: "loss" | "bits_per_byte" | "accuracy" | "accuracy_normalised" | "exact_match" | "f1" | "regex" | "json_schema";
         /** @description Series of a job's metrics. */
         Metrics: {
             /** @description Series by name. */

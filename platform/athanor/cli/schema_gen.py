@@ -546,10 +546,11 @@ class EvaluationTask(TypedDict):
     source: str
     format: NotRequired[EvaluationTaskFormatEnum]
     text_field: NotRequired[str]
-    scores: NotRequired[list[Literal['exact_match', 'f1', 'regex']] | None]
+    scores: NotRequired[list[Literal['exact_match', 'f1', 'regex', 'json_schema']] | None]
     max_tokens: NotRequired[int | None]
     stop: NotRequired[list[StopItem] | None]
     pattern: NotRequired[str | None]
+    json_schema: NotRequired[dict[str, Any] | None]
 
 
 class LoraSpec(TypedDict):

@@ -88,7 +88,8 @@ def test_the_registered_version_is_evaluated_by_the_same_user(
 def test_scores_that_a_task_does_not_have_are_no_results(submit: Submit, data: None, world: World) -> None:
     (found,) = evaluations_of(ended(trained(submit), world))
     attempt = drive.start(found)
-    for wrong in (figure("regex", 0.5, name="facts"), {**figure("f1", 0.9, name="facts"), "value": 1.2, "high": 1.3}):
+    unknown = [figure(score, 0.5, name="facts") for score in ("regex", "json_schema")]
+    for wrong in (*unknown, {**figure("f1", 0.9, name="facts"), "value": 1.2, "high": 1.3}):
         answer = agent_answer(attempt, "evaluations", {"figures": [wrong]})
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_results")
     assert not EvaluationResult.objects.exists()
