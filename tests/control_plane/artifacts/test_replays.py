@@ -223,7 +223,10 @@ def test_what_the_platform_chooses_cannot_be_submitted(api: Api, world: World, b
     written["training"] = resolved["training"]
     assert problem_of(api.send("POST", "jobs", written))[:2] == ("/replay/pinned", "set_by_the_platform")
     both = replay(job.id) | {"training": resolved["training"]}
-    assert "exactly one of training, prepare, evaluation, replay and export" in problem_of(api.send("POST", "jobs", both))[2]
+    assert (
+        "exactly one of training, prepare, evaluation, replay and export"
+        in problem_of(api.send("POST", "jobs", both))[2]
+    )
 
 
 def test_a_replay_with_another_number_of_processes_is_accepted(api: Api, world: World, bucket: str) -> None:
