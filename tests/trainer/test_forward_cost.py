@@ -164,7 +164,7 @@ def test_the_memory_of_an_evaluation_job_is_predicted(
     text = "the furnace keeps an even heat for weeks, and nobody has to watch it while gold is made of lead. " * 40
     rows = [{"text": text[start : start + 3000]} for start in range(64)]
     if kind == "generation":
-        rows = [{"prompt": text[start : start + 300], "answer": "gold"} for start in range(32)]
+        rows = [{"prompt": text[start : start + 480], "answer": "gold"} for start in range(32)]
     asked = {"tasks": [TASKS[kind]], "sequence_length": LENGTH, "precision": "fp32",
              "parallelism": {**parallelism, "micro_batch_sequences": 8}}  # fmt: skip
     monkeypatch.setattr(worker_group, "run_worker", work_and_measure)

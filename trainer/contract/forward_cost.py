@@ -89,7 +89,7 @@ class ForwardCost(RankCost):
             weights=resting * self._sharded(self.parameters),
             gradients=0,
             optimizer=0,
-            gathered=0 if sizes.zero == 0 else self._gathered(self.parameters),
+            gathered=0 if sizes.zero == 0 else self._gathered(self.parameters) + self._newest_gathered_bytes,
             activations=activations,
             logits=logits,
             cache=cache,
@@ -108,6 +108,16 @@ class ForwardCost(RankCost):
                 continue
             found.append(each if each.axis == "shard" else Traffic(each.axis, each.operation, each.num_bytes // 2))
         return found
+
+    @property
+    def _newest_gathered_bytes(self) -> int:
+        """Return the bytes of the newest gathered weights as they came from other ranks, beside the parameters that
+        they are copied to: FSDP keeps them until it gathers others (`FSDPCommContext.all_gather_state` of torch)."""
+        if self._dense_ranks == 1:
+            return 0
+        if self._is_one_group:
+            return self._width * self._held.total
+        return self._width * max((self._gathered_of_layer(layer) for layer, _ in self._alike), default=0)
 
     @property
     def _largest_parameter(self) -> int:
@@ -243,7 +253,7 @@ class ForwardCost(RankCost):
         if self._width != 4:
             copies += self._width / 4
         if self._shape.final_logit_softcapping is not None:
-            copies += 3
+            copies += 2
         head_input = 2 * self._width * self._tokens * self._shape.hidden_size
         return int(copies * chunk) + head_input + self._handed_bytes
 

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from athanor.accounts.models import Team
 from athanor.accounts.selectors import Principal
 from athanor.artifacts import base_models, checkpoint_uses
+from athanor.artifacts.checkpoint_retention import NEWEST_FIRST
 from athanor.artifacts.models import Checkpoint, Dataset
-from athanor.artifacts.services import INTACT, NEWEST_FIRST
+from athanor.artifacts.services import INTACT
 from athanor.core.errors import Conflict, FieldProblem, Invalid
 from athanor.jobs.models import Attempt, Job
 from athanor.jobs.selectors import jobs_of

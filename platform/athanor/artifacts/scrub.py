@@ -22,8 +22,9 @@ from django.db.models.functions import Greatest, Now
 from django.utils import timezone
 
 from athanor.artifacts import checkpoint_states, manifests, storage
+from athanor.artifacts.checkpoint_retention import NEWEST_FIRST
 from athanor.artifacts.models import Checkpoint, ScrubBudget
-from athanor.artifacts.services import INTACT, NEWEST_FIRST
+from athanor.artifacts.services import INTACT
 from athanor.core import leases
 from athanor.core.errors import Conflict
 from athanor.core.leases import Lease

@@ -6,6 +6,10 @@ Labels have few values: names of routes, tasks and reasons, never ids.
 
 from prometheus_client import Counter, Histogram
 
+from athanor.core import metric_files
+
+metric_files.install()
+
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _TASK_SECONDS = (*_SECONDS, 60.0, 120.0, 300.0)
 

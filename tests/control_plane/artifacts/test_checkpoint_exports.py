@@ -12,6 +12,7 @@ from athanor.artifacts.models import Artifact, Checkpoint, ModelVersion
 from athanor.backends.fake.backend import World
 from athanor.core.errors import Conflict, Invalid
 from athanor.jobs.models import Attempt, Job
+from athanor.scheduling import services as scheduling
 from tests.control_plane import drive
 from tests.control_plane.answers import done
 from tests.control_plane.api.test_agent import stored_part
@@ -59,6 +60,16 @@ def refused(answer: Any) -> tuple[str, str]:
     """The code and the detail of a refusal."""
     assert answer.status_code == 409, answer.content
     return answer.json()["code"], answer.json()["detail"]
+
+
+def cancel(api: Api, world: World, job_id: str) -> None:
+    """Cancel a job, and let its attempt end if it has one."""
+    done(api.send("POST", f"jobs/{job_id}:cancel"))
+    scheduling.admit()
+    drive.settle()
+    for attempt in Attempt.objects.filter(job=job_id, job__finished_at=None):
+        world.finish(attempt.backend_name, 0)
+        drive.settle()
 
 
 def stored_steps(job: Job) -> list[int]:
@@ -115,14 +126,14 @@ def test_the_version_of_an_export_names_its_training_and_step(api: Api, world: W
     version = ModelVersion.objects.get(artifact=artifact)
     row = Checkpoint.objects.get(job=job, step=10)
     assert (version.model.name, version.number) == ("bot", 1)
-    up = lineage(api, artifact.id, direction="up")
+    up = lineage(api, artifact.id, "&direction=up")
     found = edges(up)
     assert (row.id, attempt.job_id, "exports") in found and (job.id, row.id, "made_by") in found
     assert (job.dataset_id, job.id, "trained_on") in found
     assert not [edge for edge in found if edge[1] == attempt.job_id and edge[2] != "exports"]
-    assert (row.id, attempt.job_id, "exports") in edges(lineage(api, job.id, direction="down"))
+    assert (row.id, attempt.job_id, "exports") in edges(lineage(api, job.id, "&direction=down"))
     Checkpoint.objects.filter(pk=row.pk).update(retired_at=row.created_at)
-    assert (row.id, attempt.job_id, "exports") in edges(lineage(api, job.id, direction="down")), "retired since"
+    assert (row.id, attempt.job_id, "exports") in edges(lineage(api, job.id, "&direction=down")), "retired since"
     path = f"models/{version.model_id}/versions/1"
     build = done(api.send("GET", f"{path}/documentation"))
     facts = {fact["name"]: fact for item in build["items"] for fact in item["facts"]}
@@ -185,8 +196,7 @@ def test_a_job_is_named_by_its_name_while_there_is_one(api: Api, world: World, b
     other = trained(api, world, 10, 20)
     pointer, code, detail = problem_of(api.send("POST", "jobs", export("original")))
     assert (pointer, code) == ("/export/job", "ambiguous_job") and job.id in detail and other.id in detail
-    done(api.send("POST", f"jobs/{made['id']}:cancel"))
-    drive.settle()
+    cancel(api, world, made["id"])
     again = done(api.send("POST", f"jobs/{made['id']}:retry"))
     assert again["resolved_spec"]["export"]["job"] == job.id
 
@@ -194,7 +204,7 @@ def test_a_job_is_named_by_its_name_while_there_is_one(api: Api, world: World, b
 @pytest.mark.parametrize("task", ["replay", "export", "prepare"])
 def test_a_job_without_checkpoints_is_refused(api: Api, world: World, bucket: str, task: str) -> None:
     job = trained(api, world, 10, 20)
-    prepare = {name: SPEC["training"][name] for name in ("data", "tokenizer")}
+    prepare = {"data": SPEC["training"]["data"]}
     specs = {
         "replay": replay(job.id), "export": export(job.id),
         "prepare": {"name": "prepare", "resources": SPEC["resources"], "prepare": prepare},
@@ -244,8 +254,7 @@ def test_retention_leaves_a_checkpoint_until_its_export_has_ended(
     assert stored_steps(job) == [10, 30, 40]
     assert services.sweep_retired() == 1
     if end == "cancelled":
-        done(api.send("POST", f"jobs/{row.id}:cancel"))
-        drive.settle()
+        cancel(api, world, row.id)
     else:
         attempt = drive.start(row)
         assert stored_steps(job) == [10, 30, 40]
@@ -265,8 +274,7 @@ def test_retention_leaves_the_checkpoints_of_a_replay_until_it_has_ended(api: Ap
     Job.objects.filter(pk=job.pk).update(resolved_spec=spec)
     checkpoint(Attempt.objects.get(job=job), 40)
     assert stored_steps(job) == [10, 20, 30, 40]
-    done(api.send("POST", f"jobs/{made['id']}:cancel"))
-    drive.settle()
+    cancel(api, world, made["id"])
     assert stored_steps(job) == [40]
 
 
@@ -277,15 +285,14 @@ def test_what_an_unfinished_export_reads_is_neither_deleted_nor_retired(
     made = done(api.send("POST", "jobs", export(job.id)))
     read, other = Checkpoint.objects.get(job=job, step=20), Checkpoint.objects.get(job=job, step=10)
     for target in (f"checkpoints/{read.id}", f"jobs/{job.id}"):
-        shown = done(api.send("GET", f"{target}/deletion-preview"))
+        shown = done(api.send("GET", f"{target}/deletion"))
         assert [each["id"] for each in shown["blocked_by"]] == [made["id"]]
         code, detail = refused(api.send("DELETE", target))
         assert code == "still_needed" and made["id"] in detail
     with pytest.raises(Conflict, match=made["id"]):
         checkpoint_states.retire(read, "too large", user)
     checkpoint_states.retire(other, "too large", user)
-    done(api.send("POST", f"jobs/{made['id']}:cancel"))
-    drive.settle()
+    cancel(api, world, made["id"])
     checkpoint_states.retire(read, "too large", user)
 
 

@@ -301,6 +301,7 @@ def test_the_number_of_statements_does_not_depend_on_the_size_of_a_level(
     administrator: Api, api: Api, submit: Submit, bucket: str
 ) -> None:
     artifact, job = finished_model(submit)
+    Checkpoint.objects.create(job=job, attempt=artifact.attempt, generation=0, step=1, size_bytes=1, manifest={})
 
     def statements() -> int:
         with CaptureQueriesContext(

@@ -18,7 +18,7 @@ from athanor.budgets.models import Meter, PoolPricing, UsageHour
 from athanor.clusters.models import Pool
 from athanor.compliance.card_sections import card_sections
 from athanor.compliance.training_history import Run
-from athanor.jobs.models import Job
+from athanor.jobs.models import Attempt, Job
 from athanor.telemetry.models import Progress
 from tests.control_plane import drive
 from tests.control_plane.answers import done, refused
@@ -88,7 +88,9 @@ def test_the_method_names_the_loss_and_the_average() -> None:
         "data": {"source": "dataset:x", "format": "unpaired", "packing": "documents", "long_documents": "drop"},
         "preference": {"loss": "kto"}, "ema": {"decay": 0.99},
     }  # fmt: skip
-    run = Run(Job(), Artifact(), ModelManifest.model_construct(), TrainingSpec.model_validate(fields), [])
+    run = Run(
+        Job(), Attempt(), None, Artifact(), ModelManifest.model_construct(), TrainingSpec.model_validate(fields), []
+    )
     assert run.method == (
         "KTO on data of format unpaired, from model:x, all weights, averaged over steps (EMA, decay 0.99)"
     )
