@@ -190,7 +190,7 @@ def _wholes(fragment: dict[str, Any]) -> list[dict[str, Any]]:
     wholes = []
     if set(fragment) <= set(JobSpec.model_fields):
         inner = {**base["training"], **fragment.get("training", {})}
-        task = {} if {"prepare", "evaluation", "replay"} & fragment.keys() else {"training": inner}
+        task = {} if {"prepare", "evaluation", "replay", "export"} & fragment.keys() else {"training": inner}
         rest = {name: part for name, part in base.items() if name != "training"}
         wholes.append({**rest, **fragment, "resources": base["resources"], **task})
     if set(fragment) <= set(TrainingSpec.model_fields):

@@ -213,7 +213,7 @@ describe("model page", () => {
     await user.click(dialog.getByRole("button", { name: "Promote" }));
     expect(await screen.findByText("bot@stable is version 2.")).toBeTruthy();
     const [call] = server.calls("PUT /models/{model_id}/aliases/{alias}");
-    expect(call?.path).toBe("/models/mdl_1/aliases/stable");
+    expect(call?.path).toBe("/api/v1/models/mdl_1/aliases/stable");
     expect(call?.json).toEqual({ version: 2, require: ["accuracy>=0.8", "held-out.loss<=2.1"] });
   });
 
