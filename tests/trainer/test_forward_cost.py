@@ -161,14 +161,14 @@ def test_the_memory_of_an_evaluation_job_is_predicted(
     shape = {**BLOCK, "num_layers": 3, "hidden_size": 512, "intermediate_size": 1536}
     fields: dict[str, Any] = {"steps": 1, "schedule": {"warmup_steps": 1}, "evaluation": {"sequences": 8}}
     trained = run_alone(tmp_path / "trained", tiny_training(model={"shape": shape}, **fields))
-    text = "the furnace keeps an even heat for weeks, and nobody has to watch it while gold is made of lead. " * 40
+    text = "the furnace keeps an even heat for weeks, and no one has to watch it while gold is made of lead. " * 40
     rows = [{"text": text[start : start + 3000]} for start in range(64)]
     if kind == "generation":
         rows = [{"prompt": text[start : start + 480], "answer": "gold"} for start in range(32)]
-    asked = {"tasks": [TASKS[kind]], "sequence_length": LENGTH, "precision": "fp32",
+    wanted = {"tasks": [TASKS[kind]], "sequence_length": LENGTH, "precision": "fp32",
              "parallelism": {**parallelism, "micro_batch_sequences": 8}}  # fmt: skip
     monkeypatch.setattr(worker_group, "run_worker", work_and_measure)
-    run, keys, objects = evaluation_run(trained, processes=processes, data={"texts": json_lines(rows)}, **asked)
+    run, keys, objects = evaluation_run(trained, processes=processes, data={"texts": json_lines(rows)}, **wanted)
     with AgentApi(run, keys, objects) as api:
         assert supervisor_for(api, tmp_path / "work").run() is EndClass.COMPLETED, api.ends
     assert run.training is not None and run.evaluation is not None

@@ -200,7 +200,7 @@ def _subschemas(schema: Any) -> Iterator[tuple[Place, Any]]:
 
 
 def _subschema_problem(place: Place, schema: Any) -> str | None:
-    """Return what is wrong with the regular expressions of a schema, or with its place in another one."""
+    """Return what is wrong with the regular expressions of a schema, or with its place in a larger one."""
     if not isinstance(schema, dict):
         return None
     for name in ("$id", "$schema"):

@@ -86,4 +86,4 @@ def _allocated(path: Path) -> str:
 def install() -> None:
     """Let the library use these files. To be called before the first counter is made."""
     if hasattr(os, "posix_fallocate"):
-        values.MmapedDict = AllocatedDict  # type: ignore[misc,attr-defined] # the library has no place to choose it
+        values.MmapedDict = AllocatedDict  # type: ignore[attr-defined] # the library has no place to choose it

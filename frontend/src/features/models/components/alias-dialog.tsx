@@ -20,7 +20,7 @@ interface AliasDialogProps {
 export function AliasDialog({ model, versions, version, onClose }: AliasDialogProps) {
   const client = useQueryClient();
   const move = useMutation({
-    mutationFn: (asked: { alias: string; version: number }) => pointAlias(model.id, asked.alias, asked.version),
+    mutationFn: (wanted: { alias: string; version: number }) => pointAlias(model.id, wanted.alias, wanted.version),
     onSuccess: (made) => {
       notifications.show({ message: `${model.name}@${made.name} is version ${made.version}.` });
       onClose();

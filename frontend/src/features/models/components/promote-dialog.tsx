@@ -33,8 +33,8 @@ export function requirementsOf(text: string): string[] {
 export function PromoteDialog({ model, versions, version, onClose }: PromoteDialogProps) {
   const client = useQueryClient();
   const promote = useMutation({
-    mutationFn: (asked: { alias: string; version: number; require: string[] }) =>
-      pointAlias(model.id, asked.alias, asked.version, asked.require),
+    mutationFn: (wanted: { alias: string; version: number; require: string[] }) =>
+      pointAlias(model.id, wanted.alias, wanted.version, wanted.require),
     onSuccess: (made) => {
       notifications.show({ message: `${model.name}@${made.name} is version ${made.version}.` });
       onClose();
