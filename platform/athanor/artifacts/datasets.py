@@ -1,6 +1,6 @@
 """Data sets: what a spec's `data` references, and what a run receives. `uploads.py` stores new ones."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -98,17 +98,19 @@ def with_versions(data: DataSpec, rows: list[Dataset]) -> DataSpec:
     return data.model_copy(update={"source": parts[0].source})
 
 
-def with_detected_formats(data: DataSpec, rows: list[Dataset], task: str) -> DataSpec:
+def with_detected_formats(
+    data: DataSpec, rows: list[Dataset], task: str, read_as_lines: Collection[int] = ()
+) -> DataSpec:
     """Return `data` with the format and the field that each upload was found to have, where the spec leaves them open.
 
-    `rows` has the data set of each part. Raises Invalid with each part that cannot be read as the spec says; `task`
-    begins their pointers.
+    `rows` has the data set of each part. The parts with the numbers `read_as_lines` are left as they are: they are not
+    texts to tokenise. Raises Invalid with each part that cannot be read as the spec says; `task` begins their pointers.
     """
     parts: list[MixturePart] = []
     problems: list[FieldProblem] = []
     for number, (part, row) in enumerate(zip(data.parts, rows, strict=True)):
         try:
-            parts.append(_as_detected(part, row))
+            parts.append(part if number in read_as_lines else _as_detected(part, row))
         except Invalid as error:
             place = f"{task}/data/mixture/{number}" if data.mixture else f"{task}/data"
             problems += [replace(problem, pointer=f"{place}{problem.pointer}") for problem in error.problems]

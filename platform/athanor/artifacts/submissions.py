@@ -61,7 +61,9 @@ def validate_submission(principal: Principal, team: Team, written: Any, forked_f
         problems += data_policy.problems_of(team, spec, data, found.values())
         if spec.source_job is None:
             exact = datasets.with_versions(spec.data, data)
-            spec = _with_data(spec, datasets.with_detected_formats(exact, data, task))
+            tasks = spec.evaluation.tasks if spec.evaluation is not None else []
+            items = [number for number, each in enumerate(tasks) if each.kind != "loss"]
+            spec = _with_data(spec, datasets.with_detected_formats(exact, data, task, items))
     except Invalid as error:
         problems += error.problems
     try:

@@ -31,6 +31,7 @@ Submit = Callable[..., Job]
 
 QUESTIONS = b'{"question": "2 + 2 =", "choices": ["4", "5"], "answer": 0}\n'
 HELD_OUT = {"name": "held-out", "kind": "loss", "source": "dataset:texts"}
+ANSWERS = {"name": "answers", "kind": "generation", "source": "dataset:prompts", "scores": ["f1"], "max_tokens": 8}
 FACTS = {"name": "facts", "kind": "multiple_choice", "source": "dataset:facts"}
 
 
@@ -138,6 +139,23 @@ def test_mistakes_are_named_at_the_fields_of_the_evaluation(api: Api, submit: Su
         assert answer.status_code == 422, answer.content
         problems = {each["pointer"]: each["detail"] for each in answer.json()["errors"]}
         assert says in problems[pointer], problems
+
+
+@pytest.mark.parametrize(
+    ("task", "line"),
+    [
+        (ANSWERS, b'{"prompt": "import", "answer": "os"}'),
+        (ANSWERS, b'{"prompt": "import", "answer": "os", "label": true}'),
+        (FACTS, b'{"question": "a", "choices": ["b", "c"], "answer": 0, "topic": "letters", "author": "ada"}'),
+    ],
+)
+def test_items_need_no_field_of_text(api: Api, submit: Submit, bucket: str, task: dict[str, Any], line: bytes) -> None:
+    """The format and the field are ignored by all kinds but `loss`, so what was detected does not matter."""
+    model = finished_model(submit)[0].id
+    name = task["source"].removeprefix("dataset:")
+    assert upload(api, line + b"\n", name=name, content_type="application/x-ndjson").status_code == 201
+    job = Job.objects.get(pk=done(api.send("POST", "jobs", evaluation(f"model:{model}", task)))["id"])
+    assert [part["format"] for part in job.resolved_spec["training"]["data"]["mixture"]] == ["auto"]
 
 
 def test_a_version_of_another_team_is_not_found(
