@@ -153,8 +153,10 @@ def _process(version: ModelVersion, runs: list[Run]) -> Iterator[Fact]:
         layout = None
         if checkpoint is not None:
             axes = [f"{axis} {size}" for axis, size in checkpoint.mesh.items() if size > 1]
-            layout = ", ".join([f"{checkpoint.world_size} processes", *axes])
-        yield _of_job(run, "Processes and mesh of the newest checkpoint", layout, "/checkpoints")
+            processes = "1 process" if checkpoint.world_size == 1 else f"{checkpoint.world_size} processes"
+            layout = ", ".join([processes, *axes])
+        which = "newest" if run.exporter is None else "exported"
+        yield _of_job(run, f"Processes and mesh of the {which} checkpoint", layout, "/checkpoints")
         yield from _software(run)
 
 
