@@ -71,7 +71,7 @@ def _allocated(path: Path) -> str:
     """Return a file with all its bytes allocated: `path`, or one in memory if the disk has no room."""
     try:
         with path.open("ab") as file:
-            if file.tell() == 0:
+            if os.fstat(file.fileno()).st_size == 0:
                 os.posix_fallocate(file.fileno(), 0, RESERVED_BYTES)
     except OSError as error:
         if error.errno not in _NO_ROOM:  # such as a folder that does not exist
