@@ -155,7 +155,7 @@ def test_items_need_no_field_of_text(api: Api, submit: Submit, bucket: str, task
     name = task["source"].removeprefix("dataset:")
     assert upload(api, line + b"\n", name=name, content_type="application/x-ndjson").status_code == 201
     job = Job.objects.get(pk=done(api.send("POST", "jobs", evaluation(f"model:{model}", task)))["id"])
-    assert [part["format"] for part in job.resolved_spec["training"]["data"]["mixture"]] == ["auto"]
+    assert [part["source"] for part in job.resolved_spec["training"]["data"]["mixture"]] == [f"dataset:{name}"]
 
 
 def test_a_version_of_another_team_is_not_found(
