@@ -49,9 +49,9 @@ def resolve_parallelism(
     """Return the spec with the axes that `parallelism.auto` leaves open; a spec without it unchanged.
 
     `device_bytes`: memory of an accelerator; None on CPUs. `evaluation`: of an evaluation job, which only computes
-    forward passes. Of the meshes whose estimate is within MEMORY_SHARE of it
-    and that are about as fast as the fastest by `step_seconds`, the one that divides a sequence's computation least. On
-    CPUs, where nothing fits, and for small models, the defaults.
+    forward passes. Of the meshes with an estimate within MEMORY_SHARE of the memory, and with a `step_seconds` close to
+    the smallest, the one that divides a sequence's computation least. On CPUs, where nothing fits, and for small
+    models, the defaults.
     """
     if not training.parallelism.auto:
         return training

@@ -23,7 +23,6 @@ import { AliasDialog } from "@/features/models/components/alias-dialog";
 import { DeleteVersionDialog } from "@/features/models/components/delete-version-dialog";
 import { EvaluationsPanel } from "@/features/models/components/evaluations-panel";
 import { LineagePanel } from "@/features/models/components/lineage-panel";
-import { PromoteDialog } from "@/features/models/components/promote-dialog";
 import { SharingPanel } from "@/features/models/components/sharing-panel";
 import { bytes, count } from "@/lib/format";
 import { fieldsOf } from "@/lib/form";
@@ -174,7 +173,7 @@ function Versions({ model }: { model: RegisteredModel }) {
         </EmptyState>
       ) : null}
       {promoting === null ? null : (
-        <PromoteDialog model={model} versions={rows} version={promoting} onClose={() => setPromoting(null)} />
+        <AliasDialog promotes model={model} versions={rows} version={promoting} onClose={() => setPromoting(null)} />
       )}
       {moving === null ? null : (
         <AliasDialog model={model} versions={rows} version={moving} onClose={() => setMoving(null)} />
