@@ -15,3 +15,8 @@ it("marks every match, whatever its case, and loses no character", () => {
 });
 
 it("begins a sentence with a capital", () => expect(sentence("out of memory")).toBe("Out of memory"));
+
+it.each(["bot@1 does not meet accuracy>=0.8", "job_01 is stopping", "small.jsonl line 3: no text", "s3://data is not granted"])(
+  "leaves the name at the beginning of: %s",
+  (text) => expect(sentence(text)).toBe(text),
+);

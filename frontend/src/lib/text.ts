@@ -6,9 +6,9 @@ export function plain(text: string): string {
   return text.replace(TERMINAL_CODES, "");
 }
 
-/** The server's messages are clauses; as a title of their own they begin with a capital. */
+/** The server's messages are clauses; as a title of their own they begin with a capital, unless with a name such as bot@1. */
 export function sentence(text: string): string {
-  return text.charAt(0).toUpperCase() + text.slice(1);
+  return /^[a-z]+(?![\w@./:-])/.test(text) ? text.charAt(0).toUpperCase() + text.slice(1) : text;
 }
 
 /** The text in pieces, every second of which is a match of `needle` (case ignored). */

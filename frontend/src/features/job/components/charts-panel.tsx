@@ -12,11 +12,21 @@ import { EmptyState } from "@/components/empty-state";
 import { Panel } from "@/components/panel";
 import { ProblemNotice } from "@/components/problem-notice";
 import { METRICS, metricsQuery, zoomQuery } from "@/features/job/api/queries";
+import type { Task } from "@/features/job/lib/task";
+import { taskOf } from "@/features/job/lib/task";
 import { firstTime, overTime, overTokens, refine } from "@/lib/series";
 import { isFinal } from "@/lib/status";
 
 import classes from "./charts-panel.module.css";
 
+/** Why a job has no charts of training. */
+const WITHOUT_CHARTS: Record<Task, string> = {
+  training: "The job ended before its first step.",
+  prepare: "The job prepares data and trains nothing. The timeline shows what it has stored.",
+  evaluation: "The job evaluates a model and trains nothing. Its results are in the timeline, and on the page of a registered model.",
+  replay: "The job computes steps of another job again. Its results are under Outputs.",
+  export: "The job exports a checkpoint and trains nothing. Its model is under Outputs.",
+};
 const EMPTY: Series = { steps: [], values: [], times: [] };
 
 interface LineOf {
@@ -142,10 +152,11 @@ export function ChartsPanel({ job }: { job: Job }) {
     }));
   }, [data, axis, counts, added]);
 
-  if (isFinal(job.status) && data && CHARTS.every((chart) => !hasValues(data, chart))) {
+  const task = taskOf(job);
+  if ((isFinal(job.status) || task !== "training") && data && CHARTS.every((chart) => !hasValues(data, chart))) {
     return (
       <Panel>
-        <EmptyState title="No data yet">The job ended before its first step.</EmptyState>
+        <EmptyState title="No charts">{WITHOUT_CHARTS[task]}</EmptyState>
       </Panel>
     );
   }

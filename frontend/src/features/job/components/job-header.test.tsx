@@ -171,7 +171,7 @@ describe("timeline", () => {
       />,
     );
     const [newest, oldest] = screen.getAllByRole("listitem");
-    expect(within(newest as HTMLElement).getByText("Training").closest("li")?.dataset.tone).toBe("active");
+    expect(within(newest as HTMLElement).getByText("Running").closest("li")?.dataset.tone).toBe("active");
     expect(newest?.textContent).not.toContain("scheduling");
     expect(oldest?.textContent).toContain("ada");
   });

@@ -2,7 +2,8 @@ import type { ReactNode } from "react";
 
 import type { Job } from "@/api/types";
 import { Panel } from "@/components/panel";
-import { count, duration, loss, percent } from "@/lib/format";
+import { taskOf } from "@/features/job/lib/task";
+import { NOTHING, count, duration, loss, percent } from "@/lib/format";
 import { runTime } from "@/lib/run-time";
 import { label } from "@/lib/status";
 import { useNow } from "@/lib/use-now";
@@ -39,7 +40,7 @@ function figures(job: Job, now: number): Figure[] {
     { name: "Ran for", value: duration(runTime(job, now)) },
   ];
   if (job.status === "running") list.push({ name: "Time left", value: duration(progress?.eta_seconds) });
-  return list;
+  return taskOf(job) === "training" ? list : list.filter(({ value }) => value !== NOTHING);
 }
 
 function headline(job: Job): ReactNode {

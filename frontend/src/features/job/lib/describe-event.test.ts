@@ -28,6 +28,13 @@ describe("events of registered models", () => {
   });
 });
 
+describe("events of an evaluation", () => {
+  it("show the results of a task", () => {
+    expect(textOf("evaluation.task", { name: "facts", n: 40, tokens: 400, seconds: 2, values: { accuracy: 0.75, f1: 0.5 } }))
+      .toBe("Evaluation facts: accuracy 0.7500, f1 0.5000 (40 items in 2.0 s)");
+  });
+});
+
 describe("events of an evaluation after training", () => {
   it("name the job, or why there is none", () => {
     expect(textOf("evaluation.refused", { because: "2 jobs of team red wait", remedy: "cancel one" }))

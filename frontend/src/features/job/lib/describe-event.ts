@@ -32,7 +32,7 @@ const WORDS: Record<string, string> = {
   admitted: "Admitted",
   dispatching: "Sent to the cluster",
   starting: "Starting",
-  running: "Training",
+  running: "Running",
   queued: "Back in the queue",
 };
 
@@ -168,8 +168,11 @@ export function describeEvent(event: JobEvent): Described | null {
       return described(`No shadow checkpoints: ${word("because")}`);
     case "training.started":
       return described(step ? `Training resumes from step ${step}` : "Training starts");
-    case "evaluation.task":
-      return described(`Evaluation ${word("name")} computed on ${number("n") ?? "?"} items in ${duration(number("seconds"))}`);
+    case "evaluation.task": {
+      const values = Object.entries(event.data["values"] ?? {}).map(([metric, value]) => `${metric} ${loss(Number(value))}`);
+      const of = `${number("n") ?? "?"} items in ${duration(number("seconds"))}`;
+      return described(`Evaluation ${word("name")}: ${values.join(", ") || "no metric"} (${of})`);
+    }
     case "evaluation.registered":
       return described(`${number("results") ?? "?"} results of the evaluation stored with the model`, "good");
     case "evaluation.submitted":
