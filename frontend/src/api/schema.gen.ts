@@ -7751,7 +7751,7 @@ export interface components {
             url: string;
             /** @description Types of events, each with those below it. An empty list stands for all. */
             types: string[];
-            /** @description Form of the bodies: `cloudevents` or `slack`. */
+            /** @description Form of the bodies: `cloudevents`, `slack` or `openlineage`. */
             format: components["schemas"]["WebhookFormatEnum"];
             /** @description Whether events are sent. */
             enabled: boolean;
@@ -8675,7 +8675,7 @@ export interface components {
             /** @description Types of events, each with those below it, such as `job.status.failed` or `checkpoint`. Without it, or with an empty list, all. */
             types?: string[];
             /**
-             * @description `cloudevents`, or `slack`: a body `{"text": ...}` for incoming webhooks of Slack and of compatible servers. It cannot be changed later.
+             * @description `cloudevents`; `slack`: a body `{"text": ...}` for incoming webhooks of Slack and of compatible servers; `openlineage`: run events of OpenLineage 2-0-2 for catalogues of data, of the events that have one. It cannot be changed later.
              * @default cloudevents
              */
             format: components["schemas"]["WebhookFormatEnum"];
@@ -13045,7 +13045,7 @@ export interface components {
             url: string;
             /** @description Types of events, each with those below it. An empty list stands for all. */
             types: string[];
-            /** @description Form of the bodies: `cloudevents` or `slack`. */
+            /** @description Form of the bodies: `cloudevents`, `slack` or `openlineage`. */
             format: components["schemas"]["WebhookFormatEnum"];
             /** @description Whether events are sent. */
             enabled: boolean;
@@ -13084,7 +13084,7 @@ export interface components {
             created_at: string;
         };
         /** @enum {string} */
-        WebhookFormatEnum: "cloudevents" | "slack";
+        WebhookFormatEnum: "cloudevents" | "slack" | "openlineage";
         /** @description One page of a list of Webhook objects. */
         WebhookPage: {
             /** @description Objects of this page. */

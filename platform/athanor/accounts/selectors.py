@@ -71,6 +71,11 @@ def principal_of_token(token: RecognisedToken) -> Principal:
     return _principal(token.user, [(token.team, token.role)] if token.role else [], token)
 
 
+def everything_of(team: Team, user: User) -> Principal:
+    """Return a principal that sees what the team has, and nothing else, for work of the platform in a user's name."""
+    return Principal(user, (team,), {team.id: frozenset({Permission.VIEW})})
+
+
 def _principal(user: User, roles: list[tuple[Team, str]], token: RecognisedToken | None = None) -> Principal:
     scopes = frozenset(Scope(scope) for scope in token.scopes) if token else None
     granted = {team.id: permissions(Role(role), scopes) for team, role in roles}

@@ -13,8 +13,7 @@ from typing import Any
 from django.db import transaction
 
 from athanor.accounts.models import Team
-from athanor.accounts.roles import Permission
-from athanor.accounts.selectors import Principal
+from athanor.accounts.selectors import everything_of
 from athanor.artifacts import grants, paired_results
 from athanor.artifacts.lineage import MAX_DEPTH, MAX_LIMIT, Direction, Relation, lineage_of
 from athanor.artifacts.models import Artifact, EvaluationResult, ModelVersion, of_teams
@@ -137,8 +136,7 @@ def trained_on_ids(job: Job, artifact: Artifact) -> dict[str, list[str]] | None:
     """Return the jobs, by data set, that trained a model or one that it started from. None if the lineage cannot be
     read completely: it is too long, or leads to a model that another team shares."""
     team = Team.objects.get(pk=job.team_id)
-    everything_of_team = Principal(job.created_by, (team,), {team.id: frozenset({Permission.VIEW})})
-    found = lineage_of(everything_of_team, artifact.id, Direction.UP, MAX_LIMIT, MAX_DEPTH)
+    found = lineage_of(everything_of(team, job.created_by), artifact.id, Direction.UP, MAX_LIMIT, MAX_DEPTH)
     if found.cut:
         return None
     jobs: dict[str, list[str]] = {}

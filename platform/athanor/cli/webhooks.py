@@ -50,11 +50,17 @@ def create(
     slack: Annotated[
         bool, typer.Option("--slack", help='Send {"text": ...}, for incoming webhooks of Slack and compatible servers.')
     ] = False,
+    open_lineage: Annotated[
+        bool, typer.Option("--openlineage", help="Send run events of OpenLineage, for a catalogue of data.")
+    ] = False,
     team: TeamOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a webhook and print its signing secret, alone on standard output; it is not shown again."""
-    given = {"url": url, "name": name, "types": event_type, "team": team, "format": "slack" if slack else None}
+    if slack and open_lineage:
+        raise CliError(ExitCode.USAGE, "give either --slack or --openlineage: a webhook has one format")
+    chosen = "slack" if slack else "openlineage" if open_lineage else None
+    given = {"url": url, "name": name, "types": event_type, "team": team, "format": chosen}
     body = {field: value for field, value in given.items() if value}
     _print_secret(connect().post("/webhooks", body), as_json=as_json)
 

@@ -103,10 +103,10 @@ def deliver(lease: Lease) -> None:
     """Send a leased delivery and store the response."""
     delivery = Delivery.objects.select_related("webhook").get(pk=lease.pk)
     timestamp = int(time.time())
-    is_slack = delivery.webhook.format == Webhook.Format.SLACK
+    is_event = delivery.webhook.format == Webhook.Format.CLOUDEVENTS
     active = secrets.decrypt_active(delivery.webhook)
     headers = {
-        "Content-Type": envelope.SLACK_CONTENT_TYPE if is_slack else envelope.CONTENT_TYPE,
+        "Content-Type": envelope.CONTENT_TYPE if is_event else envelope.JSON_CONTENT_TYPE,
         "User-Agent": "Athanor-Webhooks/1",
         "Connection": "close",
         "Athanor-Delivery": delivery.id,

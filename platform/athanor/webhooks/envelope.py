@@ -15,7 +15,7 @@ from typing import Any
 from athanor.jobs.models import JobEvent
 
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
-SLACK_CONTENT_TYPE = "application/json; charset=utf-8"
+JSON_CONTENT_TYPE = "application/json; charset=utf-8"
 SIGNATURE = "Athanor-Signature"
 SECRET_PREFIX = "whsec_"  # noqa: S105 - not a secret
 TYPE_PREFIX = "athanor."
@@ -35,7 +35,7 @@ def is_subscribed(types: list[str], event_type: str) -> bool:
 
 def of_event(event: JobEvent, source: str) -> str:
     """Build the CloudEvent. `source` and `id` identify an event permanently, so that receivers can deduplicate."""
-    return _encoded(
+    return encoded(
         {
             "specversion": "1.0",
             "id": f"{event.job_id}/{event.seq}",
@@ -63,12 +63,12 @@ def for_slack(event: JobEvent, job_name: str, source: str) -> str:
     """Build the body of an incoming webhook of Slack, and of servers that are compatible with it."""
     words = " ".join(filter(None, [f"{full_type(event)}:", event.message]))
     link = f"<{source}/jobs/{event.job_id}|{escape_slack(job_name)}>"
-    return _encoded({"text": f"{link} {escape_slack(words)}"})
+    return encoded({"text": f"{link} {escape_slack(words)}"})
 
 
 def test_for_slack() -> str:
     """Build the body of a test delivery for Slack."""
-    return _encoded({"text": "Athanor: this is a test"})
+    return encoded({"text": "Athanor: this is a test"})
 
 
 def escape_slack(text: str) -> str:
@@ -82,7 +82,7 @@ def escape_slack(text: str) -> str:
 
 def of_test(delivery_id: str, webhook_id: str, time: str, source: str) -> str:
     """Build the CloudEvent of a test delivery."""
-    return _encoded(
+    return encoded(
         {
             "specversion": "1.0",
             "id": delivery_id,
@@ -126,5 +126,6 @@ def standard_key(secret: str) -> bytes:
     return base64.b64decode(encoded + "=" * (-len(encoded) % 4))
 
 
-def _encoded(document: dict[str, Any]) -> str:
+def encoded(document: dict[str, Any]) -> str:
+    """Return a body: JSON without spaces."""
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"))

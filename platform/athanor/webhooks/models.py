@@ -15,6 +15,7 @@ class Webhook(models.Model):
     class Format(models.TextChoices):
         CLOUDEVENTS = "cloudevents"
         SLACK = "slack"
+        OPENLINEAGE = "openlineage"
 
     id = models.CharField(primary_key=True, max_length=40, default=ids.webhook_id, editable=False)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="webhooks")

@@ -1,5 +1,6 @@
 """Create deliveries from a team's feed: each event once per subscribed webhook, even after a crash."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 
@@ -13,13 +14,14 @@ from athanor.accounts.failures import run_isolated
 from athanor.core import task_triggers
 from athanor.jobs import event_feed
 from athanor.jobs.models import EventHead, Job, JobEvent
-from athanor.webhooks import envelope
+from athanor.webhooks import envelope, openlineage
 from athanor.webhooks.models import Delivery, Webhook
 from athanor.webhooks.retry_schedule import GIVE_UP_AFTER
 
 PAGE = 500
 KEPT = timedelta(days=30)
 MAX_DELETED_PER_RUN = 1000
+NAMES_JOBS = (Webhook.Format.SLACK, Webhook.Format.OPENLINEAGE)
 HEAD = Subquery(EventHead.objects.filter(team_id=OuterRef("team_id")).values("seq")[:1])
 
 
@@ -54,21 +56,20 @@ def _publish(webhook_id: str) -> bool:
             return False
         now = timezone.now()
         selected = [event for event in events if envelope.is_subscribed(webhook.types, envelope.full_type(event))]
-        names: dict[str, str] = {}
-        if webhook.format == Webhook.Format.SLACK:
-            jobs = Job.objects.filter(pk__in={event.job_id for event in selected})
-            names = dict(jobs.values_list("pk", "name"))
+        jobs = Job.objects.in_bulk({event.job_id for event in selected}) if webhook.format in NAMES_JOBS else {}
+        bodies = ((event, _body(webhook, event, jobs)) for event in selected)
         Delivery.objects.bulk_create(
             Delivery(
                 team_id=webhook.team_id,
                 webhook=webhook,
                 team_seq=event.team_seq,
                 event_type=envelope.full_type(event),
-                body=_body(webhook, event, names),
+                body=body,
                 next_try_at=now,
                 gives_up_at=now + GIVE_UP_AFTER,
             )
-            for event in selected
+            for event, body in bodies
+            if body is not None
         )
         webhook.position = events[-1].team_seq or webhook.position
         webhook.save(update_fields=["position"])
@@ -77,10 +78,14 @@ def _publish(webhook_id: str) -> bool:
     return len(events) == PAGE
 
 
-def _body(webhook: Webhook, event: JobEvent, names: dict[str, str]) -> str:
+def _body(webhook: Webhook, event: JobEvent, jobs: Mapping[str, Job]) -> str | None:
+    """Return the body of an event, None if the webhook's format has none for it."""
     source = settings.ATHANOR.public_url
     if webhook.format == Webhook.Format.SLACK:
-        return envelope.for_slack(event, names[event.job_id], source)
+        return envelope.for_slack(event, jobs[event.job_id].name, source)
+    if webhook.format == Webhook.Format.OPENLINEAGE:
+        run_event = openlineage.run_event_of(event, jobs[event.job_id], source)
+        return envelope.encoded(run_event) if run_event else None
     return envelope.of_event(event, source)
 
 

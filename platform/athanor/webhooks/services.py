@@ -12,7 +12,7 @@ from athanor.accounts.models import Team, User
 from athanor.core import outbound, task_triggers
 from athanor.core.errors import Conflict, NotFound, TooManyRequests
 from athanor.jobs import event_feed
-from athanor.webhooks import envelope, secrets
+from athanor.webhooks import envelope, openlineage, secrets
 from athanor.webhooks.models import Delivery, Webhook
 from athanor.webhooks.retry_schedule import GIVE_UP_AFTER
 
@@ -130,6 +130,8 @@ def test(webhook: Webhook, actor: User) -> Delivery:
         )
         if webhook.format == Webhook.Format.SLACK:
             delivery.body = envelope.test_for_slack()
+        elif webhook.format == Webhook.Format.OPENLINEAGE:
+            delivery.body = envelope.encoded(openlineage.test_event(now, settings.ATHANOR.public_url))
         else:
             delivery.body = envelope.of_test(delivery.id, webhook.id, now.isoformat(), settings.ATHANOR.public_url)
         delivery.save(force_insert=True)

@@ -57,7 +57,7 @@ SPECTACULAR_SETTINGS = {
         "EvaluationJobSpecPrecisionEnum": ["auto", "fp32", "bf16"],
         "SeverityEnum": ["slow", "broken"],  # of a finding about a node
         "AlertSeverityEnum": ["info", "warning", "critical"],
-        "WebhookFormatEnum": ["cloudevents", "slack"],
+        "WebhookFormatEnum": ["cloudevents", "slack", "openlineage"],
         "AlertStateEnum": ["pending", "firing", "resolved"],
         "NotificationKindEnum": ["firing", "resolved"],
         "CheckpointStateEnum": "athanor.artifacts.models.Checkpoint.State",

@@ -4,7 +4,7 @@ import type { SubmitEvent } from "react";
 import { useState } from "react";
 
 import { errorAt } from "@/api/problem";
-import type { Team } from "@/api/types";
+import type { NewWebhook, Team } from "@/api/types";
 import { ProblemNotice } from "@/components/problem-notice";
 import { createWebhook, webhookKeys } from "@/features/webhooks/api/webhooks";
 import { SecretOnce } from "@/features/webhooks/components/secret-once";
@@ -24,6 +24,12 @@ const TYPES = [
   "evaluation",
 ];
 
+const FORMATS: { value: NewWebhook["format"]; label: string }[] = [
+  { value: "cloudevents", label: "CloudEvents, signed" },
+  { value: "slack", label: "Slack and compatible" },
+  { value: "openlineage", label: "OpenLineage run events" },
+];
+
 interface WebhookFormDialogProps {
   opened: boolean;
   teams: Team[];
@@ -39,7 +45,7 @@ export function WebhookFormDialog({ opened, teams, onClose }: WebhookFormDialogP
   });
   const submit = (event: SubmitEvent<HTMLFormElement>) => {
     const field = fieldsOf(event);
-    const format = field("format") === "slack" ? "slack" : "cloudevents";
+    const format = FORMATS.find(({ value }) => value === field("format"))?.value ?? "cloudevents";
     create.mutate({ url: field("url"), name: field("name"), team: field("team"), types, format });
   };
   // The secret leaves the memory of the page with the dialog.
@@ -83,14 +89,7 @@ export function WebhookFormDialog({ opened, teams, onClose }: WebhookFormDialogP
               required
               withAsterisk={false}
             />
-            <NativeSelect
-              name="format"
-              label="Format"
-              data={[
-                { value: "cloudevents", label: "CloudEvents, signed" },
-                { value: "slack", label: "Slack and compatible" },
-              ]}
-            />
+            <NativeSelect name="format" label="Format" data={FORMATS} />
             <TagsInput
               label="Events"
               description="Including the types below them; none selected means all"

@@ -74,8 +74,9 @@ class NewWebhookSerializer(RequestSerializer):
         choices=Webhook.Format.values,
         default=Webhook.Format.CLOUDEVENTS,
         help_text=(
-            '`cloudevents`, or `slack`: a body `{"text": ...}` for incoming webhooks of Slack and of compatible '
-            "servers. It cannot be changed later."
+            '`cloudevents`; `slack`: a body `{"text": ...}` for incoming webhooks of Slack and of compatible servers; '
+            "`openlineage`: run events of OpenLineage 2-0-2 for catalogues of data, of the events that have one. "
+            "It cannot be changed later."
         ),
     )
     team = serializers.CharField(
@@ -95,7 +96,7 @@ class WebhookSerializer(serializers.Serializer[Webhook]):
         help_text="Types of events, each with those below it. An empty list stands for all.",
     )
     format = serializers.ChoiceField(
-        choices=Webhook.Format.values, help_text="Form of the bodies: `cloudevents` or `slack`."
+        choices=Webhook.Format.values, help_text="Form of the bodies: `cloudevents`, `slack` or `openlineage`."
     )
     enabled = serializers.BooleanField(help_text="Whether events are sent.")
     disabled_reason = serializers.CharField(
