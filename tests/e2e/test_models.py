@@ -26,9 +26,15 @@ def finished_job(stack, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_an_export_is_registered_described_and_named_by_an_alias(page: Page, stack, finished_job: str) -> None:
-    stack.athanor("model", "register", "support-bot", finished_job, "--alias", "candidate")
-    sign_in(page, stack, "/models")
-    page.get_by_role("link", name="support-bot").click()
+    sign_in(page, stack, f"/jobs/{finished_job}")
+    page.get_by_role("tab", name="Outputs").click()
+    artifacts = page.get_by_role("table", name="Artifacts")
+    artifacts.get_by_role("button", name=re.compile("^Register")).click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("combobox", name="Model").fill("support-bot")
+    dialog.get_by_role("textbox", name="Alias").fill("candidate")
+    dialog.get_by_role("button", name="Register").click()
+    page.wait_for_url("**/models/mdl_*")
     versions = page.get_by_role("table", name="Versions")
     expect(versions.get_by_role("row")).to_have_count(2)
     expect(versions).to_contain_text("candidate")

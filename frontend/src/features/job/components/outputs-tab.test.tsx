@@ -1,10 +1,11 @@
-import { screen, within } from "@testing-library/react";
+import { screen, waitFor, within } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import { describe, expect, it } from "vitest";
 
-import type { Checkpoint, ReplayedSegment } from "@/api/types";
+import type { Artifact, Checkpoint, ReplayedSegment } from "@/api/types";
 import { OutputsTab } from "@/features/job/components/outputs-tab";
 import { job, page, session } from "@/testing/documents";
+import { modelVersion, registeredModel } from "@/testing/models";
 import { render } from "@/testing/render";
 import { server } from "@/testing/server";
 
@@ -28,13 +29,29 @@ function checkpoint(step: number, part: Partial<Checkpoint> = {}): Checkpoint {
   };
 }
 
-function serve(role: "admin" | "member", ...checkpoints: Checkpoint[]): void {
+function serve(role: "admin" | "member" | "viewer", ...checkpoints: Checkpoint[]): void {
   server.answer("GET /session", session({ teams: [{ id: "team_1", name: "red", role }] }));
   server.answer("GET /jobs/{job_id}/artifacts", page());
   server.answer("GET /jobs/{job_id}/profiles", page());
   server.answer("GET /jobs/{job_id}/replays", page());
   server.answer("GET /jobs/{job_id}/checkpoints", page(...checkpoints));
+  server.answer("GET /models", page(registeredModel(), registeredModel({ name: "theirs", is_shared: true })));
 }
+
+const EXPORT: Artifact = {
+  id: "art_2",
+  team: { id: "team_1", name: "red" },
+  job: "job_1",
+  attempt: "att_1",
+  kind: "model",
+  name: "model-final",
+  step: 30,
+  size_bytes: 4096,
+  files: [],
+  authentic: true,
+  metrics: {},
+  created_at: "2026-01-02T03:04:05Z",
+};
 
 describe("outputs of a job", () => {
   it("offers each checkpoint as an archive, with its size, but not one that is not authentic", async () => {
@@ -105,6 +122,63 @@ describe("outputs of a job", () => {
     expect(await screen.findByText(notice)).toBeTruthy();
     const [call] = server.calls("POST /checkpoints/{checkpoint_id}:mark_intact");
     expect(call?.json).toEqual({ reason: "restored from the backup" });
+  });
+
+  it("registers a checkpoint by a job that exports it, on resources like those of the training", async () => {
+    serve("member", checkpoint(20), checkpoint(10, { state: "damaged" }));
+    const made = job({ id: "job_9", name: "export-tiny" });
+    server.answer("POST /jobs", made);
+    const resources = { cluster: "local", nodes: 1, processes_per_node: 2, accelerator: null, priority: "high" };
+    const training = job({ project: "spring", resolved_spec: { resources } });
+    const { user, address } = render(<OutputsTab job={training} />);
+    await user.click(await screen.findByRole("button", { name: "Register the checkpoint of step 20" }));
+    expect(screen.queryByRole("button", { name: "Register the checkpoint of step 10" })).toBeNull();
+    const dialog = within(await screen.findByRole("dialog"));
+    expect(dialog.getByText(/exports the checkpoint of step 20 first/)).toBeTruthy();
+    await user.type(dialog.getByRole("combobox", { name: "Model" }), "bot");
+    await user.type(dialog.getByLabelText("Alias"), "candidate");
+    await user.click(dialog.getByRole("button", { name: "Register" }));
+    await waitFor(() => expect(address()).toBe("/jobs/job_9"));
+    const [call] = server.calls("POST /jobs");
+    expect(call?.json).toEqual({
+      version: 1,
+      name: `export-${training.name}`,
+      team: "red",
+      project: "spring",
+      resources: { cluster: "local", nodes: 1, processes_per_node: 2 },
+      export: { job: "job_1", step: 20 },
+      output: { register: "bot", alias: "candidate" },
+    });
+  });
+
+  it("registers an export, of a new model too, and offers the names of the team's models", async () => {
+    serve("member");
+    server.answer("GET /jobs/{job_id}/artifacts", page(EXPORT));
+    const { user, address } = render(<OutputsTab job={job()} />);
+    await user.click(await screen.findByRole("button", { name: "Register model-final" }));
+    const dialog = within(await screen.findByRole("dialog"));
+    await user.click(dialog.getByRole("combobox", { name: "Model" }));
+    expect(await screen.findByRole("option", { name: "bot" })).toBeTruthy();
+    expect(screen.queryByRole("option", { name: "theirs" })).toBeNull();
+    await user.type(dialog.getByRole("combobox", { name: "Model" }), "other");
+    server.answer("GET /models", page());
+    server.answer("POST /models", registeredModel({ id: "mdl_2", name: "other" }));
+    const made = modelVersion(1, []);
+    server.answer("POST /models/{model_id}/versions", { ...made, model: { id: "mdl_2", name: "other" } });
+    await user.click(dialog.getByRole("button", { name: "Register" }));
+    await waitFor(() => expect(address()).toBe("/models/mdl_2"));
+    expect(server.calls("POST /models")[0]?.json).toEqual({ name: "other", team: "red" });
+    expect(server.calls("POST /models/{model_id}/versions")[0]?.json).toEqual({ artifact: "art_2" });
+    expect(await screen.findByText("other@1 is registered.")).toBeTruthy();
+  });
+
+  it("offers viewers nothing to register", async () => {
+    serve("viewer", checkpoint(20));
+    server.answer("GET /jobs/{job_id}/artifacts", page(EXPORT));
+    render(<OutputsTab job={job()} />);
+    expect(await screen.findByText("model-final")).toBeTruthy();
+    expect(screen.queryByRole("button", { name: /^Register/ })).toBeNull();
+    expect(server.calls("GET /models")).toEqual([]);
   });
 
   it("shows what replays of the job found, and why a result differs", async () => {

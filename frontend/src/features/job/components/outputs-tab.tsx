@@ -15,8 +15,10 @@ import { ProblemNotice } from "@/components/problem-notice";
 import { TimeAgo } from "@/components/time-ago";
 import { archiveAddress } from "@/features/job/api/archive";
 import { artifactsQuery, checkpointsQuery, goodputQuery } from "@/features/job/api/queries";
+import { modelNamesQuery } from "@/features/job/api/registering";
 import { CheckpointActions } from "@/features/job/components/checkpoint-actions";
 import { ProfilesPanel } from "@/features/job/components/profiles-panel";
+import { RegisterButton } from "@/features/job/components/register-dialog";
 import { ReplaysPanel } from "@/features/job/components/replays-panel";
 import { bytes, duration, loss, shortId } from "@/lib/format";
 import { flat } from "@/lib/spec-differences";
@@ -150,18 +152,35 @@ const MANAGE_CHECKPOINT: Column<Checkpoint> = {
   cell: (checkpoint) => <CheckpointActions checkpoint={checkpoint} />,
 };
 
+/** A column with a button that registers an export or a checkpoint, where one can be registered. */
+function registerColumn<T extends Artifact | Checkpoint>(job: Job, models: string[], can: (one: T) => boolean): Column<T> {
+  return {
+    name: "(Register)",
+    end: true,
+    cell: (one) => (can(one) ? <RegisterButton job={job} of={one} models={models} /> : null),
+  };
+}
+
 export function OutputsTab({ job }: { job: Job }) {
   const now = useNow(true, 60_000);
   const session = useQuery(sessionQuery());
-  const isAdmin = session.data?.teams.some((team) => team.id === job.team.id && team.role === "admin") ?? false;
+  const role = session.data?.teams.find((team) => team.id === job.team.id)?.role;
+  const isAdmin = role === "admin";
+  const isMember = role !== undefined && role !== "viewer";
   const artifacts = useQuery(artifactsQuery(job));
   const checkpoints = useQuery(checkpointsQuery(job));
   const isAutomatic = flat(job.resolved_spec).get("checkpoint.every_minutes") === "auto";
   const interval = useQuery({ ...goodputQuery(job), enabled: isAutomatic }).data?.checkpoint_interval;
   const models = (artifacts.data?.items ?? []).filter((one) => one.kind !== "profile");
-  const artifactColumns = isFinal(job.status) ? [...ARTIFACT_COLUMNS, DELETE_ARTIFACT] : ARTIFACT_COLUMNS;
+  const names = useQuery({ ...modelNamesQuery(job), enabled: isMember }).data ?? [];
+  const artifactColumns = [
+    ...ARTIFACT_COLUMNS,
+    ...(isMember ? [registerColumn<Artifact>(job, names, (one) => one.kind === "model" && one.authentic)] : []),
+    ...(isFinal(job.status) ? [DELETE_ARTIFACT] : []),
+  ];
   const checkpointColumns = [
     ...checkpointColumnsAt(now),
+    ...(isMember ? [registerColumn<Checkpoint>(job, names, (one) => one.authentic && one.state === "intact")] : []),
     ...(isAdmin ? [MANAGE_CHECKPOINT] : []),
     ...(isFinal(job.status) ? [DELETE_CHECKPOINT] : []),
   ];

@@ -1,46 +1,16 @@
 import { screen, waitFor, within } from "@testing-library/react";
 import { describe, expect, it } from "vitest";
 
-import type { ComparedResult, Comparison, Lineage, LineageEdge, LineageNode, ModelVersion, RegisteredModel } from "@/api/types";
+import type { ComparedResult, Comparison, Lineage, LineageEdge, LineageNode } from "@/api/types";
 import { ModelPage } from "@/features/models/components/model-page";
 import { ModelsPage } from "@/features/models/components/models-page";
 import { page, session } from "@/testing/documents";
+import { modelVersion, registeredModel } from "@/testing/models";
 import { render } from "@/testing/render";
 import { refuse, server } from "@/testing/server";
 
 const TIME = "2026-01-02T03:04:05Z";
-const MODEL: RegisteredModel = {
-  id: "mdl_1",
-  team: { id: "team_1", name: "red" },
-  name: "bot",
-  card: "# Bot\n\n<b>Answers</b> questions.",
-  tags: ["chat"],
-  versions: 2,
-  last_version: 2,
-  aliases: [{ name: "production", version: 1, moved_by: "ada", moved_at: TIME }],
-  created_by: "ada",
-  is_shared: false,
-  created_at: TIME,
-};
-
-function version(number: number, aliases: string[]): ModelVersion {
-  return {
-    number,
-    model: { id: "mdl_1", name: "bot" },
-    job: { id: `job_${number}`, name: `train-${number}` },
-    not_trainable: "",
-    attempt: 1,
-    step: 100,
-    artifact: `art_${number}`,
-    size_bytes: 4096,
-    metrics: {},
-    digest: "ab".repeat(32),
-    aliases,
-    evaluations: [],
-    created_by: "ada",
-    created_at: TIME,
-  };
-}
+const MODEL = registeredModel();
 
 function node(id: string, kind: LineageNode["kind"], name: string, part: Partial<LineageNode> = {}): LineageNode {
   return { id, kind, name, state: "stored", digest: null, time: TIME, made_by: null, ...part };
@@ -112,7 +82,7 @@ const EVALUATIONS: Comparison = {
 
 const GRANT = { team: { id: "team_2", name: "blue" }, granted_by: "ada", created_at: TIME };
 
-const VERSIONS = [version(2, []), version(1, ["production"])];
+const VERSIONS = [modelVersion(2, []), modelVersion(1, ["production"])];
 
 function open(model = MODEL, role: "viewer" | "member" | "admin" = "viewer", versions = VERSIONS) {
   server.answer("GET /session", session({ teams: [{ id: "team_1", name: "red", role }] }));
@@ -169,8 +139,8 @@ describe("model page", () => {
   it("calls a version imported that no job here made, and says why none can start from it", async () => {
     const imported = { job: null, attempt: null };
     open(MODEL, "viewer", [
-      { ...version(2, []), ...imported, not_trainable: "model_type is 'gpt2'" },
-      { ...version(1, ["production"]), ...imported },
+      { ...modelVersion(2, []), ...imported, not_trainable: "model_type is 'gpt2'" },
+      { ...modelVersion(1, ["production"]), ...imported },
     ]);
     const table = within(await screen.findByRole("table", { name: "Versions" }));
     const [, newest, first] = table.getAllByRole("row").map((row) => row.textContent);
@@ -256,7 +226,7 @@ describe("model page", () => {
   });
 
   it("deletes a version that nothing needs, and says what needs one", async () => {
-    const preview = { model: MODEL, versions: [version(2, [])], aliases: [], blocked_by: [], used_by: [], grants: [] };
+    const preview = { model: MODEL, versions: [modelVersion(2, [])], aliases: [], blocked_by: [], used_by: [], grants: [] };
     server.answer("GET /models/{model_id}/versions/{version_number}/deletion", preview);
     server.answer("DELETE /models/{model_id}/versions/{version_number}", null);
     const { user } = open();
