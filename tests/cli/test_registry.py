@@ -62,13 +62,12 @@ def test_what_is_sent(command: list[str], request_line: str, body: Any, athanor:
 def test_a_model_is_created_by_its_first_version(athanor: Any, server: Any, answer: Any) -> None:
     server.answer("GET /api/v1/models", answer({"items": [], "next_cursor": None}))
     server.answer("POST /api/v1/models", answer(MODEL, status=201))
-    server.answer("POST /api/v1/models/mdl_1/versions", answer(VERSION, status=201))
-    done = athanor("model", "register", "bot", "art_1", "--team", "red")
+    done = athanor("model", "register", "bot", "art_1", "--team", "red", "--alias", "candidate")
     assert done.returncode == 0, done.stderr
     assert "bot@1" in done.stdout
     assert "tune[1]" in done.stdout
-    first, _ = [each for each in server.seen if each.method == "POST"]
-    assert json.loads(first.body) == {"name": "bot", "team": "red"}
+    (sent,) = [each for each in server.seen if each.method == "POST"]
+    assert json.loads(sent.body) == {"name": "bot", "team": "red", "artifact": "art_1", "alias": "candidate"}
 
 
 def test_what_is_shown(athanor: Any) -> None:

@@ -2059,7 +2059,7 @@ export interface paths {
         put?: never;
         /**
          * Create a model
-         * @description Creates a model without versions. Needs the role member in the team.
+         * @description Creates a model, with `artifact` or `job` together with its first version: if the export cannot be registered, no model is created. Needs the role member in the team.
          */
         post: operations["models_create"];
         delete?: never;
@@ -8551,6 +8551,12 @@ export interface components {
             card?: string;
             /** @description Words to find it by, such as `chat` or `german`: letters, digits and `._/:-`. */
             tags?: string[];
+            /** @description Id of an artifact of kind `model`, which becomes version 1. */
+            artifact?: string;
+            /** @description Id of a job: its newest model becomes version 1. */
+            job?: string;
+            /** @description Alias to point to version 1. */
+            alias?: string;
         };
         /** @description A passkey to add. */
         NewPasskeyRequest: {

@@ -44,19 +44,36 @@ class RegistryPreview:
     grants: list[ModelGrant]
 
 
-def create(team: Team, actor: User, *, name: str, card: str = "", tags: Sequence[str] = ()) -> RegisteredModel:
-    """Create a model without versions. Raise Conflict if the team has one of this name."""
-    try:
-        with transaction.atomic():
-            row = RegisteredModel.objects.create(
-                team=team, name=name, card=card, tags=sorted(set(tags)), created_by=actor
-            )
-            audit.record("model.create", actor=actor, target=("model", row.id), team_id=team.id, after=_facts(row))
-    except IntegrityError as error:
-        detail = f"team {team.name} has a model {name!r}"
-        raise Conflict(
-            "model_exists", detail, remedy="choose another name, or register a version of that one"
-        ) from error
+def create(
+    team: Team,
+    actor: User,
+    *,
+    name: str,
+    card: str = "",
+    tags: Sequence[str] = (),
+    first: Artifact | None = None,
+    alias: str = "",
+) -> RegisteredModel:
+    """Create a model, with `first` as its version 1, to which `alias`, if any, points.
+
+    Raise Conflict if the team has a model of this name, and Invalid as `register` does; then nothing is created.
+    """
+    with transaction.atomic():
+        if first is not None:  # before the model, as in all that registers
+            _locked_job(first)
+        try:
+            with transaction.atomic():
+                row = RegisteredModel.objects.create(
+                    team=team, name=name, card=card, tags=sorted(set(tags)), created_by=actor
+                )
+        except IntegrityError as error:
+            detail = f"team {team.name} has a model {name!r}"
+            raise Conflict(
+                "model_exists", detail, remedy="choose another name, or register a version of that one"
+            ) from error
+        audit.record("model.create", actor=actor, target=("model", row.id), team_id=team.id, after=_facts(row))
+        if first is not None:
+            register(row, first, actor, alias)
     return row
 
 

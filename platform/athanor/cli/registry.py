@@ -103,12 +103,14 @@ def register(
         register_checkpoint(client, name, reference, checkpoint, alias, team, wait=wait, as_json=as_json)
         return
     body = {"artifact": reference} if reference.startswith("art_") else {"job": find_job(client, reference)}
-    found = _named(client, name, team)
-    if found is None:
-        found = client.post("/models", {"name": name, **({"team": team} if team else {})})
     if alias is not None:
         body["alias"] = alias
-    made = client.post(f"/models/{found['id']}/versions", body)
+    found = _named(client, name, team)
+    if found is None:
+        found = client.post("/models", {"name": name, **({"team": team} if team else {}), **body})
+        made = client.get(f"/models/{found['id']}/versions/1")
+    else:
+        made = client.post(f"/models/{found['id']}/versions", body)
     if as_json:
         print_json(made)
         return

@@ -103,7 +103,7 @@ REFUSALS: dict[str, set[str]] = {
     "metrics_query": {"choice"},  # either jobs or filters
     "lineage_show": {"unknown_kind"},  # an id that begins as those of its nodes do
     "models_alias_set": {"unknown_version", "invalid_requirement"},
-    "models_create": {"unknown_team"},
+    "models_create": {"unknown_team", "required"},  # with an alias, either an artifact or a job
     "models_register": {"required"},  # either an artifact or a job
     "notification_preferences_change": {"zone", "quiet_hours"},  # names of time zones; both ends
     "pools_put": {"required", "too_many_spare_nodes"},  # of a new one; less than its nodes

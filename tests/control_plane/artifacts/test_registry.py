@@ -134,6 +134,32 @@ def test_what_cannot_be_registered(kind: str, code: str, api: Api, submit: Submi
     assert not ModelVersion.objects.exists()
 
 
+def test_a_model_is_created_with_its_first_version_or_not_at_all(
+    api: Api, submit: Submit, other_team: Team, bucket: str
+) -> None:
+    artifact, job = finished_model(submit)
+    made = done(api.send("POST", "models", {"name": "bot", "job": job.id, "alias": "candidate", "tags": ["chat"]}))
+    assert [(alias["name"], alias["version"]) for alias in made["aliases"]] == [("candidate", 1)]
+    assert (made["versions"], made["last_version"], made["tags"]) == (1, 1, ["chat"])
+    assert done(api.send("GET", f"models/{made['id']}/versions/1"))["artifact"] == artifact.id
+    actions = [event.action for event in AuditEvent.objects.filter(target_id=made["id"]).order_by("seq")]
+    assert actions == ["model.create", "model.register", "model.alias_move"]
+
+    def refuse(code: str, **body: Any) -> None:
+        refused(api.send("POST", "models", {"name": "new", **body}), code)
+        assert done(api.send("GET", "models?name=new"))["items"] == [], "nothing is half-registered"
+
+    refuse("no_model", job=submit().id)
+    refuse("invalid_version", alias="candidate")
+    refuse("invalid_version", artifact=artifact.id, job=job.id)
+    refused(api.send("POST", "models", {"name": "bot", "job": job.id}), "model_exists")
+    Artifact.objects.filter(pk=artifact.pk).update(kind="log")
+    refuse("not_a_model", artifact=artifact.id)
+    Artifact.objects.filter(pk=artifact.pk).update(kind="model")
+    Job.objects.filter(pk=job.pk).update(team=other_team)
+    assert api.send("POST", "models", {"name": "new", "artifact": artifact.id}).status_code == 404
+
+
 def test_a_job_without_an_export_and_a_deleted_one_are_refused(
     api: Api, submit: Submit, user: User, bucket: str
 ) -> None:

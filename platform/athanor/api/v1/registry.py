@@ -75,13 +75,17 @@ class ModelsView(APIView):
     def post(self, request: Request) -> Response:
         """Create a model.
 
-        Creates a model without versions. Needs the role member in the team."""
+        Creates a model, with `artifact` or `job` together with its first version: if the export cannot be registered,
+        no model is created. Needs the role member in the team."""
         principal = get_principal(request)
         asked = parse_body(request, NewModelSerializer)
         team = team_named(principal, Permission.SUBMIT, asked.pop("team", None))
+        artifact_id, job_id = asked.pop("artifact", None), asked.pop("job", None)
+        is_empty = artifact_id is None and job_id is None and "alias" not in asked
+        first = None if is_empty else _chosen(principal, artifact_id, job_id)
 
         def make() -> Response:
-            row = registry.create(team, principal.user, **asked)
+            row = registry.create(team, principal.user, first=first, **asked)
             return Response(_shown(principal, row), status=201)
 
         return run_idempotently(request, make)

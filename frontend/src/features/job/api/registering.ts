@@ -28,14 +28,13 @@ export function modelNamesQuery(job: Job) {
 
 /** Registers an export as the next version of a model, which is created if the team has none of this name. */
 export async function registerArtifact(job: Job, artifact: Artifact, { model, alias }: Registration): Promise<ModelVersion> {
+  const first = { artifact: artifact.id, ...(alias ? { alias } : {}) };
   const [found] = await modelsOf(job, { name: model });
-  const { id } =
-    found ??
-    (await request<RegisteredModel>("/models", { method: "POST", json: { name: model, team: job.team.name } }));
-  return request<ModelVersion>(`/models/${encodeURIComponent(id)}/versions`, {
-    method: "POST",
-    json: { artifact: artifact.id, ...(alias ? { alias } : {}) },
-  });
+  if (!found) {
+    const { id } = await request<RegisteredModel>("/models", { method: "POST", json: { name: model, team: job.team.name, ...first } });
+    return request<ModelVersion>(`/models/${encodeURIComponent(id)}/versions/1`);
+  }
+  return request<ModelVersion>(`/models/${encodeURIComponent(found.id)}/versions`, { method: "POST", json: first });
 }
 
 /** Submits the job that exports a checkpoint, on resources like those of the training, and registers it. */

@@ -164,11 +164,10 @@ describe("outputs of a job", () => {
     server.answer("GET /models", page());
     server.answer("POST /models", registeredModel({ id: "mdl_2", name: "other" }));
     const made = modelVersion(1, []);
-    server.answer("POST /models/{model_id}/versions", { ...made, model: { id: "mdl_2", name: "other" } });
+    server.answer("GET /models/{model_id}/versions/{version_number}", { ...made, model: { id: "mdl_2", name: "other" } });
     await user.click(dialog.getByRole("button", { name: "Register" }));
     await waitFor(() => expect(address()).toBe("/models/mdl_2"));
-    expect(server.calls("POST /models")[0]?.json).toEqual({ name: "other", team: "red" });
-    expect(server.calls("POST /models/{model_id}/versions")[0]?.json).toEqual({ artifact: "art_2" });
+    expect(server.calls("POST /models")[0]?.json).toEqual({ name: "other", team: "red", artifact: "art_2" });
     expect(await screen.findByText("other@1 is registered.")).toBeTruthy();
   });
 

@@ -85,6 +85,13 @@ class NewModelSerializer(RequestSerializer):
     tags = serializers.ListField(
         child=serializers.RegexField(TAG, max_length=MAX_TAG), required=False, max_length=MAX_TAGS, help_text=TAGS_HELP
     )
+    artifact = serializers.CharField(
+        required=False, help_text="Id of an artifact of kind `model`, which becomes version 1."
+    )
+    job = serializers.CharField(required=False, help_text="Id of a job: its newest model becomes version 1.")
+    alias = serializers.RegexField(
+        ALIAS_PATTERN, max_length=MAX_ALIAS, required=False, help_text="Alias to point to version 1."
+    )
 
 
 class DestinationSerializer(RequestSerializer):
