@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.cli.forked_program import ForkedProgram
 
 
 @dataclass
@@ -94,11 +95,19 @@ def server() -> Iterator[ScriptedServer]:
     running.close()
 
 
-class Program:
-    """Run `athanor` as a subprocess with a separate home directory."""
+@pytest.fixture(scope="session")
+def forked_program() -> Iterator[ForkedProgram]:
+    running = ForkedProgram()
+    yield running
+    running.close()
 
-    def __init__(self, home: Path, url: str) -> None:
+
+class Program:
+    """Run `athanor` as a process of its own with a separate home directory."""
+
+    def __init__(self, home: Path, url: str, forked_program: ForkedProgram) -> None:
         self.home = home
+        self._forked_program = forked_program
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("ATHANOR_")},
             "HOME": str(home),
@@ -109,20 +118,12 @@ class Program:
         }
 
     def __call__(self, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(Path(sys.executable).with_name("athanor")), *arguments],
-            env=self.environment,
-            cwd=self.home,
-            input=given,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return self._forked_program.run(arguments, self.environment, self.home, given)
 
 
 @pytest.fixture
-def athanor(server: ScriptedServer, tmp_path: Path) -> Program:
-    return Program(tmp_path, server.url)
+def athanor(server: ScriptedServer, tmp_path: Path, forked_program: ForkedProgram) -> Program:
+    return Program(tmp_path, server.url, forked_program)
 
 
 @pytest.fixture
