@@ -1,10 +1,10 @@
-import { useCallback, useEffect, useMemo, useRef, useState } from "react";
-import { useSearchParams } from "react-router";
+import { useCallback, useEffect, useMemo, useState } from "react";
 
 import type { TokenCounts } from "@/api/types";
 import type { Zoom } from "@/charts/plot-options";
 import { union } from "@/charts/zooms";
 import { stepAfter } from "@/lib/series";
+import { useSearchChanges } from "@/lib/use-search-changes";
 
 /** What a training run's charts are drawn over. */
 export const RUN_AXES = ["step", "tokens", "time"] as const;
@@ -44,23 +44,9 @@ export function stepsShown(axis: RunAxis, zoom: Zoom | null, counts: TokenCounts
 
 /** How the reader wants a page's charts drawn. It is part of the address: a link shows the same picture. */
 export function useChartLook() {
-  const [search, setSearch] = useSearchParams();
+  const [search, change] = useSearchChanges();
   const named = search.get("axis");
   const axis = isRunAxis(named) ? named : "step";
-  // Two changes may come before the address has followed the first one: the second builds on it.
-  const newest = useRef(search);
-  useEffect(() => {
-    newest.current = search;
-  }, [search]);
-  const change = useCallback(
-    (edit: (after: URLSearchParams) => void) => {
-      const after = new URLSearchParams(newest.current);
-      edit(after);
-      newest.current = after;
-      setSearch(after, { replace: true });
-    },
-    [setSearch],
-  );
   const set = useCallback(
     (name: string, value: string | null) =>
       change((after) => {

@@ -1,10 +1,10 @@
 import { useCallback } from "react";
-import { useSearchParams } from "react-router";
 
 import type { JobFilters } from "@/api/jobs";
 import { columnOf, DEFAULT_COLUMNS } from "@/features/jobs/lib/columns";
 import type { StatusGroup } from "@/lib/status";
 import { isStatusGroup, STATUS_GROUPS } from "@/lib/status";
+import { useSearchChanges } from "@/lib/use-search-changes";
 
 export interface FilterState {
   group: StatusGroup;
@@ -33,7 +33,7 @@ export function useJobFilters(): {
   filters: JobFilters;
   change: (part: Partial<FilterState & TableState>) => void;
 } {
-  const [search, setSearch] = useSearchParams();
+  const [search, changeSearch] = useSearchChanges();
   const named = search.get("status") ?? "all";
   const labels = [...search].filter(([name]) => name.startsWith(LABEL));
   const state: FilterState = {
@@ -48,34 +48,29 @@ export function useJobFilters(): {
   const table = { columns: chosen ?? DEFAULT_COLUMNS, sort: search.get("sort") ?? "" };
   const change = useCallback(
     (part: Partial<FilterState & TableState>) => {
-      setSearch(
-        (before) => {
-          const after = new URLSearchParams(before);
-          const set = (name: string, value: string | undefined, resting: string) => {
-            if (value === undefined) return;
-            if (value === resting) after.delete(name);
-            else after.set(name, value);
-          };
-          set("status", part.group, "all");
-          set("team", part.team, "");
-          set("project", part.project, "");
-          set("by", part.person, "");
-          set("q", part.q, "");
-          set("sort", part.sort, "");
-          set("columns", part.columns?.join(","), DEFAULT_COLUMNS.join(","));
-          if (part.labels !== undefined) {
-            for (const name of [...after.keys()]) if (name.startsWith(LABEL)) after.delete(name);
-            for (const label of part.labels) {
-              const [key = "", ...value] = label.split("=");
-              after.set(LABEL + key, value.join("="));
-            }
+      changeSearch((after) => {
+        const set = (name: string, value: string | undefined, resting: string) => {
+          if (value === undefined) return;
+          if (value === resting) after.delete(name);
+          else after.set(name, value);
+        };
+        set("status", part.group, "all");
+        set("team", part.team, "");
+        set("project", part.project, "");
+        set("by", part.person, "");
+        set("q", part.q, "");
+        set("sort", part.sort, "");
+        set("columns", part.columns?.join(","), DEFAULT_COLUMNS.join(","));
+        if (part.labels !== undefined) {
+          for (const name of [...after.keys()]) if (name.startsWith(LABEL)) after.delete(name);
+          for (const label of part.labels) {
+            const [key = "", ...value] = label.split("=");
+            after.set(LABEL + key, value.join("="));
           }
-          return after;
-        },
-        { replace: true },
-      );
+        }
+      });
     },
-    [setSearch],
+    [changeSearch],
   );
   return {
     state,
