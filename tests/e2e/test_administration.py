@@ -12,7 +12,7 @@ import pytest
 from deploy.local.handle import wait_until
 from tests.control_plane.webhooks.receiver import Receiver
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 class Person:

@@ -21,7 +21,7 @@ from tests.e2e.browsing import BROWSER_MARKS, sign_in
 from tests.e2e.conftest import FINAL, TINY
 from tests.e2e.figures import check_cost, check_costs_of_teams, check_pages, check_times, seconds_shown
 
-pytestmark = BROWSER_MARKS
+pytestmark = [*BROWSER_MARKS, pytest.mark.slow]
 MIB = 2**20
 ENDLESS = 1_000_000  # steps of a job that its test ends
 STEPS_TO_PAUSE = 150  # long enough for a pause to arrive while it trains
