@@ -44,7 +44,7 @@ CLASSES: dict[str, Any] = {
 
 
 def read_back(sent: dict[str, Any]) -> dict[str, Any]:
-    """Make the event again with OpenLineage's client, whose classes know each field and the address of each schema."""
+    """Build the event with OpenLineage's client: its classes define the fields and the URL of each facet's schema."""
 
     def facets(given: dict[str, Any]) -> dict[str, Any]:
         made = {}
